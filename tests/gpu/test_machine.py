@@ -15,10 +15,10 @@ from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.collect import gpus
 from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from evaluation.hang import bench
 from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
-from evaluation.hang import bench
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
 PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"

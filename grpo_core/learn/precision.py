@@ -12,61 +12,53 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo_core.config import ConfigError
-from grpo_core.learn.equipped import EquippedPolicy
 from grpo_core.learn.logprobs import chunked_logprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from grpo_core.learn.batch import Batch
-    from grpo_core.machine.world import World
-    from grpo_core.wide import WideConfig
+    from grpo_core.config import ModelConfig
 
 
-class MixedPolicy(EquippedPolicy):
-    """A policy that computes in bfloat16 or float16, and whose engine may hold yet another type.
+class LoweredCopy:
+    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
 
     Attributes:
-        lost: Parts of the last update that the compute type could not tell from nothing; None before the first.
+        module: The copy.
+        lost: Share of the last update that the compute type could not tell from nothing; None before the first.
     """
 
-    def __init__(self, model_dir: str, config: WideConfig, world: World) -> None:
-        """Loads the model in float32, and copies it."""
-        super().__init__(model_dir, config, world)
+    def __init__(self, trained: Any, options: ModelConfig) -> None:
+        """Copies and converts the module."""
         self.lost: float | None = None
-        self._type = getattr(torch, config.model.dtype)
-        self._sent = getattr(torch, config.rollout.dtype)
-        self._work = self.module
-        if self._type != torch.float32:
-            self._work = copy.deepcopy(self.module)
-            _lowered(self._work, self._type, config.model.float32_parts)
-            self._pairs = dict(zip(self.module.parameters(), self._work.parameters(), strict=True))
-            for trained, value in self._pairs.items():
-                value.register_post_accumulate_grad_hook(_adds_to(trained))
-            self._scale, self._seen = config.model.loss_scale, self._changes()
+        self._type = getattr(torch, options.dtype)
+        self.module = copy.deepcopy(trained)
+        _lowered(self.module, self._type, options.float32_parts)
+        masters = dict(trained.named_parameters(remove_duplicate=False))
+        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
+        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
+        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
+        self._scale, self._seen = options.loss_scale, self._changes()
 
-    def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs and entropies [B, T], both in float32."""
-        if self._work is not self.module and self._seen != self._changes():
-            self.take_over()  # a checkpoint, or an older version, was put back
-        logprobs, entropies = rows.scored(self._work, temperature)
+    def connect(self) -> None:
+        """From now on gradients go to the trained weights; not before the copy itself is copied."""
+        for trained, value in self._pairs:
+            value.register_post_accumulate_grad_hook(_adds_to(trained))
+
+    def scaled(self, logprobs: torch.Tensor) -> torch.Tensor:
+        """Log-probs whose gradient is scaled up, where float16 would take a small one for zero."""
         if self._type == torch.float16 and torch.is_grad_enabled():
-            logprobs = _Scaled.apply(logprobs, self._scale)
-        return logprobs, entropies
+            return _Scaled.apply(logprobs, self._scale)
+        return logprobs
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What an engine is given, in the engine's own type."""
-        for name, value in super().tensors():
-            yield name, value.to(self._sent)
+    def refresh(self) -> None:
+        """Takes the weights over if they were written to: a checkpoint, or an older version, was put back."""
+        if self._seen != self._changes():
+            self.take_over()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def take_over(self, *, updated: bool = False) -> None:
         """Gives the copy the weights as they are now; right after an update, whose gradients stand, counts losses."""
-        if self._work is self.module:
-            return
         lost = moved = 0
-        for trained, value in self._pairs.items():
+        for trained, value in self._pairs:
             rounded = trained.detach().to(value.dtype)
             if updated and trained.grad is not None and value.dtype != torch.float32:
                 stirred = trained.grad != 0
@@ -75,17 +67,17 @@ class MixedPolicy(EquippedPolicy):
             value.copy_(rounded)
         self.lost, self._seen = lost / moved if moved else self.lost, self._changes()
 
-    def _changes(self) -> list[int]:
-        """How often each trained weight was written to."""
-        return [trained._version for trained in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
-
     def unscale(self) -> None:
         """Divides the gradients by what float16's were multiplied by."""
         if self._type != torch.float16:
             return
-        for trained in self._pairs:
+        for trained in {id(trained): trained for trained, _ in self._pairs}.values():
             if trained.grad is not None:
                 trained.grad.div_(self._scale)
+
+    def _changes(self) -> list[int]:
+        """How often each trained weight was written to."""
+        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
 
 
 class _Scaled(torch.autograd.Function):  # type: ignore[misc]
@@ -111,9 +103,10 @@ def in_float32(
 def _lowered(scorer: Any, kind: torch.dtype, kept: tuple[str, ...]) -> None:
     """Converts a model but for the parts that are to stay in float32, whose results are rounded behind them."""
     head = scorer.causal.get_output_embeddings()
-    tied = head.weight is scorer.causal.get_input_embeddings().weight
-    if "head" in kept and tied:
-        raise ConfigError("model.float32_parts: the output layer is the embedding here; leave head out")
+    if "head" in kept and head.weight is scorer.causal.get_input_embeddings().weight:
+        head.weight = torch.nn.Parameter(
+            head.weight.detach().clone()
+        )  # tied: the embedding is in the compute type
     scorer.to(kind)
     if "head" in kept:
         head.float()
