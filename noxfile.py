@@ -469,7 +469,7 @@ def triage_eval(session: nox.Session) -> None:
     """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""
     install(session, "--editable", ".")
     session.run(
-        "python", "-m", "tests.diagnostics.evaluate", *(session.posargs or ["tests/diagnostics/logs"])
+        "python", "-m", "evaluation.triage.labelled_logs", *(session.posargs or ["tests/diagnostics/logs"])
     )
 
 

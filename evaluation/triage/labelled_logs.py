@@ -1,4 +1,4 @@
-"""How well triage does on logs whose cause is known: `python -m tests.diagnostics.evaluate DIR`.
+"""How well triage does on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
 
 The folder has one folder for each label: a code, `clean` for runs that went well and unrelated logs, `unknown` for
 failures that no entry describes. A log counts as found where the first candidate is its label; where two codes are
@@ -29,7 +29,7 @@ from diagnostics.triage.late import late_look
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from tests.diagnostics import evaluate_threads
+from evaluation.triage import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -224,12 +224,12 @@ def _interval(told: dict[str, object]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the figures; exit code 1 where they are below the goals."""
-    parser = argparse.ArgumentParser(prog="python -m tests.diagnostics.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m evaluation.triage.labelled_logs", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--format", choices=("markdown", "json"), default="markdown")
     parser.add_argument("--write", type=Path, metavar="FILE", help="a page of all this, with day and command")
     options = parser.parse_args(arguments)
-    if (options.folder / evaluate_threads.LABELS).exists():
+    if (options.folder / threads.LABELS).exists():
         return _threads(options)
     try:
         outcomes = evaluate(options.folder)
@@ -249,10 +249,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _threads(options: argparse.Namespace) -> int:
-    threads = evaluate_threads.judged(options.folder)
-    page = f"{evaluate_threads.table(threads)}\n\n{evaluate_threads.misses(threads)}"
-    print(json.dumps(evaluate_threads.as_json(threads), indent=1) if options.format == "json" else page)
-    return FINE if evaluate_threads.good(threads) else FINDINGS
+    judged = threads.judged(options.folder)
+    page = f"{threads.table(judged)}\n\n{threads.misses(judged)}"
+    print(json.dumps(threads.as_json(judged), indent=1) if options.format == "json" else page)
+    return FINE if threads.good(judged) else FINDINGS
 
 
 def _page(
