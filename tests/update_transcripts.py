@@ -1,4 +1,6 @@
-"""Replace the output in `console` blocks that no longer matches: python -m tests.update_transcripts [DOCUMENT ...]
+"""Replace the output in `console` blocks that no longer matches.
+
+usage: python -m tests.update_transcripts [DOCUMENT ...]
 
 Each command runs twice; a line that differs between the runs is cut at the first difference and ends in `…`.
 """
