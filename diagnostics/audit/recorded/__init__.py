@@ -1,35 +1,25 @@
-"""What a run left behind: dumps, logs, checkpoints."""
+"""Audit of recorded run artifacts: dumps of samples, metrics, checkpoints."""
 
 from __future__ import annotations
 
 import time
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
 
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.model import CLEAN, NOT_ASKED, RECORDED, Audit, Fact, ProbeAnswer
-from diagnostics.audit.recorded import found
-from diagnostics.audit.recorded.questions import (
-    advantages,
-    contradictions,
-    data_order,
-    loss_masks,
-    rewards_again,
-    samples,
-    stream_fit,
-    stream_laws,
-    text_law,
-    weights,
-)
+from diagnostics.audit.metrics import check_learning, check_metrics
+from diagnostics.audit.model import RECORDED, Audit, AuditError, Note, Result, note, skipped
+from diagnostics.audit.recorded import detect
+from diagnostics.audit.recorded.advantages import check_advantages
+from diagnostics.audit.recorded.checkpoints import check_checkpoints
+from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
+from diagnostics.audit.recorded.run_data import RunArtifacts, Unreadable
+from diagnostics.audit.recorded.samples import check_data, check_samples
+from diagnostics.audit.recorded.stream_estimation import StreamEstimator
+from diagnostics.audit.recorded.text_sampling import check_texts
+from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.output import pulse
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from diagnostics.audit.recorded.rows import Remains, Unread
-
-_TOLD = 12
+_MAX_SHOWN = 12
 
 
 def audit_run(
@@ -38,86 +28,77 @@ def audit_run(
     checkpoint: Path | None = None,
     tokens: int = 4096,
     reward: str = "",
-    asked: Mapping[str, float] | None = None,
+    expected: Mapping[str, float] | None = None,
 ) -> Audit:
-    """Judges what lies in a folder or file of a run.
+    """Audit a run's folder or one file of it; cheap checks first.
 
     Args:
-        path: A folder of a run, or one file of it.
-        checkpoint: The weights that the text is judged by; None: those that lie in the folder.
-        tokens: At most so many tokens of the text are run through the model.
-        reward: `module:function` or `file.py:function`, which is then called; empty: none.
-        asked: What the trainer computes with: temperature, top_p, top_k; None: as the run itself says, else 1, 1, 0.
+        path: The folder or file.
+        checkpoint: Weights that sampled the texts; None for the run's own.
+        tokens: Tokens of text to compute at most.
+        reward: `module:function` or `file.py:function` to call again; empty for none.
+        expected: The trainer's temperature, top_p and top_k; None for those in the recording, else 1, 1, 0.
 
     Raises:
-        AuditError: There is nothing there that it can read.
+        AuditError: Nothing readable is there.
     """
     began = time.monotonic()
     if not path.exists():
         raise AuditError(f"{path}: no such file or folder")
     if checkpoint is not None and not checkpoint.is_dir():
         raise AuditError(f"{checkpoint}: no such folder")
-    function = rewards_again.load(reward) if reward else None
+    function = load_reward(reward) if reward else None
     pulse.reading(str(path))
-    remains = found.remains(path)
-    if remains.empty and not remains.unread:
-        raise AuditError(f"{path}: nothing that a run leaves: no dump, no metrics, no checkpoint")
-    unread = list(remains.unread)
-    answers = [
-        *data_order.ask(remains),
-        *advantages.ask(remains),
-        *samples.ask(remains),
-        *loss_masks.ask(remains),
-        *stream_laws.ask(remains, stream_fit.Weights(remains, checkpoint, unread).law),
-        *rewards_again.ask(remains, function),
-        *text_law.ask(remains, checkpoint, tokens, unread, _asked(remains) | dict(asked or {})),
-        *weights.ask(remains, unread),
-        *contradictions.ask(remains),
+    run = detect.read_run(path)
+    if run.empty and not run.unreadable:
+        raise AuditError(f"{path}: no run artifacts: no dump, no metrics, no checkpoint")
+    unreadable = list(run.unreadable)
+    samples = [*check_samples(run), *check_advantages(run)]
+    rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
+    results = [
+        check_learning(run.series, rewards),
+        *check_metrics(run.series),
+        *check_data(run),
+        *samples,
+        *check_masks(run),
+        *check_checkpoints(run, unreadable),
+        *check_reward_function(run, function),
+        *check_streams(run, StreamEstimator(run, checkpoint, unreadable)),
+        *check_texts(run, checkpoint, tokens, unreadable, _recorded_sampling(run) | dict(expected or {})),
     ]
-    excluded = sorted({each.family.partition("/")[0] for each in answers if each.outcome == CLEAN})
-    answers = [*answers, contradictions.curves(remains, excluded), *_unread(unread)]
-    return Audit(
-        RECORDED, _subject(path, checkpoint, remains), tuple(answers), seconds=time.monotonic() - began
-    )
+    results += _report_unreadable(unreadable)
+    return Audit(RECORDED, _subject(path, checkpoint, run), tuple(results), seconds=time.monotonic() - began)
 
 
-def _asked(remains: Remains) -> dict[str, float]:
-    """What the run itself says that it sampled with."""
-    told = {}
-    for recording in remains.recordings:
-        for name in ("temperature", "top_p", "top_k"):
-            value = recording.settings.get(f"sampling.{name}")
-            if isinstance(value, (int, float)):
-                told[name] = float(value)
-    return told
+def _recorded_sampling(run: RunArtifacts) -> dict[str, float]:
+    """Return the sampling parameters in the recordings' settings."""
+    settings = {key: value for recording in run.recordings for key, value in recording.settings.items()}
+    names = ("temperature", "top_p", "top_k")
+    found = {name: settings.get(f"sampling.{name}") for name in names}
+    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
-def _subject(path: Path, checkpoint: Path | None, remains: Remains) -> dict[str, str]:
+def _subject(path: Path, checkpoint: Path | None, run: RunArtifacts) -> dict[str, str]:
     subject = {"run": str(path)}
     if checkpoint is not None:
         subject["checkpoint"] = str(checkpoint)
-    for recording in remains.recordings:
-        there, read = recording.files
-        part = "" if there == read else f", {read} of {there} files"
-        steps = recording.steps()
-        subject[recording.kind] = f"{len(recording.rows)} samples of {len(steps)} steps{part}"
-    for series in remains.series:
+    for recording in run.recordings:
+        total, read = recording.files
+        part = "" if total == read else f", {read} of {total} files"
+        subject[recording.kind] = f"{len(recording.rows)} samples of {len(recording.steps())} steps{part}"
+    for series in run.series:
         subject.setdefault(series.kind, f"{len(series.rows)} lines of metrics")
-    if remains.checkpoints:
-        subject["checkpoints"] = str(len(remains.checkpoints))
+    if run.checkpoints:
+        subject["checkpoints"] = str(len(run.checkpoints))
     return subject
 
 
-def _unread(unread: Iterable[Unread]) -> list[ProbeAnswer]:
-    """What is there and was not judged: never fine, and never a reason to be silent of the rest."""
-    told = [Fact("unread", {"why": each.why}, each.place) for each in unread]
-    if not told:
+def _report_unreadable(unreadable: Iterable[Unreadable]) -> list[Result]:
+    """Report inputs that were not read; the audit is then incomplete."""
+    notes = [Note("unread", each.why, {"why": each.why}, each.place) for each in unreadable]
+    if not notes:
         return []
-    first = {"first": PurePath(told[0].place).name, "why": told[0].values["why"], "count": len(told)}
-    more = (Fact("unread_more", {"count": len(told) - _TOLD}),) if len(told) > _TOLD else ()
-    return [
-        ProbeAnswer(
-            "files", NOT_ASKED, "files", count=len(told), facts=(*told[:_TOLD], *more),
-            wanted=(Fact("want_whole_files", first),), decisive=True,
-        )
-    ]  # fmt: skip
+    result = skipped("files", "files", "want_whole_files", "{first} as a whole: {why} ({count} in all)", decisive=True,
+                     first=PurePath(notes[0].place).name, why=notes[0].text, count=len(notes))  # fmt: skip
+    more = [note("unread_more", "and {count} more", count=len(notes) - _MAX_SHOWN)] if len(notes) > _MAX_SHOWN else []
+    return [Result(**{**vars(result), "evidence": (*notes[:_MAX_SHOWN], *more), "count": len(notes)})]
