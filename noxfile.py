@@ -18,12 +18,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.matrix.build.uv import (  # noqa: E402
-    find_uv,
-    torch_arguments,
-    torch_offered,
-    uv_environment,
-)
+from diagnostics.matrix.build.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
 from tests.chosen import chosen, needs_torch  # noqa: E402
 
 if TYPE_CHECKING:
@@ -41,8 +36,10 @@ PYTHON = None if sys.version_info >= (3, 11) else "3.11"
 # real engine. GRPO_DOCTOR_TEST_CELLS names others; tests of cells that are not built are skipped, and say so.
 TEST_CELLS = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0", "vllm-0.31.0+trl-1.16.0")
 CELLS = ROOT / ".matrix" / "environments"
-# What CI installs, release by release; elsewhere the ranges of pyproject.toml hold.
-PINS = ROOT / ".github" / "pins"
+# The releases that sessions install, on every machine alike. `nox -s lock-tools` writes it from pyproject.toml.
+TOOLS_LOCK = ROOT / "locks" / "tools" / "sessions.txt"
+# The release of torch in that lock, built for CPUs.
+LOCKED_TORCH = "2.13.0"
 # What `tests` runs, and what `tests-cells`: real engines, other trainers' code, long runs. The rest is `-m heavy`.
 WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
 IN_CELLS = "(long or vllm or peers) and not heavy"
@@ -55,21 +52,61 @@ OLDER_VERL = "verl==0.5.0"
 OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
 
 
-def install(session: nox.Session, *requirements: str, torch: bool = False) -> None:
-    """Installs with the settings the machine gives to pip, and with CPU torch where torch is asked for."""
+def install(
+    session: nox.Session, *requirements: str, torch: bool = False, newest: bool = False, locked: bool = True
+) -> None:
+    """Install requirements at their locked releases, with pip's settings of this machine and torch for CPUs.
+
+    Args:
+        session: Where to install.
+        requirements: Arguments of `pip install`.
+        torch: Install torch explicitly, in its build for CPUs.
+        newest: Ignore the lock and upgrade everything.
+        locked: Fail if a package was installed that the lock does not name.
+    """
     session.env.update(uv_environment(os.environ))
-    # Tests start programs by the hundred: where no bytecode may be kept, each of them reads all sources anew.
+    # Tests start hundreds of programs; without bytecode each of them would compile every source again.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    lock = (
+        ["--upgrade"] if newest else ["--constraint", str(TOOLS_LOCK), "--build-constraint", str(TOOLS_LOCK)]
+    )
+    if torch:
+        install_torch(session, lock, None if newest else LOCKED_TORCH)
+    session.install("--quiet", *lock, *requirements)
+    if locked and not newest:
+        refuse_unlocked(session)
+
+
+def install_torch(session: nox.Session, lock: Sequence[str], release: str | None) -> None:
+    """Install torch for CPUs; if no source offers that build, install the package index's own, which is for CUDA."""
+    requirement = f"torch=={release}" if release else "torch"
     python = sys.version_info[:2] if PYTHON is None else (3, 11)
-    # An index has newer releases than a folder of wheels, as builds for CUDA: the folder's is asked for by name.
-    offered = torch_offered(os.environ, python=python) if torch else None
-    arguments = (
-        [f"torch=={offered}"] if offered else torch_arguments(os.environ, python=python) if torch else []
+    cpu = torch_arguments(os.environ, python=python, version=release)
+    if os.environ.get("UV_TORCH_BACKEND"):
+        cpu = []
+    try:
+        session.install("--quiet", *lock, *cpu, requirement, silent=bool(cpu))
+    except nox.command.CommandFailed:
+        if not cpu:
+            raise
+        session.log(
+            f"no CPU build of {requirement} can be reached; the package index's build for CUDA takes 5 GB"
+        )
+        session.install("--quiet", *lock, requirement)
+
+
+def refuse_unlocked(session: nox.Session) -> None:
+    """Fail if the session's environment has packages that the lock does not name."""
+    locked = {line.partition("==")[0] for line in TOOLS_LOCK.read_text(encoding="utf-8").splitlines()}
+    listed = session.run_install(
+        str(find_uv()), "pip", "freeze", "--exclude-editable", silent=True, external=True, log=False
     )
-    pinned = ["--constraint", str(PINS / "sessions.txt"), "--build-constraint", str(PINS / "sessions.txt")]
-    session.install(
-        "--quiet", *(pinned if os.environ.get("GRPO_DOCTOR_PINNED") else ()), *arguments, *requirements
+    names = {line.partition("==")[0] for line in str(listed).splitlines() if "==" in line}
+    unlocked = sorted(
+        name for name in names - locked if not name.startswith(("grpo-doctor", "nvidia-", "cuda-"))
     )
+    if unlocked:
+        session.error(f"not in {TOOLS_LOCK.relative_to(ROOT)}: {', '.join(unlocked)}; run nox -s lock-tools")
 
 
 def build_peers(session: nox.Session) -> Path:
@@ -90,7 +127,7 @@ def build_peers(session: nox.Session) -> Path:
 def matrix(session: nox.Session) -> None:
     """Run the cells that are due and print the table. Arguments go through: -- --profile full --cells GLOB."""
     on_ray = any(argument.startswith("--ray") for argument in session.posargs)
-    install(session, "--editable", ".[matrix,ray]" if on_ray else ".[matrix]")
+    install(session, "--editable", ".[matrix,ray]" if on_ray else ".[matrix]", locked=not on_ray)
     arguments = session.posargs or ["run"]
     if arguments[0].startswith("-"):
         arguments = ["run", *arguments]
@@ -123,6 +160,72 @@ def tests(session: nox.Session) -> None:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
     arguments = ["-n", WORKERS, "--dist", "loadgroup", "-m", wanted, *options, *map(str, paths)]
     session.run("python", "-m", "pytest", *arguments, env=schemas(session))
+
+
+@nox.session(name="tests-newest", python=PYTHON)
+def tests_newest(session: nox.Session) -> None:
+    """The suite of `tests` with the newest release of everything; writes build/newest/report.md."""
+    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True, newest=True)
+    folder = ROOT / "build" / "newest"
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = session.run_install(
+        str(find_uv()), "pip", "freeze", "--exclude-editable", silent=True, external=True
+    )
+    installed = [line for line in str(listed).splitlines() if "==" in line]
+    (folder / "installed.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
+    results = folder / "tests.xml"
+    arguments = [
+        "-n",
+        WORKERS,
+        "--dist",
+        "loadgroup",
+        "-m",
+        WITHOUT_CELLS,
+        f"--junitxml={results}",
+        *session.posargs,
+    ]
+    try:
+        session.run("python", "-m", "pytest", *arguments, env=schemas(session))
+    finally:
+        session.run("python", "-m", "tests.newest_report", str(TOOLS_LOCK), str(folder))
+
+
+@nox.session(name="transformers-releases", python=PYTHON)
+def transformers_releases(session: nox.Session) -> None:
+    """Train the shipped task in three modes with transformers 4.48 to the newest: -- RELEASE... for others."""
+    session.env.update(uv_environment(os.environ))
+    program = str(ROOT / "evaluation" / "transformers_releases.py")
+    session.run("python", program, "--uv", str(find_uv()), *session.posargs)
+
+
+@nox.session(name="lock-tools", python=PYTHON)
+def lock_tools(session: nox.Session) -> None:
+    """Write locks/tools: the releases that sessions install, for Python 3.11 to 3.14. -- --upgrade takes newer ones."""
+    session.env.update(uv_environment(os.environ))
+    # A folder of wheels may hold torch for one Python only; the lock is for all of them.
+    session.env["UV_FIND_LINKS"] = ""
+    options = ["--universal", "--python-version", "3.11", "--no-annotate", "--no-header", "--quiet"]
+    torch = Path(session.create_tmp()) / "torch.txt"
+    torch.write_text(f"torch=={LOCKED_TORCH}\n", encoding="utf-8")
+    chosen = [f"--extra={extra}" for extra in ("matrix", "train", "hang")]
+    chosen += [f"--group={group}" for group in ("test", "docs", "lint", "types")]
+    compiled = [str(find_uv()), "pip", "compile", *options, *session.posargs]
+    session.run(
+        *compiled,
+        *chosen,
+        "--constraint",
+        str(torch),
+        "--output-file",
+        str(TOOLS_LOCK),
+        "pyproject.toml",
+        external=True,
+    )
+    nox_requirement = Path(session.create_tmp()) / "nox.in"
+    nox_requirement.write_text("nox[uv]>=2025.2.9\n", encoding="utf-8")
+    nox_lock = str(TOOLS_LOCK.parent / "nox.txt")
+    session.run(
+        *compiled, "--generate-hashes", "--output-file", nox_lock, str(nox_requirement), external=True
+    )
 
 
 @nox.session(name="tests-cells", python=PYTHON)
@@ -202,7 +305,7 @@ def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], 
 def gpu_tests(session: nox.Session) -> None:
     """Runs what needs a GPU, with PyTorch's build for it; where PyTorch sees none, nothing is skipped silently."""
     session.env["UV_TORCH_BACKEND"] = os.environ.get("UV_TORCH_BACKEND", "auto")
-    install(session, "--editable", ".[matrix,train]", "--group", "test")
+    install(session, "--editable", ".[matrix,train]", "--group", "test", locked=False)
     seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
     session.run("python", "-c", seen)
     session.run("python", "-m", "pytest", *session.posargs)
@@ -283,7 +386,7 @@ def hangs(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def fuzz(session: nox.Session) -> None:
     """Fuzz the reference server by its own OpenAPI description. Arguments: the number of requests, 5000 if none."""
-    install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True)
+    install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True, locked=False)
     program = str(ROOT / "tests" / "grpo_core" / "programs" / "fuzz_server.py")
     session.run("python", program, str(Path(session.bin) / "python"), *session.posargs)
 
@@ -315,13 +418,11 @@ def contract(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def advisories(session: nox.Session) -> None:
-    """Ask for advisories of what CI installs; fails where a release cannot be asked for, as at a mirror."""
+    """Look up security advisories for the locked tools; fails if the index has no advisories, as mirrors do."""
     session.env.update(uv_environment(os.environ))
     session.install("--quiet", "pip-audit==2.*")
-    for name in ("nox.txt", "sessions.txt"):
-        session.run(
-            "pip-audit", "--no-deps", "--disable-pip", "--requirement", str(PINS / name), *session.posargs
-        )
+    for lock in (TOOLS_LOCK.parent / "nox.txt", TOOLS_LOCK):
+        session.run("pip-audit", "--no-deps", "--disable-pip", "--requirement", str(lock), *session.posargs)
 
 
 @nox.session(python=PYTHON)

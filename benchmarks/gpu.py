@@ -129,11 +129,13 @@ def main() -> None:
     parser.add_argument("--trl", help="the Python of an environment with TRL")
     parser.add_argument("--vllm", action="store_true", help="TRL with vLLM in its process, too")
     parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--rounds", type=int, help="measured steps of each side")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     toy = options.toy or options.device == "cpu"
     layers = 1 if toy else 24
-    options.prompts, options.group, options.tokens, options.rounds = (2, 2, 4, 2) if toy else (16, 8, 256, 15)
+    options.prompts, options.group, options.tokens, rounds = (2, 2, 4, 2) if toy else (16, 8, 256, 15)
+    options.rounds = options.rounds or rounds
     options.dtype = "bfloat16"
     figures, bandwidth, flops = hardware(options.device, toy=toy)
     with tempfile.TemporaryDirectory() as name:

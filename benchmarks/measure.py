@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+_PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Program:
@@ -24,7 +25,7 @@ class Program:
 
     def __init__(self, python: str, *arguments: str, **environment: str) -> None:
         """Starts it, with this repository to import and one thread."""
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+        own = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
         self._process = subprocess.Popen(
             [python, *arguments],
             env=os.environ | own,
@@ -36,7 +37,7 @@ class Program:
     @staticmethod
     def run(python: str, *arguments: str) -> None:
         """Runs a program to its end, with this repository to import."""
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        own = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         subprocess.run([python, *arguments], env=os.environ | own, check=True, capture_output=True)
 
     def step(self) -> dict[str, Any]:

@@ -1,10 +1,14 @@
 """Diagnosis of GRPO runs on vLLM: environment, configuration, logs. Imports nothing heavy."""
 
+from importlib import metadata
+
+
+class UserError(Exception):
+    """Raised for input that cannot be used; the message is for the user, and the command exits with 2."""
+
 
 def version() -> str:
-    """Returns the installed release; 0.0.0 where the sources are used without being installed."""
-    from importlib import metadata
-
+    """Return the installed release; 0.0.0 if the sources are used without being installed."""
     try:
         return metadata.version("grpo-doctor")
     except metadata.PackageNotFoundError:

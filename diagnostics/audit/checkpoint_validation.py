@@ -10,19 +10,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.model import AuditError, NotAvailableError
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.
 _MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000
 # A weight takes at least half a byte; weights that are in no file would be made up in memory.
-_NUMBERS_PER_BYTE, _SLACK = 8, 64 * given.MIB
-_MAX_TOKENIZER_FILE = 128 * given.MIB
+_NUMBERS_PER_BYTE, _SLACK = 8, 64 * safe_io.MIB
+_MAX_TOKENIZER_FILE = 128 * safe_io.MIB
 # An honest chat template takes 10 ms and some hundred kilobytes; a model without its weights a second.
-_TEMPLATE_S, _TEMPLATE_BYTES = 10.0, given.GIB
-_MODEL_S, _MODEL_BYTES = 300.0, 4 * given.GIB
-_SIZES = ("vocab_size", "intermediate_size", "moe_intermediate_size", "hidden_size", "n_embd", "n_inner", "d_model")
+_TEMPLATE_S, _TEMPLATE_BYTES = 10.0, safe_io.GIB
+_MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
+_SIZES = (
+    "vocab_size",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "hidden_size",
+    "n_embd",
+    "n_inner",
+    "d_model",
+)
 _COUNTS = {*_SIZES, "num_hidden_layers", "n_layer", "num_attention_heads", "n_head"}
 
 
@@ -34,7 +42,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        config = given.parsed(given.text(path, given.METADATA))
+        config = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
     except FileNotFoundError as error:
         raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads") from error
     except (OSError, ValueError) as error:
@@ -50,7 +58,7 @@ def _config_problem(config: dict[str, Any], size: int) -> str:
     """Return which setting no model in files of this size has; empty if none."""
     sections = [config, *(value for value in config.values() if isinstance(value, dict))]
     for name, value in (item for section in sections for item in section.items()):
-        shown = f"{name} = {cut(str(value), 40)}"
+        shown = f"{name} = {mask_and_cut(str(value), 40)}"
         is_negative = isinstance(value, int) and value < 0
         # Some models have a list here, one value a layer, or null.
         if name in _COUNTS and (isinstance(value, bool | float | str) or is_negative):
@@ -109,7 +117,7 @@ def _check_size(folder: Path) -> None:
     except TimeoutError as error:
         raise NotAvailableError(f"{path}: building the model took more than {_MODEL_S:g} s") from error
     except (Exception, MemoryError) as error:
-        why = cut(" ".join(str(error).split()), 200) or type(error).__name__
+        why = mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
         raise AuditError(f"{path}: transformers cannot build this model: {why}") from error
     if numbers > _NUMBERS_PER_BYTE * size + _SLACK:
         raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
@@ -119,7 +127,9 @@ def _count_numbers(folder: Path) -> int:
     import torch
 
     transformers = _import_transformers()
-    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(
+        str(folder), local_files_only=True, trust_remote_code=False
+    )
     build = transformers.AutoModelForCausalLM.from_config
     with torch.device("meta"):
         try:
@@ -140,9 +150,9 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         for path in folder.iterdir():
             if path.suffix in {".json", ".model", ".jinja", ".txt"}:
-                with given.opened(path) as file:
+                with safe_io.open_regular(path) as file:
                     if file.seek(0, 2) > _MAX_TOKENIZER_FILE:
-                        limit = f"{path.name} is larger than {_MAX_TOKENIZER_FILE // given.MIB} MiB"
+                        limit = f"{path.name} is larger than {_MAX_TOKENIZER_FILE // safe_io.MIB} MiB"
                         raise AuditError(f"{folder}: {problem}: {limit}")
     except (OSError, ValueError) as error:
         raise AuditError(f"{folder}: {problem}: {error}") from error
@@ -162,7 +172,7 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
         load = getattr(_import_transformers(), kind).from_pretrained
         return load(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
-        raise AuditError(f"{folder}: {problem}: {cut(' '.join(str(error).split()), 200)}") from error
+        raise AuditError(f"{folder}: {problem}: {mask_and_cut(' '.join(str(error).split()), 200)}") from error
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
@@ -179,7 +189,7 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     except TimeoutError as error:
         raise NotAvailableError(f"the chat template took more than {_TEMPLATE_S:g} s") from error
     except (Exception, MemoryError) as error:
-        why = cut(" ".join(str(error).split()), 200) or type(error).__name__
+        why = mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
         raise AuditError(f"the chat template failed: {why}") from error
     return list(encoded["input_ids"])
 

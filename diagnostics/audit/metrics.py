@@ -152,8 +152,17 @@ class Curves:
             return "verl"
         if any(name.startswith(("memory(GiB)", "train_speed(", "global_step/max_steps")) for name in names):
             return "ms-swift"
-        trl = ("completions/", "completion_length", "frac_reward_zero_std", "clip_ratio/", "rewards/", "num_tokens")
-        return "TRL" if any(name.startswith(trl) for name in names) or {"reward", "reward_std"} <= names else ""
+        trl = (
+            "completions/",
+            "completion_length",
+            "frac_reward_zero_std",
+            "clip_ratio/",
+            "rewards/",
+            "num_tokens",
+        )
+        return (
+            "TRL" if any(name.startswith(trl) for name in names) or {"reward", "reward_std"} <= names else ""
+        )
 
     def causes(self, symptom: str) -> tuple[Note, ...]:
         """Return the causes of a symptom in order, with this framework's option."""
@@ -239,9 +248,15 @@ def _report(family: str, message: str, code: str, episode: Episode, *names: str,
     quoted = {name: row.values[name] for name in names}
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in quoted.items())
     line = (Note("metric_line", numbers, quoted, row.place),) if numbers else ()
-    values = quoted | {"span": episode.span, "count": episode.count, "place": row.place} | values
+    values = (
+        quoted
+        | {"span": episode.span, "count": episode.count, "place": row.place, "open": episode.open}
+        | values
+    )
     probe = CURVES if family.startswith(CURVES) else PROBE
-    return fault(family, probe, message, code, values=values, count=episode.count, evidence=(*line, *evidence))
+    return fault(
+        family, probe, message, code, values=values, count=episode.count, evidence=(*line, *evidence)
+    )
 
 
 def _not_a_number(curves: Curves) -> Result | None:
@@ -261,7 +276,9 @@ def _trained_nothing(curves: Curves) -> Result | None:
     for row in curves.rows:
         rate, runtime = (row.printed.get(f"train_{name}", 0.0) for name in ("steps_per_second", "runtime"))
         if runtime and rate > 100:
-            message = "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its last step"
+            message = (
+                "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its last step"
+            )
             return fault("metrics/trained_nothing", PROBE, message, values={"steps": rate * runtime, "runtime": runtime},
                          count=1, evidence=(note("metric_line", "train_runtime {runtime:.4g} s", row.place, runtime=runtime),
                          Note("cause", "cause 1: resume_from_checkpoint names the last step: raise max_steps or the"
@@ -342,7 +359,9 @@ def _reference_kl(curves: Curves) -> Result | None:
         return None
     first = abs(rows[0].values["kl"])
     if first >= _KL_ALARM:
-        message = "the KL to the reference is {kl:.3g} before the first update: the reference is another model"
+        message = (
+            "the KL to the reference is {kl:.3g} before the first update: the reference is another model"
+        )
         return _report("metrics/reference", message, "NUM045", Episode(tuple(rows[:1]), open=False), "kl")
     need = note("want_dtype", "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}",
                 floor=_KL_FLOOR, alarm=_KL_ALARM)  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics import UserError
+
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
@@ -37,7 +39,7 @@ TITLES = {
 """Title of each class of faults, by the part of its family before the slash."""
 
 
-class AuditError(Exception):
+class AuditError(UserError):
     """Raised when the given input cannot be used; one line that names it and what is missing."""
 
 
@@ -146,7 +148,9 @@ def fault(family: str, probe: str, message: str, code: str = "", /, **fields: An
     return Result(family, FAULT, probe, message.format(**fields.get("values", {})), code, **fields)
 
 
-def skipped(family: str, probe: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
+def skipped(
+    family: str, probe: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any
+) -> Result:
     """Build the result of a check that lacked an input."""
     return Result(
         family, NOT_ASKED, probe, values=values, needed=(note(name, needed, **values),), decisive=decisive

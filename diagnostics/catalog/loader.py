@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import UserError
 from diagnostics.catalog import kept, model
 from diagnostics.uncollected import uncollected
 
@@ -24,13 +25,13 @@ CHECKS = Path(__file__).parent / "checks"
 _MAKERS = tuple(
     Path(__file__).parents[1] / name
     for name in (
-        "catalog/entries.py", "catalog/model.py", "frameworks.py", "output/remedies.py", "output/wording.py",
+        "catalog/entries.py", "catalog/model.py", "frameworks.py", "fixes.py",
         "tables.py",
     )
 )  # fmt: skip
 
 
-class CatalogueError(ValueError):
+class CatalogueError(UserError, ValueError):
     """Raised when an entry can't be used or a code isn't known; the message is one line for the user."""
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnostics.collect.secret_names import MASK
 from diagnostics.collect.secrets import mask
+from diagnostics.output.redact import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,1 +1,1 @@
-"""`lint`: what a config, a script or a command asks for, judged before anything is started."""
+"""`lint`: check a config, a script or a command before it is started."""

@@ -1,90 +1,87 @@
-"""From files to settings: which syntax a file has, which framework it speaks, which other files it names."""
+"""From files to settings: the syntax of a file, the framework it configures, and the other files it names."""
 
 from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics import given
 from diagnostics.frameworks import parser_of
-from diagnostics.lint import commands
-from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.dialects.dialect import keys_of
-from diagnostics.lint.sources import hydra, interpolation, shell, wrapped
-from diagnostics.lint.sources.shell_scope import Word
-from diagnostics.lint.sources.shell_words import HOLE
-from diagnostics.lint.sources.tree import MAX_BYTES, UnreadableError, flat
+from diagnostics.lint import command_lines
+from diagnostics.lint.dialects import DIALECTS, top_keys
+from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
+from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
+from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
     ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook", ".dockerfile": "dockerfile",
     ".mk": "makefile",
 }  # fmt: skip
-_BY_NAME = {
+_NAMES = {
     "dockerfile": "dockerfile", "containerfile": "dockerfile", "makefile": "makefile", "gnumakefile": "makefile",
     "justfile": "justfile", ".justfile": "justfile",
 }  # fmt: skip
-_NESTED = 3
-# No file holds more scripts, or writes more configs, than this.
-MOST_SCRIPTS = 50
-# What follows where a command ended too early: a flag, or an override, which no command is called.
-_LOST = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
-Trees = list[Any]
-# `cat > FILE <<EOF`, or the other way round.
-_HERE = re.compile(
-    r"(?:>[ \t]*(?P<one>[\w./-]{1,300})[ \t]*)?<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w{1,60})['\"]?[ \t]*"
-    r"(?:>[ \t]*(?P<two>[\w./-]{1,300}))?[ \t]*\n"
-)
-# A text in which a command of one of the frameworks may stand.
+_CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+_MAX_NESTING = 3
+# A file has at most so many scripts, and writes at most so many configs.
+_MAX_SCRIPTS = 50
+_MAX_PARENTS = 5
+# A flag or an override where a command is expected: the command before it ended too early.
+_ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
+# A text that may contain a framework's command.
 _COMMANDS = re.compile(
-    rf"\b(?:{'|'.join(each.commands for each in DIALECTS.values() if each.commands)}"
+    rf"\b(?:{'|'.join(dialect.commands for dialect in DIALECTS.values() if dialect.commands)}"
     r"|accelerate launch|torchrun|deepspeed)"
 )
+Trees = list[Any]
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
-    """What a file sets; empty where it speaks of none of the frameworks.
+    """Return what a file sets; empty if it configures none of the frameworks.
 
     Raises:
-        UnreadableError: It can't be read, with the file, the line and why.
+        UnreadableError: It cannot be read, with the file, the line and the reason.
     """
     name = str(path)
     if name == "-":
         text = sys.stdin.buffer.read(MAX_BYTES + 1).decode("utf-8", "replace")
-        return read_text(text[:MAX_BYTES], "standard input", framework, syntax_of(path, text))
+        return read_text(text[:MAX_BYTES], "standard input", framework, detect_syntax(path, text))
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
         text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
-    return read_text(text, name, framework, syntax_of(path, text))
+    return read_text(text, name, framework, detect_syntax(path, text))
 
 
-def syntax_of(path: Path, text: str) -> str:
-    """The syntax of a file, by its name, or by its first characters where the name says nothing."""
+def detect_syntax(path: Path, text: str) -> str:
+    """Return the syntax of a file, by its name, or by its text where the name says nothing."""
+    name = path.name.lower()
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
-    if path.name.lower().startswith(tuple(_BY_NAME)):
-        return next(syntax for start, syntax in _BY_NAME.items() if path.name.lower().startswith(start))
+    if name.startswith(tuple(_NAMES)):
+        return next(syntax for start, syntax in _NAMES.items() if name.startswith(start))
     start = text.lstrip()[:200]
     if not path.suffix and not start.startswith(("#!", "{")):
-        return _guessed(text)
+        return _guess_syntax(text)
     if start.startswith("#!") and "python" in start.splitlines()[0]:
         return "python"
     return "json" if start.startswith("{") else "shell"
 
 
-def _guessed(text: str) -> str:
-    """The syntax of a text without a name: most of a YAML's lines are keys, and Python imports something."""
+def _guess_syntax(text: str) -> str:
+    """Guess by lines: most of a YAML's are keys, and Python imports something."""
     lines = [line for line in text.splitlines()[:400] if line.strip() and not line.lstrip().startswith("#")]
     if any(re.match(r"(?:from [\w.]+ )?import \w", line) for line in lines):
         return "python"
@@ -93,265 +90,223 @@ def _guessed(text: str) -> str:
 
 
 def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
-    """What a text sets.
+    """Return what a text sets.
 
     Raises:
-        UnreadableError: It is not what `syntax` says, or beyond what a config is.
+        UnreadableError: It has another syntax, or is larger than a config is.
     """
     if syntax == "shell":
-        return _shell(text, file)
+        return _read_shell(text, file)
     if syntax in {"makefile", "justfile"}:
-        from diagnostics.lint.sources import makefile
-
-        return _shell(makefile.script(text, just=syntax == "justfile"), file)
+        return _read_shell(embedded_scripts.makefile_to_shell(text, just=syntax == "justfile"), file)
     if syntax == "dockerfile":
-        return _shell(wrapped.dockerfile(text), file)
+        return _read_shell(embedded_scripts.dockerfile_to_shell(text), file)
     if syntax == "notebook":
-        python, bash = wrapped.notebook(text, file)
-        return [*read_text(python, file, framework, "python"), *_shell(bash, file)]
+        python_code, shell_code = embedded_scripts.notebook_cells(text, file)
+        return [*read_text(python_code, file, framework, "python"), *_read_shell(shell_code, file)]
     if syntax == "python":
-        from diagnostics.lint.sources import python_file
-
-        calls = python_file.read(text, file)
-        for made in calls:
-            _follow(made)
-        if "subprocess" in text or "os.system" in text:
-            started = islice(python_file.started(text, file, _COMMANDS), MOST_SCRIPTS)
-            calls += _of_commands(list(started), file, 0)
-        return calls
-    trees = _trees(text, file, syntax)
+        return _read_python(text, file)
+    trees = parse_documents(text, file, syntax)
     if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
         framework = "own"
-    found = [each for tree in trees if (each := of_tree(tree, file, framework))]
-    for made in found:
-        _follow(made)
-    return found or [each for tree in trees for each in _scripts(tree, file)]
+    configs = [settings for tree in trees if (settings := read_tree(tree, file, framework)) is not None]
+    for settings in configs:
+        _follow_files(settings)
+    return configs or [settings for tree in trees for settings in _read_embedded(tree, file)]
 
 
-def _trees(text: str, file: str, syntax: str) -> list[Any]:
-    if syntax == "yaml":
-        from diagnostics.lint.sources import yaml_file
-
-        return yaml_file.read(text, file)
-    if syntax == "json":
-        from diagnostics.lint.sources import json_file
-
-        return [json_file.read(text, file)]
-    from diagnostics.lint.sources import toml_file
-
-    return [toml_file.read(text, file)]
+def _read_shell(text: str, file: str) -> list[Settings]:
+    script = shell.read_script(text, file)
+    return _read_commands(script.commands, file, 0, _written_configs(script, file))
 
 
-def of_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
-    """Settings of a structured file; None where it is of none of the frameworks."""
+def _read_python(text: str, file: str) -> list[Settings]:
+    configs = python.read_configs(text, file)
+    for settings in configs:
+        _follow_files(settings)
+    if "subprocess" in text or "os.system" in text:
+        commands = islice(python.started_commands(text, file, _COMMANDS), _MAX_SCRIPTS)
+        configs += _read_commands(list(commands), file, 0)
+    return configs
+
+
+def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
+    """Return the settings of a structured file; None if it configures none of the frameworks."""
     if not isinstance(tree, dict):
         return None
-    framework = framework or detect(tree)
+    framework = framework or detect_framework(tree)
     if not framework:
         return None
-    made = Settings(framework, Place(file, 1))
     dialect = DIALECTS.get(framework)
-    for key, value in flat(tree).items():
-        made.items[key.replace("-", "_") if dialect and dialect.underscores else key] = value
-    for name, value in (tree.get("env") or {}).items() if isinstance(tree.get("env"), dict) else ():
+    settings = Settings(framework, Place(file, 1), role=dialect.file_role if dialect else "train")
+    dashes = dialect is not None and dialect.dashes_in_files
+    settings.options = {key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()}
+    env = tree.get("env")
+    for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, Value):
-            made.environ[name] = value.named(name)
-    if framework == "vllm":
-        made.role = "serve"
-    return made
+            settings.env[name] = value.with_key(name)
+    return settings
 
 
-def detect(tree: dict[str, Any]) -> str:
-    """The framework that a structured file speaks to, by its keys; empty if none."""
-    own = [dialect for dialect in DIALECTS.values() if dialect.written(tree)]
-    for dialect in own:
-        if not dialect.general:
+def detect_framework(tree: dict[str, Any]) -> str:
+    """Return the framework that a structured file configures, by its keys; empty if none."""
+    matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree)]
+    for dialect in matching:
+        if not dialect.specific:
             return dialect.framework
-    keys = keys_of(tree)
+    keys = top_keys(tree)
     if "zero_optimization" in keys or "train_micro_batch_size_per_gpu" in keys:
         return "deepspeed"
     if {"compute_environment", "distributed_type"} & keys:
         return "accelerate"
-    return min(own, key=lambda each: each.general).framework if own else ""
+    return min(matching, key=lambda dialect: dialect.specific).framework if matching else ""
 
 
-def _shell(text: str, file: str) -> list[Settings]:
-    return _of_commands(shell.commands(text, file), file, 0, _written(text, file))
-
-
-def _written(text: str, file: str) -> dict[str, Trees]:
-    """The YAML and JSON that a script writes by here-documents, by the name it gives them."""
-    found: dict[str, Trees] = {}
-    for match in islice(_HERE.finditer(text), MOST_SCRIPTS) if "<<" in text else ():
-        name = match["one"] or match["two"] or ""
-        suffix = Path(name).suffix.lower()
-        end = re.compile(rf"^[ \t]*{match['end']}[ \t]*$", re.MULTILINE).search(text, match.end())
-        if suffix not in {".yaml", ".yml", ".json"} or end is None:
-            continue
-        above = text.count("\n", 0, match.end())
+def _written_configs(script: shell.Script, file: str) -> dict[str, Trees]:
+    """Parse the YAML and JSON that a script writes by here-documents, by the name it gives them."""
+    configs: dict[str, Trees] = {}
+    for name, document in islice(script.configs.items(), _MAX_SCRIPTS):
+        # YAML allows no control characters, and a default may be another value in a real run.
+        text = document.text.replace(HOLE, "$UNKNOWN").replace(SOFT, "")
+        padded = "\n" * (document.line - 1) + text
         try:
-            trees = _trees("\n" * above + text[match.end() : end.start()], file, _SUFFIXES[suffix])
+            trees = parse_documents(padded, file, _SUFFIXES[Path(name).suffix.lower()])
         except UnreadableError:
             continue
-        # Without quotes the shell puts in what it knows and this reader doesn't.
-        found[name] = trees if match["quote"] else [_unexpanded(tree) for tree in trees]
+        configs[name] = [_without_unknown(tree) for tree in trees]
+    return configs
+
+
+def _without_unknown(tree: Any) -> Any:
+    if isinstance(tree, Value):
+        unknown = isinstance(tree.data, str) and "$" in tree.data
+        return replace(tree, data=UNKNOWN) if unknown else tree
+    if isinstance(tree, dict):
+        return {key: _without_unknown(value) for key, value in tree.items()}
+    return [_without_unknown(value) for value in tree]
+
+
+def _read_commands(
+    commands: Iterable[shell.Command], file: str, depth: int, written: dict[str, Trees] | None = None
+) -> list[Settings]:
+    def read_nested(word: Word) -> list[Settings]:
+        inner = shell.read_nested(word, file).commands if depth < _MAX_NESTING else []
+        return _read_commands(inner, file, depth + 1, written)
+
+    found: list[Settings] = []
+    previous: list[Settings] = []
+    for command in commands:
+        first = command.words[0]
+        if previous and _ORPHAN.match(first.clean):
+            key, _, value = first.clean.partition("=")
+            text = value or " ".join(word.clean for word in command.words[1:])
+            shown = text.replace(HOLE, "...") or True
+            previous[-1].orphaned.append(Value(shown, Place(file, first.line), key.replace(HOLE, "...")))
+            continue
+        previous = command_lines.read_command(command, file, read_nested)
+        found += previous
+    for settings in found:
+        _follow_files(settings, written)
     return found
 
 
-def _unexpanded(tree: Any) -> Any:
-    if isinstance(tree, Value):
-        return tree.but(UNKNOWN) if isinstance(tree.data, str) and "$" in tree.data else tree
-    if isinstance(tree, dict):
-        return {key: _unexpanded(value) for key, value in tree.items()}
-    return [_unexpanded(value) for value in tree]
-
-
-def _of_commands(
-    found: list[shell.Command], file: str, depth: int, written: dict[str, Trees] | None = None
-) -> list[Settings]:
-    def nested(word: Word) -> list[Settings]:
-        inside = shell.nested(word, file) if depth < _NESTED else []
-        return _of_commands(inside, file, depth + 1, written)
-
-    made: list[Settings] = []
-    before: list[Settings] = []
-    for command in found:
-        first = command.words[0]
-        if before and _LOST.match(first.clean):
-            key, _, given = first.clean.partition("=")
-            rest = " ".join(word.clean for word in command.words[1:])
-            told = (given or rest).replace(HOLE, "...")
-            before[-1].lost.append(Value(told or True, Place(file, first.line), key.replace(HOLE, "...")))
-            continue
-        before = commands.settings(command, file, nested)
-        made += before
-    for each in made:
-        _follow(each, written)
-    return made
-
-
-def read_command(words: list[str]) -> list[Settings]:
-    """What a command line sets, as in `lint -- swift rlhf --rlhf_type grpo`."""
+def read_command_line(words: list[str]) -> list[Settings]:
+    """Return what a command line sets, as in `lint -- swift rlhf --rlhf_type grpo`."""
     file = "command line"
-    environ: dict[str, Value] = {}
+    env: dict[str, Value] = {}
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
-        environ[pair[0]] = Value(pair[2], Place(file), pair[0])
+        env[pair[0]] = Value(pair[2], Place(file), pair[0])
         words = words[1:]
-    command = shell.Command([Word(word, 0) for word in words], environ, 0)
-    return _of_commands([command], file, 0)
+    return _read_commands([shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0)
 
 
-def _follow(made: Settings, written: dict[str, Trees] | None = None) -> None:
-    """Reads the files that a command names, under what the command itself sets.
-
-    Args:
-        made: What the command sets; what the files set is added.
-        written: Files that the same script writes.
-    """
-    dialect = DIALECTS.get(made.framework)
-    if dialect and dialect.includes:
-        for key in ("config", "--config", "@"):
-            value = made.items.get(key)
-            if value is not None and isinstance(value.data, str):
-                _include(made, value, written or {})
-    if parser_of(made.framework) in {"hydra", "omegaconf"}:
-        hydra.compose(made, needed=bool(made.signs) or bool(made.about))
-    if dialect and dialect.interpolates:
-        interpolation.resolve(made.items)
-    _launch_files(made)
-
-
-def _launch_files(made: Settings) -> None:
-    """Reads DeepSpeed's file and accelerate's."""
-    for named in (
-        made.items.get("deepspeed"),
-        made.launch.get("config_file"),
-        made.items.get("accelerate_config"),
-    ):
-        if named is not None and _is_config(named) and not _other(named):
-            _missing(made, named)
-    for key, item in _named_file(made.items.get("deepspeed")).items():
-        made.items.setdefault(f"deepspeed.{key}", item.named(f"deepspeed.{key}"))
-    launcher = made.launch.get("config_file") or made.items.get("accelerate_config")
-    for key, item in _named_file(launcher).items():
-        name = {"num_processes": "processes", "num_machines": "nodes"}.get(key)
-        if name:
-            made.launch.setdefault(name, item)
-
-
-def _is_config(named: Value) -> bool:
-    return isinstance(named.data, str) and Path(named.data).suffix.lower() in {".yaml", ".yml", ".json"}
-
-
-def _missing(made: Settings, named: Value) -> None:
-    """Says that a file which the run names was not read."""
-    name = str(named.data) if named.known else named.key
-    why = (
-        "it is not here, or cannot be read"
-        if named.known
-        else "which file it is is set outside of what was read"
-    )
-    made.gaps.append(NotJudged(name, why, "lint it where that file is", str(named.place)))
-
-
-def _named_file(named: Value | None) -> dict[str, Value]:
-    """What stands in a file that is named, under dotted keys; nothing where there is none."""
-    if named is None or not isinstance(named.data, str):
-        return {}
-    return {key: item for tree in _other(named) if isinstance(tree, dict) for key, item in flat(tree).items()}
-
-
-def _scripts(tree: Any, file: str) -> list[Settings]:
-    """What the commands set that stand as text in a structured file, as in a job of Kubernetes or of a CI."""
-    found = _of_commands(list(wrapped.containers(tree)), file, 0)
+def _read_embedded(tree: Any, file: str) -> list[Settings]:
+    """Return what commands set that stand as text in a structured file, as in a job of Kubernetes or of a CI."""
+    found = _read_commands(embedded_scripts.container_commands(tree), file, 0)
     if found:
         return found
-    texts = (value for value in _texts(tree) if _COMMANDS.search(str(value.data)))
-    for value in islice(texts, MOST_SCRIPTS):
+    texts = (value for value in embedded_scripts.text_values(tree) if _COMMANDS.search(str(value.data)))
+    for value in islice(texts, _MAX_SCRIPTS):
         text = str(value.data)
         # A block begins on the line after its key.
-        first = value.place.line + ("\n" in text)
-        found += _of_commands(shell.commands(text, file, first), file, 0)
+        first_line = value.place.line + ("\n" in text)
+        found += _read_commands(shell.read_script(text, file, first_line).commands, file, 0)
     return found
 
 
-def _texts(tree: Any) -> Iterator[Value]:
-    if isinstance(tree, Value):
-        if isinstance(tree.data, str):
-            yield tree
-        return
-    for child in tree.values() if isinstance(tree, dict) else tree:
-        yield from _texts(child)
+def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -> None:
+    """Read the files that a run names; its own options win.
+
+    Args:
+        settings: The run's settings; what the files set is added.
+        written: Files that the same script writes.
+    """
+    dialect = DIALECTS.get(settings.framework)
+    if dialect is not None and dialect.includes_files:
+        for key in ("config", "--config", "@"):
+            value = settings.options.get(key)
+            if value is not None and isinstance(value.data, str):
+                _include(settings, value, written or {})
+    if parser_of(settings.framework) in {"hydra", "omegaconf"}:
+        hydra.compose_config(settings, required=bool(settings.prefixes) or bool(settings.target))
+    if dialect is not None and dialect.interpolates:
+        hydra.resolve_interpolations(settings.options)
+    _follow_launcher_files(settings)
 
 
-def _include(made: Settings, named: Value, written: dict[str, Trees]) -> None:
-    trees = written.get(str(named.data)) or _other(named)
+def _include(settings: Settings, named: Value, written: dict[str, Trees]) -> None:
+    trees = written.get(str(named.data)) or _read_named(settings, named)
     if not trees:
         if named.key != "@":
-            made.open = True
-            _missing(made, named)
+            settings.has_unread_options = True
+            _report_missing(settings, named)
         return
     for tree in trees:
-        for key, item in flat(tree).items() if isinstance(tree, dict) else ():
-            made.items.setdefault(key, item)
+        for key, value in flatten(tree).items() if isinstance(tree, dict) else ():
+            settings.options.setdefault(key, value)
 
 
-def _other(named: Value) -> list[Any]:
-    """The trees of a file that another one names, looked for beside it and in the folders above."""
+def _follow_launcher_files(settings: Settings) -> None:
+    """Read DeepSpeed's config and accelerate's."""
+    deepspeed = settings.options.get("deepspeed")
+    accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
+    for named in (deepspeed, accelerate):
+        named_file = named is not None and isinstance(named.data, str) and Path(named.data).suffix.lower()
+        if named is None or named_file not in _CONFIG_SUFFIXES:
+            continue
+        trees = _read_named(settings, named)
+        if not trees:
+            _report_missing(settings, named)
+        values = {key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()}
+        for key, value in values.items():
+            if named is deepspeed:
+                settings.options.setdefault(f"deepspeed.{key}", value.with_key(f"deepspeed.{key}"))
+            elif key in {"num_processes", "num_machines"}:
+                settings.launcher.setdefault("processes" if key == "num_processes" else "nodes", value)
+
+
+def _report_missing(settings: Settings, named: Value) -> None:
+    name = str(named.data) if named.known else named.key
+    why = "it is not here, or cannot be read" if named.known else "its path is set outside of the script"
+    settings.not_checked.append(NotJudged(name, why, "lint it where that file is", str(named.place)))
+
+
+def _read_named(settings: Settings, named: Value) -> list[Any]:
+    """Parse a config file that another file names, from that file's folder or one above."""
     suffix = Path(named.data).suffix.lower()
-    if suffix not in {".yaml", ".yml", ".json"} or len(named.data) > 500:
+    if suffix not in _CONFIG_SUFFIXES or len(named.data) > 500:
         return []
-    start = Path(named.place.file)
-    folders = [Path(), *list(start.absolute().parents)[:5]]
-    for folder in folders:
+    parents = list(Path(named.place.file).absolute().parents)[:_MAX_PARENTS]
+    for folder in (Path(), *parents):
         path = folder / named.data
         try:
             if not path.is_file() or path.stat().st_size > MAX_BYTES:
                 continue
             if path.is_symlink() and path.resolve().suffix.lower() != suffix:
-                return []  # a link that makes a config of what is none
+                return []  # a link that presents another kind of file as a config
             text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
-            return _trees(text, str(path), _SUFFIXES[suffix])
-        except (OSError, ValueError, RuntimeError):  # a circle of links, in older Pythons
+            settings.files.add(str(path))
+            return parse_documents(text, str(path), _SUFFIXES[suffix])
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
             return []
     return []

@@ -1,114 +1,54 @@
-"""The run plan: one vocabulary for what five frameworks are told in five ways."""
+"""The run plan: one vocabulary for a run, whatever framework it is configured in. Rules speak of nothing else."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.frameworks import CONFIGURED
+from diagnostics.lint.values import parse_count
 from diagnostics.lint.versions import Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from diagnostics.lint.values import Settings, Value
 
-# Every name that a plan may hold. Rules and the catalogue's [[config]] speak of nothing else.
-VOCABULARY = {
-    "framework": f"{', '.join(CONFIGURED[:-1])} or {CONFIGURED[-1]}",
-    "rollout.engine": "what samples: vllm, transformers, sglang ...",
-    "rollout.mode": "colocate, server, or async where the engine has devices of its own in the same run",
-    "rollout.async": "true where rollouts are made with weights older than the trainer's",
-    "rollout.depth": "by how many batches rollouts may run ahead",
-    "rollout.partial": "true where a rollout goes on over a weight update",
-    "rollout.multi_turn": "true where a scheduler talks to the engine more than once a sample",
-    "devices.visible": "number of devices that the command sees",
-    "devices.ids": "their numbers",
-    "devices.per_node": "devices, or training processes, on each node",
-    "devices.nodes": "number of nodes",
-    "devices.train": "number of training processes over all nodes",
-    "devices.rollout": "number of engines, or of devices for them",
-    "engine.tensor_parallel": "devices that share one copy of the model",
-    "engine.pipeline_parallel": "stages of one copy",
-    "engine.data_parallel": "copies behind one server",
-    "engine.expert_parallel": "devices that share the experts",
-    "engine.memory_share": "share of a device's memory that the engine takes",
-    "engine.sleep": "true where the engine gives its memory back while the trainer works",
-    "engine.sleep_level": "1 keeps the weights in host memory, 2 drops them",
-    "engine.chunked_prefill": "true where a prompt may be computed in pieces",
-    "engine.async_output": "true where the V0 engine applies a step's output while the next one runs",
-    "engine.prefix_caching": "true where keys of a common prompt are kept",
-    "engine.max_length": "tokens of prompt and completion together",
-    "engine.max_batched_tokens": "tokens in one step of the engine",
-    "engine.logprobs_mode": "raw_logprobs or processed_logprobs",
-    "engine.generation_config": "auto where the model's folder sets sampling, vllm where it does not",
-    "engine.executor": "ray, mp, uni or external_launcher",
-    "engine.v1": "true or false where VLLM_USE_V1 says so",
-    "server.host": "host names or addresses of the server",
-    "server.address": "its whole address",
-    "server.port": "its port or ports",
-    "server.group_port": "port of the weight transfer",
-    "server.timeout": "seconds to wait for it",
-    "group.size": "completions for each prompt",
-    "group.eval_size": "the same in evaluation",
-    "batch.per_device": "completions a device takes in one forward pass",
-    "batch.eval_per_device": "the same in evaluation",
-    "batch.accumulation": "forward passes in one optimizer step",
-    "batch.generation": "completions generated at once over all devices",
-    "batch.steps_per_generation": "forward passes that one generation serves",
-    "batch.prompts": "prompts in one rollout",
-    "batch.mini": "prompts in one optimizer step",
-    "batch.micro": "sequences in one forward pass, per device",
-    "batch.experience_micro": "sequences in one pass that computes log-probs, per device",
-    "batch.dynamic": "true where the batch is cut by tokens",
-    "data.max_prompt": "tokens of a prompt at the most",
-    "data.max_completion": "tokens of a completion at the most",
-    "data.max_total": "tokens of both",
-    "data.filters_overlong": "true where prompts that are too long are left out",
-    "sampling.temperature": "of training's rollouts",
-    "sampling.top_p": "1 is neutral",
-    "sampling.top_k": "0 or -1 is neutral",
-    "sampling.min_p": "0 or null is neutral",
-    "sampling.repetition_penalty": "1 is neutral",
-    "sampling.truncated": "true where one of them cuts the distribution",
-    "train.evaluates": "true where the run evaluates while it trains",
-    "train.several_steps_a_generation": "true where dapo or cispo take several optimizer steps on one generation",
-    "train.estimator": "how advantages are made: grpo, gae ...",
-    "train.correction": "true where trainer and engine log-probs are corrected for",
-    "train.sequence_parallel": "devices that share one sequence",
-    "train.offloads": "true where the trainer gives its memory back while the engine works",
-    "sync.resets_prefix_cache": "whether a weight sync drops cached keys",
-    "sync.pause_mode": "what a pause does with requests under way",
-    "memory.allocator": "PYTORCH_CUDA_ALLOC_CONF",
-    "memory.expandable": "true where it asks for expandable segments",
-    "ray.address": "RAY_ADDRESS, or the address given",
-    "ray.namespace": "Ray's namespace",
-}
-
-# What every run has, said or not.
-_ALWAYS = "devices.train"
+# Every name that a plan may contain, with its meaning. The catalog's [[config]] uses the same names.
+VOCABULARY: dict[str, str] = tomllib.loads(Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8"))
+# Every run has it, set or not.
+_PROCESSES = "devices.train"
+_OFF = (False, None, 0, "", "no")
 
 
 @dataclass
 class RunPlan:
-    """What a run is going to be.
+    """A run, or a server for one.
 
     Attributes:
-        settings: What was read, in the framework's own words.
-        values: Names of VOCABULARY with their values; a name that is not there is not known.
-        versions: The releases that it is judged for.
-        missed: Names that were asked for and are not known, though the run has them; with what was read, if anything.
+        framework: The framework's name.
+        settings: What was read, under the framework's own option names.
+        values: Names of VOCABULARY with their values; a missing name is not known.
+        versions: The releases that it is checked for.
+        unknown: Names that a rule needed and that are unknown although the run has them.
+        source: The script or file that was given to lint; empty for a command line.
+        explicit: The file was named on the command line, not found in a folder.
+        needs_arguments: It is a script that passes "$@" on and leaves the model to it.
     """
 
     framework: str
     settings: Settings
     values: dict[str, Value] = field(default_factory=dict)
     versions: Versions = field(default_factory=Versions)
-    missed: dict[str, Value | None] = field(default_factory=dict)
+    unknown: dict[str, Value | None] = field(default_factory=dict)
+    source: str = ""
+    explicit: bool = True
+    needs_arguments: bool = False
 
     @property
     def releases(self) -> Mapping[str, str]:
-        """What it is judged for, by package; what is not there is not known."""
+        """The known releases by package."""
         return self.versions.releases
 
     @property
@@ -116,8 +56,18 @@ class RunPlan:
         """`train`, or `serve` for a server that only samples."""
         return self.settings.role
 
+    @property
+    def options(self) -> dict[str, Value]:
+        """The framework's own options."""
+        return self.settings.options
+
+    @property
+    def own_copy(self) -> bool:
+        """Whether the run's project carries a copy of the framework, which may differ from any release."""
+        return self.framework in self.versions.copies
+
     def get(self, name: str) -> Any:
-        """What is known of a name; None where nothing is.
+        """Return the value of a name; None if it is not known. A rule's unmet need is recorded.
 
         Raises:
             KeyError: The vocabulary has no such name: a mistake in a rule.
@@ -126,37 +76,57 @@ class RunPlan:
             raise KeyError(name)
         value = self.values.get(name)
         if value is None:
-            # Every run has some number of these; a name that is merely not set has its default.
-            if name == _ALWAYS:
-                self.missed[name] = None
+            # Every run has some number of processes; any other name that is not set has its default.
+            if name == _PROCESSES:
+                self.unknown[name] = None
             return None
         if not value.known:
-            self.missed[name] = value
+            self.unknown[name] = value
             return None
         return value.data
 
     def whole(self, name: str) -> int | None:
-        """A whole number, where one is known."""
+        """Return a whole number, if one is known."""
         data = self.get(name)
         return data if isinstance(data, int) and not isinstance(data, bool) else None
 
     def number(self, name: str) -> float | None:
-        """A number, where one is known."""
+        """Return a number, if one is known."""
         data = self.get(name)
         return float(data) if isinstance(data, int | float) and not isinstance(data, bool) else None
 
     def put(self, name: str, value: Value | None) -> None:
-        """Sets a name of the vocabulary, or leaves it as it is."""
+        """Set a name of the vocabulary, unless the value is None."""
         if value is not None:
             if name not in VOCABULARY:
                 raise KeyError(name)
             self.values[name] = value
 
-    def default(self, name: str, value: Value | None) -> None:
-        """Sets a name that nothing set."""
-        if name not in self.values:
-            self.put(name, value)
-
-    def evidence(self, names: Iterable[str]) -> list[Value]:
-        """The values behind names, those that are there."""
+    def evidence(self, *names: str) -> list[Value]:
+        """Return the values behind names, those that are set."""
         return [self.values[name] for name in names if name in self.values]
+
+    def option(self, *keys: str) -> Value | None:
+        """Return the first of these options that is set."""
+        return self.settings.first(*keys)
+
+    def enabled(self, *keys: str) -> Value | None:
+        """Return the first of these options if its value is known and is not false, null, 0 or empty."""
+        value = self.option(*keys)
+        return value if value is not None and value.known and value.data not in _OFF else None
+
+    def disabled(self, *keys: str) -> bool:
+        """Whether these options are certainly not set, or null; unknown options could set them otherwise."""
+        if self.settings.has_unread_options or self.settings.orphaned or self.needs_arguments:
+            return False
+        value = self.option(*keys)
+        return value is None or (value.known and value.data in (None, False, ""))
+
+    def processes_on_a_node(self) -> Value | None:
+        """Return the number of training processes on each node, as the launcher or the environment sets it."""
+        launcher = self.settings.launcher
+        per_node = launcher.get("processes_per_node") or self.settings.env.get("NPROC_PER_NODE")
+        if per_node is None and parse_count(launcher.get("nodes")) in {None, 1} and "nodes" not in self.settings.env:
+            name = launcher.get("launcher")
+            per_node = launcher.get("processes") if name is not None and name.data == "accelerate" else None
+        return per_node

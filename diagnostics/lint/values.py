@@ -1,4 +1,4 @@
-"""A value that was read from somebody's file: what it is, where it stood, and how sure it is."""
+"""A setting read from a user's file: its value, where it stands, and how certain it is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from diagnostics.collect.secrets import cut
 if TYPE_CHECKING:
     from diagnostics.output.findings import NotJudged
 
-# More digits than any setting has; beyond that a number is text that nobody can use.
-_DIGITS = 18
+# Longer numbers stay text: no setting has so many digits, and arithmetic on them costs time.
+_MAX_DIGITS = 18
+_MAX_SHOWN = 80
 
 
 class _Unknown:
-    """What can't be known from the file: a variable from outside, a call, another file."""
+    """A value that the file does not fix: an outer variable, a function call, another file."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -26,7 +27,7 @@ UNKNOWN = _Unknown()
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; line 0 where there is no line, as for a default."""
+    """A line of a file; line 0 where there is none, as for a default."""
 
     file: str
     line: int = 0
@@ -41,9 +42,11 @@ class Value:
 
     Attributes:
         data: str, int, float, bool, None, a list of these, a dict, or UNKNOWN.
-        key: The name it has in that framework, as `vllm_gpu_memory_utilization`.
-        soft: It is a default, of the framework or of a shell variable, and may be another one in a real run.
-        outside: It is the default of a shell variable, so the environment of a run may say something else.
+        key: The option's name in its framework, as `vllm_gpu_memory_utilization`.
+        soft: A default of the framework or of a shell variable; a real run may use another value.
+        outside: The environment of the run may set it, as in `${X:-8}`.
+        written: The value in the file, where `data` was derived from it.
+        factors: The settings that were multiplied, for a product.
     """
 
     data: Any
@@ -51,71 +54,80 @@ class Value:
     key: str = ""
     soft: bool = False
     outside: bool = False
+    written: Any = UNKNOWN
+    factors: tuple[Value, ...] = ()
 
     @property
     def known(self) -> bool:
-        """Tells whether the value itself could be read."""
+        """Whether the value itself could be read."""
         return self.data is not UNKNOWN
 
     @property
-    def told(self) -> str:
-        """The setting as evidence: key and value."""
-        return f"{self.key} = {shown(self.data)}"
+    def as_text(self) -> str:
+        """Key and value as the file has them."""
+        return f"{self.key} = {format_value(self.data if self.written is UNKNOWN else self.written)}"
 
-    def named(self, key: str) -> Value:
-        """The same value under another key."""
+    def with_key(self, key: str) -> Value:
+        """Return the same value under another key."""
         return replace(self, key=key)
 
-    def but(self, data: Any) -> Value:
-        """Another value from the same place."""
-        return replace(self, data=data)
+    def derive(self, data: Any) -> Value:
+        """Return another value that follows from this one; as evidence it keeps the text of the file."""
+        return replace(self, data=data, written=self.data if self.written is UNKNOWN else self.written)
 
 
 @dataclass
 class Settings:
-    """What one file, one call or one command sets, in its framework's own words.
+    """All settings of one file, call or command, under the framework's own option names.
 
     Attributes:
         framework: One of `frameworks.CONFIGURED`, or accelerate or deepspeed.
         role: `train`, or `serve` for a server that only samples.
-        items: The settings by their key, the last one set.
-        environ: Variables of the environment that it sets.
-        launch: What the launcher says: processes, nodes.
-        open: More may be set where nobody can read it: `**kwargs`, a file that is not here.
-        passes: It hands on what the script itself is given, by "$@": judged as it is without.
-        exact: The framework's own parser takes them, so that a name it does not know is refused.
-        handed: Of a config in Python: the script's option that a key gets its value from, as `x=args.y`.
-        own: Options that the script itself declares.
-        signs: Of Hydra's overrides: what stands before a key, as `+`.
-        gaps: What of it could not be read or understood.
-        lost: Options that stand after the end of the command, so that it never sees them.
+        options: The settings by key; the last one set wins.
+        env: Environment variables that it sets.
+        launcher: The launcher's settings: processes, nodes, addresses.
+        has_unread_options: More may be set where it cannot be read: `**kwargs`, a missing file.
+        forwards_arguments: The script passes its own arguments on, by "$@".
+        framework_parser: The framework's own parser reads the options, so it refuses unknown names.
+        target: The module, script or class that was recognised.
+        forwarded: In Python, the script's own option that a key is filled from, as in `x=args.y`.
+        script_options: Options that the user's script declares.
+        prefixes: What precedes a key of a Hydra override, as `+`.
+        not_checked: What could not be read or understood.
+        orphaned: Options after the end of the command, which the command never receives.
+        files: Other files that were read for it.
     """
 
     framework: str
     place: Place
     role: str = "train"
-    items: dict[str, Value] = field(default_factory=dict)
-    environ: dict[str, Value] = field(default_factory=dict)
-    launch: dict[str, Value] = field(default_factory=dict)
-    open: bool = False
-    passes: bool = False
-    exact: bool = False
-    handed: dict[str, str] = field(default_factory=dict)
-    own: frozenset[str] = frozenset()
-    signs: dict[str, str] = field(default_factory=dict)
-    gaps: list[NotJudged] = field(default_factory=list)
-    about: str = ""
-    lost: list[Value] = field(default_factory=list)
+    options: dict[str, Value] = field(default_factory=dict)
+    env: dict[str, Value] = field(default_factory=dict)
+    launcher: dict[str, Value] = field(default_factory=dict)
+    has_unread_options: bool = False
+    forwards_arguments: bool = False
+    framework_parser: bool = False
+    target: str = ""
+    forwarded: dict[str, str] = field(default_factory=dict)
+    script_options: frozenset[str] = frozenset()
+    prefixes: dict[str, str] = field(default_factory=dict)
+    not_checked: list[NotJudged] = field(default_factory=list)
+    orphaned: list[Value] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
 
     def set(self, key: str, value: Value) -> None:
-        """Sets a key; a later one wins, as it does on every command line."""
-        self.items[key] = value.named(key)
+        """Set a key."""
+        self.options[key] = value.with_key(key)
+
+    def first(self, *keys: str) -> Value | None:
+        """Return the first of these options that is set."""
+        return next((self.options[key] for key in keys if key in self.options), None)
 
 
-def scalar(text: str) -> Any:
-    """Reads a word as programs do: null, a truth value, a number, or else the text itself.
+def parse_scalar(text: str) -> Any:
+    """Read a word as programs do: null, a truth value, a number, or else the text itself.
 
-    >>> scalar("true"), scalar("1e-6"), scalar("8"), scalar("null"), scalar("a8")
+    >>> parse_scalar("true"), parse_scalar("1e-6"), parse_scalar("8"), parse_scalar("null"), parse_scalar("a8")
     (True, 1e-06, 8, None, 'a8')
     """
     lowered = text.strip().lower()
@@ -123,22 +135,30 @@ def scalar(text: str) -> Any:
         return lowered == "true"
     if lowered in {"null", "none", "~"}:
         return None
-    if len(lowered) > _DIGITS + 8 or not lowered or lowered[-1] not in "0123456789.":
+    if len(lowered) > _MAX_DIGITS + 8 or not lowered or lowered[-1] not in "0123456789.":
         return text
     try:
         if lowered.lstrip("+-").isdecimal():
-            return int(lowered) if len(lowered.lstrip("+-")) <= _DIGITS else text
+            return int(lowered) if len(lowered.lstrip("+-")) <= _MAX_DIGITS else text
         return float(lowered) if lowered[0] in "+-.0123456789" else text
     except ValueError:
         return text
 
 
-def shown(data: Any) -> str:
-    """A value as it is shown: short, one line."""
+def parse_count(value: Value | None) -> int | None:
+    """Read a value as a whole number, also where it was written as text, as environment variables are."""
+    if value is None or not value.known or isinstance(value.data, bool):
+        return None
+    text = str(value.data)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def format_value(data: Any) -> str:
+    """Format a value on one short line."""
     if data is UNKNOWN:
-        return "(not known from here)"
+        return "(not known)"
     if isinstance(data, bool) or data is None:
         return str(data).lower() if data is not None else "null"
     text = ",".join(map(str, data)) if isinstance(data, list) else str(data)
     text = " ".join(text.split())
-    return text if len(text) <= 80 else cut(text, 77) + "..."
+    return text if len(text) <= _MAX_SHOWN else cut(text, _MAX_SHOWN - 3) + "..."

@@ -1,14 +1,11 @@
-"""The releases that a config is judged for: as given, or as installed where the tool runs (metadata only)."""
+"""The releases that a run is checked for: given, required by its project, or installed (metadata only)."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
@@ -17,48 +14,43 @@ from packaging.version import InvalidVersion, Version
 from diagnostics.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from diagnostics.lint.project_requirements import Project
 
-    from diagnostics.lint.project import Project
-
-# Option of `lint` -> distributions that carry it, the first that is installed counts.
+# Option of `lint` -> distributions that carry it; the first that is installed counts.
 PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
-
-# How the folder of a wheel's metadata is called, behind name and release.
-_WHEEL = ".dist-info"
 
 
 class VersionError(ValueError):
-    """Raised when a version that was given is none; the message is one line for the user."""
+    """Raised when a given version is none; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """Releases by package; one that is not there is not known.
+    """Releases by package; a package that is missing here has an unknown release.
 
     Attributes:
-        given: Packages whose version the user gave, rather than that it was found installed.
-        copies: Frameworks of which the run's project carries a copy of its own, and the folder.
-        said: Where the project says a release, one line each.
-        fitting: Of a package whose release is not known, those that take every option of the run.
+        given: Packages whose release the user gave.
+        copies: Frameworks that the run's project carries a copy of, and its folder.
+        sources: Where the project names a release, one line each.
+        fitting: For a package with an unknown release, the releases that accept every option of the run.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     fitting: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
 
     @property
     def releases(self) -> dict[str, str]:
-        """As texts, which is how known issues are asked."""
+        """The known releases as text, as the catalog takes them."""
         return {package: str(version) for package, version in self.known.items()}
 
     def within(self, package: str, specifier: str) -> bool | None:
-        """Tells whether a package's release lies within a range; None where it is not known.
+        """Tell whether a package's release is within a range; None if it is not known.
 
-        What the run's options rule out it does not: a release that refuses one of them is not the one it is for. They
-        rule nothing in, since there are releases that nobody here has read.
+        The options of the run can rule a range out, because a release that refuses one of them is not the run's. They
+        cannot rule one in: there are releases whose options are not in the index.
 
         >>> Versions({"vllm": Version("0.8.5")}).within("vllm", "<0.11"), Versions().within("vllm", "<0.11")
         (True, None)
@@ -74,37 +66,36 @@ class Versions:
         fitting = self.fitting.get(package, ())
         return False if fitting and not any(_contains(specifier, each) for each in fitting) else None
 
-    def beside(self, project: Project) -> Versions:
-        """These, with what a run's own project says in place of what happens to be installed."""
-        known, said = dict(self.known), []
-        for name, (specifier, _place) in project.asks.items():
+    def with_project(self, project: Project) -> Versions:
+        """Return these with the project's releases in place of what happens to be installed."""
+        known, sources = dict(self.known), []
+        for name, (specifier, _file) in project.ranges.items():
             if name not in self.given and name in known and not _contains(specifier, known[name]):
                 del known[name]
-        for name, (release, place) in project.pins.items():
+        for name, (release, file) in project.pins.items():
             if name not in self.given:
                 known[name] = release
-                said.append(f"{name} {release}: {place}")
-        for name, (copied, place) in project.copies.items():
-            said.append(f"{name} is a copy of the project's own, which may differ from any release: {place}")
+                sources.append(f"{name} {release}: {file}")
+        for name, (copied, folder) in project.copies.items():
+            sources.append(f"the project has its own copy of {name}, which may differ from any release: {folder}")
             if name not in self.given:
                 known.pop(name, None)
                 if copied is not None:
                     known[name] = copied
-        copies = {name: place for name, (_release, place) in project.copies.items()}
-        return Versions(known, self.given, copies, tuple(said))
+        copies = {name: folder for name, (_release, folder) in project.copies.items()}
+        return Versions(known, self.given, copies, tuple(sources))
 
 
 @cache
 def _contains(specifier: str, version: Version) -> bool:
-    """Asked of every plan again and again; making a SpecifierSet is what takes time."""
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-def collect(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
-    """The versions given on the command line, and for the rest those installed.
+def collect_versions(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
+    """Return the given versions, and the installed ones for the rest.
 
     Raises:
-        VersionError: What was given is no version.
+        VersionError: A given version is none.
     """
     known: dict[str, Version] = {}
     for package, distributions in PACKAGES.items():
@@ -115,42 +106,15 @@ def collect(given: Mapping[str, str | None], *, installed: bool = True) -> Versi
             except InvalidVersion:
                 raise VersionError(f"--{package} {text}: expected a version, as 0.8.5") from None
         elif installed:
-            version = next((found for name in distributions if (found := _installed(name))), None)
+            version = next((found for name in distributions if (found := installed_version(name))), None)
             if version is not None:
                 known[package] = version
     return Versions(known, frozenset(package for package, text in given.items() if text))
 
 
-def _installed(name: str) -> Version | None:
-    """The release of a distribution, as `importlib.metadata` tells it, which is loaded where a name does not."""
-    for place in sys.path:
-        entry = _entries(place or ".").get(name)
-        if entry is None:
-            continue
-        if entry.endswith(_WHEEL) and Path(place, entry, "METADATA").is_file():
-            with contextlib.suppress(InvalidVersion):
-                return Version(entry.removesuffix(_WHEEL).partition("-")[2])
-        return _told(name)
-    return None
-
-
-@cache
-def _entries(folder: str) -> dict[str, str]:
-    """By distribution, its metadata in a folder of packages: the first where there are two."""
+def installed_version(distribution: str) -> Version | None:
+    """Return the installed release of a distribution."""
     try:
-        names = [name for name in os.listdir(folder) if name.endswith((_WHEEL, ".egg-info"))]  # noqa: PTH208 - quick
-    except OSError:
-        return {}
-    return {
-        re.sub(r"[-_.]+", "-", name.rpartition(".")[0].partition("-")[0]).lower(): name
-        for name in names[::-1]
-    }
-
-
-def _told(name: str) -> Version | None:
-    from importlib import metadata
-
-    try:
-        return Version(metadata.version(name))
+        return Version(metadata.version(distribution))
     except (metadata.PackageNotFoundError, InvalidVersion, TypeError):
         return None

@@ -1,117 +1,104 @@
-"""Which findings of a report are shown: by code, and by whether they were there before."""
+"""Select the findings to report: by code, and by whether an earlier report had them."""
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
-from diagnostics.output.wording import number
+from diagnostics import safe_io
+from diagnostics.findings import Location
+from diagnostics.fixes import count_of
+from diagnostics.output.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from diagnostics.output.findings import Finding, Report
+    from diagnostics.findings import Finding, Report
 
-
-_ENTRIES = Path(__file__).parent.parent / "catalog"
-# How much memory is left differs from one look to the next.
+CATALOG = Path(__file__).parent.parent / "catalog"
+# Free memory and disk differ from one run to the next.
 _AMOUNT = re.compile(r"\b[0-9]{1,9}(?:\.[0-9]{1,9})?(?= GB\b)")
 
 
 class BaselineError(ValueError):
-    """Raised when a baseline is no report of this tool; the message is one line for the user."""
+    """Raised when a baseline is no report of this command; the message is one line for the user."""
 
 
 class UnknownCodeError(ValueError):
-    """Raised for a code or family that no entry has; the message is one line for the user, with near ones."""
+    """Raised for a code or family that no finding can have; the message names similar ones."""
 
 
-def codes(text: str) -> list[str]:
-    """Codes or families, several with commas between them, as findings have them.
+def parse_codes(text: str) -> list[str]:
+    """Parse codes or families separated by commas.
 
-    >>> codes("sch002,env")
+    >>> parse_codes("sch002,env")
     ['SCH002', 'ENV']
 
     Raises:
-        UnknownCodeError: No entry's code begins with one of them: nothing would ever be selected by it.
+        UnknownCodeError: No code in the catalog begins with one of them.
     """
-    # Names alone: no entry is read for it, and a report knows nothing of the catalogue.
-    there = {path.stem for path in _ENTRIES.glob("*/*.toml")}
-    asked = [word.strip().upper() for word in text.split(",") if word.strip()]
-    for word in asked or [""]:
-        if not word or not any(code.startswith(word) for code in there):
-            raise UnknownCodeError(f"there is no code or family {word or text!r}; {_near(word, there)}")
-    return asked
+    known = {path.stem for path in CATALOG.glob("*/*.toml")}
+    codes = [word.strip().upper() for word in text.split(",") if word.strip()]
+    for code in codes or [""]:
+        if not code or not any(each.startswith(code) for each in known):
+            raise UnknownCodeError(f"unknown code or family {code or text!r}; {_similar(code, known)}")
+    return codes
 
 
-def _near(word: str, there: Iterable[str]) -> str:
-    import difflib
+codes = parse_codes  # old name, to be removed
 
-    families = {code.rstrip("0123456789") for code in there}
-    near = difflib.get_close_matches(word, {*there, *families}, n=3, cutoff=0.5)
-    return f"near: {', '.join(near)}" if near else f"families: {', '.join(sorted(families))}"
+
+def _similar(word: str, known: Iterable[str]) -> str:
+    families = {code.rstrip("0123456789") for code in known}
+    similar = difflib.get_close_matches(word, {*known, *families}, n=3, cutoff=0.5)
+    return f"similar: {', '.join(similar)}" if similar else f"families: {', '.join(sorted(families))}"
 
 
 def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:
-    """Keeps the findings whose code begins with one of `selected` and with none of `ignored`."""
-    selected, ignored = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
+    """Keep the findings whose code begins with one of `selected` and none of `ignored`."""
+    wanted, unwanted = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
 
-    def kept(finding: Finding) -> bool:
-        wanted = not selected or finding.code.startswith(selected)
-        return wanted and not (ignored and finding.code.startswith(ignored))
+    def keep(finding: Finding) -> bool:
+        return (not wanted or finding.code.startswith(wanted)) and not (
+            unwanted and finding.code.startswith(unwanted)
+        )
 
-    return _keep(report, kept, "left out by --select or --ignore")
+    return _filter(report, keep, "left out by --select or --ignore")
 
 
 def without_known(report: Report, baseline: Path) -> Report:
-    """Leaves out the findings that an earlier report had.
-
-    Raises:
-        BaselineError: The file is no report of this command.
-    """
-    known = _fingerprints(baseline, report.tool)
-    return _keep(
+    """Drop the findings that an earlier report had; raises BaselineError if the file is no report of this command."""
+    known = _baseline_fingerprints(baseline, report.tool)
+    return _filter(
         report, lambda finding: fingerprint(finding.to_json(), report.tool) not in known, "in the baseline"
     )
 
 
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
-    """What makes two findings of two days the same: code, files, keys and values, but no line numbers, no sizes.
+    """Return what identifies a finding over time: code, files and values, without line numbers and sizes.
+
+    Of a triage only the code counts, because log lines contain times, ranks and process ids.
 
     >>> one, other = ({"code": "ENV905", "evidence": [{"text": f"{n} GB are free", "place": ""}]} for n in (1.5, 2))
     >>> fingerprint(one) == fingerprint(other)
     True
-
-    Args:
-        finding: As it stands in a report's JSON.
-        tool: Of a triage the code alone counts: a log's lines have times, ranks and numbers of processes in them.
     """
-    # Not at the top: a run without a baseline needs none of it.
-    import hashlib
-
-    if tool == "triage":
-        return hashlib.sha256(json.dumps([finding["code"]]).encode()).hexdigest()[:32]
-    from diagnostics.output.personal import strip
-
-    # A report has nothing personal in it, and what is compared to it has.
     evidence = sorted(
-        (_AMOUNT.sub("#", strip(item["text"])), _file(item["place"])) for item in finding["evidence"]
+        (_AMOUNT.sub("#", redact(item["text"])), Location.parse(item["place"]).file.rpartition("/")[2])
+        for item in finding["evidence"]
     )
-    return hashlib.sha256(json.dumps([finding["code"], evidence]).encode()).hexdigest()[:32]
+    identity = [finding["code"]] if tool == "triage" else [finding["code"], evidence]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def _file(place: str) -> str:
-    head, colon, tail = place.rpartition(":")
-    return (head if colon and tail.isdecimal() else place).rpartition("/")[2]
-
-
-def _fingerprints(baseline: Path, tool: str) -> set[str]:
+def _baseline_fingerprints(baseline: Path, tool: str) -> set[str]:
     try:
-        document = given.parsed(given.read(baseline, given.LIST, pipes=True))
+        document = safe_io.parse_json(safe_io.read_bytes(baseline, safe_io.DOCUMENT, pipes=True))
         known = {fingerprint(finding, tool) for finding in document["findings"]}
         made_by = document["tool"]
     except OSError as error:
@@ -123,12 +110,12 @@ def _fingerprints(baseline: Path, tool: str) -> set[str]:
     return known
 
 
-def _keep(report: Report, kept: Callable[[Finding], bool], why: str) -> Report:
+def _filter(report: Report, keep: Callable[[Finding], bool], reason: str) -> Report:
     checks = []
     for check in report.checks:
-        findings = tuple(finding for finding in check.findings if kept(finding))
-        left_out = len(check.findings) - len(findings)
-        outcome = "ignored" if left_out and not findings else check.outcome
-        reason = f"{number(left_out, 'finding')} {why}" if left_out else check.reason
-        checks.append(replace(check, outcome=outcome, reason=reason, findings=findings))
+        findings = tuple(filter(keep, check.findings))
+        dropped = len(check.findings) - len(findings)
+        outcome = "ignored" if dropped and not findings else check.outcome
+        why = f"{count_of(dropped, 'finding')} {reason}" if dropped else check.reason
+        checks.append(replace(check, outcome=outcome, reason=why, findings=findings))
     return replace(report, checks=tuple(checks))

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import Version
 
-from diagnostics.output.formats.finding import Line, command_lines, write_lines
-from diagnostics.output.wording import quoted
+from diagnostics.fixes import quote_command
+from diagnostics.output.terminal import print_command, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from rich.console import Console
+
     from diagnostics.collect.compat import Compat
-    from diagnostics.output.paper import Paper
 
 SCHEMA = "grpo-doctor.versions.v1"
 # The rows of the README and of the first screen: the oldest, those in which TRL itself trains, the newest, one between.
@@ -27,8 +28,6 @@ _WITH_ENGINE = {"peer:vllm", "serve:trl", "serve:vllm", "engine"}
 _PASSED = {"pass", "unexpected_pass"}
 # Of releases that were only read: so many are named.
 _NAMED = 6
-# Lines of a reason on a screen.
-_LINES = 3
 
 
 class Question(NamedTuple):
@@ -94,7 +93,7 @@ def _pair(cell: Mapping[str, Any]) -> TriedPair:
         cell["id"], cell["vllm"], cell["trl"], "ran" if engine else "fails" if wrong else "part",
         declared=layers.get("resolve", {}).get("verdict") in _PASSED,
         answers=tuple(_told(of) for of in asked), crashes=tuple(crashes), failed=tuple(_why(asked)),
-        install=quoted(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins))),
+        install=quote_command(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins))),
     )  # fmt: skip
 
 
@@ -128,11 +127,9 @@ def best(pairs: Iterable[TriedPair]) -> TriedPair | None:
 def headline(pairs: Sequence[TriedPair]) -> str:
     """What the pairs come to, and which to take."""
     count = Counter(pair.state for pair in pairs)
-    told = (
-        f"{count['ran']} of {len(pairs)} pairs that were tried ran with their engine, {count['part']} in part"
-    )
-    taken = best(pairs)
-    return f"{told}; for vLLM {taken.vllm} take TRL {taken.trl}" if taken else told
+    counts = f"{count['ran']} of {len(pairs)} tried pairs ran with their engine, {count['part']} in part"
+    newest = best(pairs)
+    return f"{counts}; with vLLM {newest.vllm} install TRL {newest.trl}" if newest else counts
 
 
 def chosen(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
@@ -179,80 +176,74 @@ def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str)
 
 
 def render(
-    paper: Paper, pairs: Sequence[TriedPair], published: Compat, asked: tuple[str, str], *, every: bool
+    console: Console, pairs: Sequence[TriedPair], published: Compat, asked: tuple[str, str], *, every: bool
 ) -> None:
-    """Writes which pair to take and the command that has it, then the pairs by what was asked of each.
+    """Print the recommended pair and its install command, then the pairs with their results.
 
     Args:
-        paper: Where it goes.
-        pairs: All that were tried.
-        published: The table that they are from.
-        asked: The releases of vLLM and of TRL that were asked for; empty for any.
-        every: Whether all of them are shown; else the README's.
+        console: Where it goes.
+        pairs: All pairs that were tried.
+        published: The table they are from.
+        asked: The requested releases of vLLM and TRL; empty for any.
+        every: Whether all pairs are shown instead of those of the README.
     """
     kept = chosen(pairs, *asked)
-    taken = best(kept)
-    if not any(asked):
-        paper.print(f"versions: {headline(pairs)}", "bold")
+    recommended = best(kept)
+    if any(asked):
+        style = "bold" if recommended else "bold yellow"
+        print_text(console, f"versions: {_releases(*asked)}: {_recommendation(kept, recommended)}", style)
     else:
-        paper.print(f"versions: {_of(*asked)}: {_answer(kept, taken)}", "bold" if taken else "bold yellow")
-        if not taken:
-            _write_read(paper, only_read(published, *asked))
-    if taken:
-        write_lines(paper, command_lines(paper, taken.install))
+        print_text(console, f"versions: {headline(pairs)}", "bold")
+    if any(asked) and not recommended:
+        print_text(console, _compatible_by_source(only_read(published, *asked)))
+    if recommended:
+        print_command(console, recommended.install)
     shown = kept if every or any(asked) else [pair for pair in kept if pair.id in SHOWN]
     if shown:
-        paper.print()
-        _write_table(paper, shown)
-        paper.print("✔ ran and held  ✘ ran and failed  blank: no result; on CPUs, real code of both", "dim")
-        seen = [f"vLLM {pair.vllm}: {', '.join(pair.crashes)}" for pair in shown if pair.crashes]
-        if seen:
-            paper.print(f"known crashes seen in {'; in '.join(seen)}", "dim")
-    for told in taken.failed if taken else ():
-        write_lines(paper, [Line([(line, "")], "dim") for line in _shortened(paper, f"✘ {told}")])
+        _print_table(console, shown)
+    for reason in recommended.failed if recommended else ():
+        print_text(console, f"✘ {reason}", "dim")
     more = [f"--all shows {len(kept)}"] if len(shown) < len(kept) else []
-    more += [] if any(asked) else ["--vllm 0.10 and --trl 0.25 ask for yours"]
-    paper.print("; ".join([f"published {published.generated}", *more]), "dim")
+    more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
+    print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")
 
 
-def _shortened(paper: Paper, text: str) -> list[str]:
-    """A text in three lines, where somebody looks."""
-    lines = paper.wrapped(text, paper.width)
-    return [*lines[: _LINES - 1], " ".join(lines[_LINES - 1 :])] if paper.is_terminal else [text]
-
-
-def _of(vllm: str, trl: str) -> str:
+def _releases(vllm: str, trl: str) -> str:
     return " with ".join([*([f"vLLM {vllm}"] if vllm else []), *([f"TRL {trl}"] if trl else [])])
 
 
-def _answer(kept: list[TriedPair], taken: TriedPair | None) -> str:
-    if taken:
-        return f"take vLLM {taken.vllm} with TRL {taken.trl}, which ran{'' if taken.declared else ' (not declared)'}"
+def _recommendation(kept: list[TriedPair], recommended: TriedPair | None) -> str:
+    if recommended:
+        undeclared = "" if recommended.declared else " (their metadata does not allow it)"
+        return f"install vLLM {recommended.vllm} with TRL {recommended.trl}; the pair ran{undeclared}"
     if any(pair.state == "part" for pair in kept):
         return "ran in part, without the engine"
-    return "was tried, and does not work" if kept else "was never run"
+    return "was tried and does not work" if kept else "was never run"
 
 
-def _write_read(paper: Paper, read: list[tuple[str, str]]) -> None:
-    """What was only read is another thing than what ran, and says so."""
-    if not read:
-        paper.print("by its sources and requirements no pair of it fits, or none was read")
-        return
-    named = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in read[:_NAMED])
-    more = f" and {len(read) - _NAMED} more" if len(read) > _NAMED else ""
-    paper.print(f"only read, never run: by their sources these fit: {named}{more}")
+def _compatible_by_source(pairs: list[tuple[str, str]]) -> str:
+    """Name pairs whose sources fit; nobody ran them, and the line says so."""
+    if not pairs:
+        return "no pair with these releases fits by source and metadata, or none was read"
+    named = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in pairs[:_NAMED])
+    more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
+    return f"read in source, never run: these pairs fit: {named}{more}"
 
 
-def _write_table(paper: Paper, pairs: Sequence[TriedPair]) -> None:
+def _print_table(console: Console, pairs: Sequence[TriedPair]) -> None:
     heads = [("vLLM", ""), ("TRL", ""), *(question.head for question in QUESTIONS)]
     rows = [[head[line] for head in heads] for line in (0, 1)]
     rows += [[pair.vllm, pair.trl, *pair.answers] for pair in pairs]
-    wide = [max(len(row[column]) for row in rows) + 2 for column in range(len(heads))]
-    # Of what can't be installed together, or not imported, nothing else was to be asked.
+    widths = [max(len(row[column]) for row in rows) + 2 for column in range(len(heads))]
+    # A pair that cannot be installed or imported has no other result.
     rows[2:] = [
         [pair.vllm, pair.trl, "✘ does not work together"] if pair.state == "fails" else row
         for pair, row in zip(pairs, rows[2:], strict=True)
     ]
+    print_text(console, "")
     for number, row in enumerate(rows):
-        told = "".join(text.ljust(width) for text, width in zip(row, wide, strict=False)).rstrip()
-        paper.print(told, "bold" if number < 2 else "", crop=paper.is_terminal, whole=not paper.is_terminal)
+        line = "".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip()
+        print_text(console, line, "bold" if number < 2 else "", whole=True)
+    print_text(console, "✔ passed  ✘ failed  blank: no result; on CPUs, real code of both packages", "dim")
+    if crashes := [f"vLLM {pair.vllm}: {', '.join(pair.crashes)}" for pair in pairs if pair.crashes]:
+        print_text(console, f"known crashes seen in {'; in '.join(crashes)}", "dim")

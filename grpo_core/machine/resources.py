@@ -40,7 +40,8 @@ def check_devices(config: Config, processes: int, visible: int) -> None:
         return
     if config.rollout.mode == "colocate" and training != sampling:
         raise ConfigError(f"{shown}: in colocate mode both sides take turns on the same GPUs")
-    if config.rollout.mode != "colocate" and training & sampling:
+    # With one GPU there is nothing to share out: both sides allocate from it as they need.
+    if config.rollout.mode != "colocate" and training & sampling and visible > 1:
         raise ConfigError(
             f"{shown}: in {config.rollout.mode} mode both sides work at once and need GPUs of their own"
         )

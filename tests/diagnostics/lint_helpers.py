@@ -2,8 +2,11 @@
 
 from packaging.version import Version
 
-from diagnostics.lint import judge, reading
-from diagnostics.lint.versions import Versions
+from diagnostics.lint import undecidable
+from diagnostics.lint.engine import check_plans, lint_paths, plans_of
+from diagnostics.lint.reading import read_text
+from diagnostics.lint.versions import Versions, collect_versions
+from diagnostics.output.findings import Report
 
 
 def versions(**known):
@@ -11,15 +14,24 @@ def versions(**known):
 
 
 def plans(text, syntax="shell", framework="", **known):
-    return judge.plans_of(reading.read_text(text, "run", framework, syntax), versions(**known))
+    return plans_of(read_text(text, "run", framework, syntax), versions(**known))
+
+
+def report(text, syntax="shell", framework="", **known):
+    made = plans(text, syntax, framework, **known)
+    checks = (*check_plans(made), *undecidable.check_reading(made))
+    assert [check.reason for check in checks if check.outcome == "crashed"] == []
+    return Report("lint", {}, checks)
 
 
 def findings(text, syntax="shell", framework="", **known):
-    checks = judge.judge(plans(text, syntax, framework, **known), versions(**known))
-    crashed = [check.reason for check in checks if check.outcome == "crashed"]
-    assert crashed == []
-    return [finding for check in checks for finding in check.findings]
+    return report(text, syntax, framework, **known).findings
 
 
 def codes(text, syntax="shell", framework="", **known):
     return {f"{f.severity.word} {f.code}" for f in findings(text, syntax, framework, **known)}
+
+
+def lint(*paths, **known):
+    releases = {name.replace("_", "-"): text for name, text in known.items()}
+    return lint_paths(paths, collect_versions(releases, installed=False))

@@ -210,14 +210,14 @@ def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry)
 def test_a_table_that_nobody_reads_is_told(entry):
     """A [[config]] of a code whose rule stands in its place has to say so, and none else may."""
     issue = catalog.load_file(entry("by_rule = true\n", ""))
-    told = rules.problems({issue.code}, [issue])[0]
+    told = rules.find_registration_errors({issue.code}, [issue])[0]
     assert told.startswith("SCH001: [[config]] 'evaluation during training")
     assert "by_rule = true" in told
     other = catalog.load()["MEM001"]
     lost = replace(other, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
-    assert "no rule stands in its place" in rules.problems({"MEM001"}, [lost])[0]
+    assert "no rule replaces it" in rules.find_registration_errors({"MEM001"}, [lost])[0]
     everything = set(catalog.load()) | set(catalog.load_checks())
-    assert rules.problems(everything, catalog.load().values()) == []
+    assert rules.find_registration_errors(everything, catalog.load().values()) == []
 
 
 def test_the_codes_of_checks_are_entries(tmp_path):

@@ -10,7 +10,7 @@ from packaging.version import Version
 from diagnostics.catalog import loader
 from diagnostics.catalog.model import Bound
 from diagnostics.catalog.releases import within
-from diagnostics.lint.rules.options import GONE
+from diagnostics.lint.dialects import DIALECTS
 from diagnostics.matrix.sweep import edits
 from repro.issues import REPROS
 from tests.repro import record
@@ -206,8 +206,8 @@ def test_a_variable_of_vllm_that_is_gone_is_told_with_its_last_release():
 
 def test_what_lint_calls_gone_is_gone():
     """No release that it names has the option; those before the option's first are no matter."""
-    for framework, table in GONE.items():
-        for option, (releases, _instead) in table.items():
+    for framework, dialect in DIALECTS.items():
+        for option, releases in ((each.option, each.releases) for each in dialect.removed):
             have = edits.releases_with(INDEX[framework], option)
             assert have, option
             assert not [one for one in have if within(one, releases)], option

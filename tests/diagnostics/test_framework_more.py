@@ -23,25 +23,15 @@ ENTRY = """\
             log_marks=r"\\btoyrl[./]cli\\b",
         ),
 """
-DIALECT = '''\
-"""ToyRL: its flags."""
+DIALECT = """\
+# ToyRL: its flags.
+framework = "toyrl"
+start = [{ module = 'toyrl\\.cli$' }]
 
-from diagnostics.lint.dialects import base
-from diagnostics.lint.dialects.dialect import ConfigDialect, Recognised
-
-NAMES = {"rollouts": "group.size", "heat": "sampling.temperature"}
-
-
-def plan(settings, versions):
-    return base.start(settings, NAMES)
-
-
-def _launched(started):
-    return Recognised("toyrl", "train", started.start) if started.module == "toyrl.cli" else None
-
-
-DIALECT = ConfigDialect("toyrl", plan, _launched)
-'''
+[names]
+rollouts = "group.size"
+heat = "sampling.temperature"
+"""
 LOG = "INFO starting toyrl.cli\nKeyError: 'reward'\n"
 ISSUE = ROOT / "diagnostics" / "catalog" / "issues" / "CFG115.toml"
 
@@ -56,7 +46,7 @@ def run(tmp_path_factory):
     listed = place / "diagnostics" / "frameworks.py"
     listed.write_text(listed.read_text().replace(AT, ENTRY + AT, 1))
     assert "toyrl" in listed.read_text()
-    (place / "diagnostics" / "lint" / "dialects" / "toyrl.py").write_text(DIALECT)
+    (place / "diagnostics" / "lint" / "dialects" / "toyrl.toml").write_text(DIALECT)
     entry = place / "diagnostics" / "catalog" / "issues" / "CFG115.toml"
     entry.write_text(ISSUE.read_text().replace('frameworks = ["trl"', 'frameworks = ["toyrl", "trl"', 1))
     assert "toyrl" in entry.read_text()

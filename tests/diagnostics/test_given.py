@@ -23,7 +23,7 @@ from diagnostics import given
 from diagnostics.doctor.fleet import nodes
 from diagnostics.collect import clusters, collection, compat, configs, environment, extensions
 from diagnostics.hang.read import ReadError, files
-from diagnostics.lint import project
+from diagnostics.lint import project_requirements
 from diagnostics.matrix import __main__ as matrix
 from diagnostics.nodes import answer, cluster, hosts
 from tests.diagnostics.environments import Maker
@@ -462,12 +462,12 @@ def test_a_config_is_a_file(tmp_path, capsys):
 def test_a_config_names_no_file_of_another_kind_by_a_link(tmp_path):
     """`deepspeed: x.json`, where x.json is a link to what is no JSON by name."""
     from diagnostics.lint import reading
-    from diagnostics.lint.values import Place, Value
+    from diagnostics.lint.values import Place, Settings, Value
 
     (tmp_path / "secret").write_text('{"token": "s"}')
     (tmp_path / "x.json").symlink_to(tmp_path / "secret")
     named = Value("x.json", Place(str(tmp_path / "a.yaml"), 1))
-    assert reading._other(named) == []
+    assert reading._read_named(Settings("trl", named.place), named) == []
 
 
 def test_a_baseline_is_read_to_a_size(tmp_path, capsys):
@@ -625,7 +625,7 @@ def test_what_was_never_written_of_a_log_takes_no_time(tmp_path, before):
 # Own documents, what a program of ours printed, a text within a text of a bounded length.
 _PARSES_ITSELF = {
     "given.py", "collect/gpus.py", "nodes/cluster.py", "nodes/program.py", "audit/recorded/readers/trackers.py",
-    "audit/running/probing.py", "lint/commands.py", "lint/sources/json_file.py", "lint/known.py", "processes.py",
+    "audit/running/probing.py", "lint/command_lines.py", "lint/readers/structured.py", "lint/option_index.py", "processes.py",
     "hang/read/files.py", "triage/reading/envelopes.py",
 }  # fmt: skip
 
@@ -675,7 +675,7 @@ def test_a_key_of_many_parts_takes_no_time(tmp_path, monkeypatch):
         given.parsed_toml(text)
     (tmp_path / "uv.lock").write_text(f"[[package]]\nname = 'vllm'\n{text}")
     monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("it was parsed"))
-    assert not project.of(tmp_path).pins
+    assert not project_requirements.read_project(tmp_path).pins
 
 
 def test_lists_in_a_dump_for_hang_are_counted(tmp_path):

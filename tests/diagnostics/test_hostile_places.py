@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from diagnostics.__main__ import main
 from diagnostics.collect import collection, environment
-from diagnostics.lint import project
+from diagnostics.lint import project_requirements
 from diagnostics.nodes import hosts, reach
 from diagnostics.output.output import FORMATS
 from tests.diagnostics.test_given import INSTEAD
@@ -52,7 +52,7 @@ def lint(tmp_path, capsys, monkeypatch):
 
     def run(form, script=RUN, name="run.sh"):
         (folder / name).write_text(script)
-        project.of.cache_clear()
+        project_requirements.read_project.cache_clear()
         code = main(["lint", str(folder / name), "--format", form])
         seen = capsys.readouterr()
         return code, seen.out, seen.err

@@ -16,7 +16,8 @@ from diagnostics.doctor.fixplan.installers import find as installer_of
 from diagnostics.collect.environment import Environment, Package
 from diagnostics.frameworks import FRAMEWORKS, configured_in
 from diagnostics.hang.judge.causes import helps as hang_helps
-from diagnostics.lint.rules.base import found
+from diagnostics.lint.rules.registry import Problem
+from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.lint.versions import Versions
@@ -66,7 +67,7 @@ def linted(entry, framework, releases, triggers=()):
     known = Versions({name: Version(release) for name, release in releases.items()})
     plan = RunPlan(framework, Settings(framework, place), versions=known)
     value = Value(1, place, "key")
-    return found(plan, entry.code, Severity.WARNING, "", [value], triggers=triggers)[0]
+    return to_finding(plan, entry.code, Problem("", [value], severity=Severity.WARNING, triggers=triggers))
 
 
 def triaged(entry, framework, releases, triggers=()):

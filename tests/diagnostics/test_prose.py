@@ -37,8 +37,8 @@ READS = {
 MATCHES = {"match", "search", "fullmatch", "findall", "finditer", "sub"}
 # Here `text` is what somebody else wrote.
 OTHERS_TEXT = {
-    "diagnostics/lint/commands.py": "the words of a command line",
-    "diagnostics/lint/sources/": "scripts and configs",
+    "diagnostics/lint/command_lines.py": "the words of a command line",
+    "diagnostics/lint/readers/": "scripts and configs",
     "diagnostics/triage/": "lines of a log",
     "diagnostics/nodes/answer.py": "what a node printed",
     # To go with `Answer.facts`.

@@ -21,6 +21,8 @@ def check(mode, train, rollout, processes, visible, port=0):
         ("colocate", "cuda", "cuda", 1, 1),
         ("colocate", "cuda", "cuda", 4, 4),
         ("async", "cuda", "cuda:3", 3, 4),
+        ("async", "cuda", "cuda", 1, 1),
+        ("server", "cuda", "cuda:0", 1, 1),
         ("server", "cuda:0", "cuda:1", 1, 2),
         ("server", "cuda", "cpu", 4, 4, 8000),
     ],
@@ -35,7 +37,7 @@ def test_splits_that_work(split):
     [
         (("colocate", "cuda:0", "cuda:1", 1, 2), "both sides take turns on the same GPUs"),
         (("colocate", "cuda", "cpu", 1, 1), "both sides take turns on the same GPUs"),
-        (("async", "cuda", "cuda", 1, 1), "work at once and need GPUs of their own"),
+        (("async", "cuda", "cuda", 1, 2), "work at once and need GPUs of their own"),
         (("server", "cuda", "cuda:1", 2, 2), "work at once and need GPUs of their own"),
         (("async", "cuda:0", "cuda:1", 1, 4), "2 would be idle"),
         (("server", "cuda", "cpu", 2, 4, 8000), "2 would be idle"),

@@ -44,7 +44,7 @@ def test_the_project_s_matrix_is_sound():
 
 def test_locks_name_no_machine():
     """No committed lock holds a path or an index address."""
-    for path in (PROJECT.parent / "locks").iterdir():
+    for path in (PROJECT.parent / "locks").rglob("*.txt"):
         text = path.read_text(encoding="utf-8")
         assert "://" not in text
         assert "/opt" not in text

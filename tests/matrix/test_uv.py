@@ -48,18 +48,6 @@ def test_torch_comes_for_cpus(tmp_path, name, python, version, local):
     assert found == ([] if local else ["--torch-backend", "cpu"])
 
 
-def test_the_newest_build_of_a_folder_is_asked_for_by_name(tmp_path):
-    """An index may have a newer release, for CUDA; which of a folder's is newer is no matter of letters."""
-    names = {"2.9.1": "cp311", "2.13.0": "cp311", "2.14.0": "cp312"}
-    for version, tag in names.items():
-        (tmp_path / f"torch-{version}+cpu-{tag}-{tag}-linux_x86_64.whl").write_text("")
-    (tmp_path / "torch-2.99.0-cp311-cp311-linux_x86_64.whl").write_text("")
-    environ = {"UV_FIND_LINKS": str(tmp_path)}
-    assert uv.torch_offered(environ, python=(3, 11)) == "2.13.0+cpu"
-    assert uv.torch_offered(environ, python=(3, 13)) is None
-    assert uv.torch_offered({}, python=(3, 11)) is None
-
-
 def test_uv_is_found_and_its_absence_said(tmp_path, monkeypatch):
     """On PATH or beside this Python; if nowhere, the message says how to get it."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -12,7 +12,18 @@ from typing import Any
 
 from diagnostics.audit.live.probe_inputs import CALLS
 from diagnostics.audit.live.servers import Server, VllmServe
-from diagnostics.audit.model import CLEAN, FAULT, MASKED, NOT_ASKED, NOT_DECIDED, Note, Result, fault, note, skipped
+from diagnostics.audit.model import (
+    CLEAN,
+    FAULT,
+    MASKED,
+    NOT_ASKED,
+    NOT_DECIDED,
+    Note,
+    Result,
+    fault,
+    note,
+    skipped,
+)
 
 _CACHE_ALARM = 6.0
 # Less likely ids differ by more, and say less.
@@ -42,7 +53,8 @@ def probe_cache(server: VllmServe, prompts: Sequence[Sequence[int]]) -> Twins:
     """Ask for the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
     distances = [
-        _distance(server.next_ids(prompt), server.next_ids(prompt, secrets.token_hex(8))) for prompt in prompts
+        _distance(server.next_ids(prompt), server.next_ids(prompt, secrets.token_hex(8)))
+        for prompt in prompts
     ]
     later = server.cache_hits()
     hit = None if hits is None or later is None else later > hits
@@ -112,14 +124,31 @@ def check_replicas(
             evidence.append(note("behind", text, sets=" and ".join(map(str, sizes)), count=CALLS))
         values = {"other": most[1], "residual": most[0], "first": least}
         message = "replicas answer differently: {other} is {residual:.3g} off where the first is {first:.3g}"
-        return fault("replicas/weights", "P14", message, values=values, residual=most[0], evidence=tuple(evidence), **fields)
-    return Result("replicas", CLEAN, "P14", residual=None if exact is None else most[0], evidence=tuple(evidence), **fields)
+        return fault(
+            "replicas/weights",
+            "P14",
+            message,
+            values=values,
+            residual=most[0],
+            evidence=tuple(evidence),
+            **fields,
+        )
+    return Result(
+        "replicas",
+        CLEAN,
+        "P14",
+        residual=None if exact is None else most[0],
+        evidence=tuple(evidence),
+        **fields,
+    )
 
 
 def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
     clusters: list[list[Any]] = []
     for row in rows:
-        near = next((cluster for cluster in clusters if float((row - cluster[0]).abs().mean()) <= limit), None)
+        near = next(
+            (cluster for cluster in clusters if float((row - cluster[0]).abs().mean()) <= limit), None
+        )
         if near is None:
             clusters.append([row])
         else:

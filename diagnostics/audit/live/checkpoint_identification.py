@@ -109,7 +109,9 @@ def _pictures(scores: Scores, others: Others) -> dict[str, Any]:
     }
 
 
-def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[list[tuple[Reference, Any]], list[Note]]:
+def _compute_others(
+    scores: Scores, against: Sequence[Reference]
+) -> tuple[list[tuple[Reference, Any]], list[Note]]:
     """Compute other checkpoints, one in memory at a time; return their log-probs, and why some were left out."""
     near, reference = max(scores.residual, scores.floor), scores.reference
     computed: list[tuple[Reference, Any]] = []
@@ -124,7 +126,9 @@ def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[list[
         elif reference.large and scores.at_floor and (distance := _distance(scores, other)) > _FAR * near:
             ruled_out.append(other)
             text = "{name} was computed for {count} ids only: {apart:.2g} away, {times:.0f} times what rounding makes"
-            notes.append(note("away", text, name=other.name, count=_FEW, apart=distance, times=distance / scores.floor))
+            notes.append(
+                note("away", text, name=other.name, count=_FEW, apart=distance, times=distance / scores.floor)
+            )
         else:
             computed.append((other, other.scores(scores.sequences, scores.dtype)))
         other.release()
@@ -151,7 +155,11 @@ def _find_version(scores: Scores, others: Others) -> tuple[Result | None, Refere
         slope = weight_versions.project(scores.difference, exact - scores.exact)
         values = {"name": other.name, "slope": slope.value, "error": slope.error, "apart": slope.distance}
         if slope.distance == 0 or slope.error > 0.2:
-            notes.append(note("too_near", "{name} cannot be told from it by so few tokens ({apart:.2g} apart)", **values))
+            notes.append(
+                note(
+                    "too_near", "{name} cannot be told from it by so few tokens ({apart:.2g} apart)", **values
+                )
+            )
             continue
         candidates.append((scores.residual_of(exact), slope, other))
         text = "towards {name}: {slope:+.3f} of the way, standard error {error:.3f} ({apart:.2g} apart)"
@@ -161,7 +169,11 @@ def _find_version(scores: Scores, others: Others) -> tuple[Result | None, Refere
     residual, slope, other = min(candidates, key=lambda each: each[0])
     is_nearer = residual < scores.residual and slope.value > 0.5
     is_nearer = is_nearer and abs(slope.value - 1) < max(0.1, _SIGMAS * slope.error)
-    there = replace(scores, floor=precision.floor_with(other, scores)) if is_nearer and residual > scores.limit else scores
+    there = (
+        replace(scores, floor=precision.floor_with(other, scores))
+        if is_nearer and residual > scores.limit
+        else scores
+    )
     if not is_nearer or residual > there.limit or slope.value <= _SIGMAS * slope.error:
         return None, None, notes
     rest = [each[0] for each in candidates if each[2] is not other]
@@ -190,7 +202,9 @@ def _find_other_weights(result: Result, scores: Scores, others: Others) -> tuple
         factor = weight_versions.find_adapter_factor(scores)
         if factor.residual <= scores.limit:
             return _adapter_fault(result, scores, factor), factor.weights
-    slopes = [(weight_versions.project(scores.difference, exact - scores.exact), other) for other, exact in others]
+    slopes = [
+        (weight_versions.project(scores.difference, exact - scores.exact), other) for other, exact in others
+    ]
     slopes = sorted((pair for pair in slopes if pair[0].distance > 0), key=lambda pair: pair[0].residual)
     second = min([scores.residual, *(slope.residual for slope, _ in slopes)])
     if partial := _partial_update(result, scores, [other for other, _ in others], second):
@@ -211,7 +225,9 @@ def _find_other_weights(result: Result, scores: Scores, others: Others) -> tuple
 
 def _fault(result: Result, kind: str, message: str, **fields: Any) -> Result:
     values = fields.get("values", {})
-    return replace(result, family=f"weights/{kind}", outcome=FAULT, message=message.format(**values), **fields)
+    return replace(
+        result, family=f"weights/{kind}", outcome=FAULT, message=message.format(**values), **fields
+    )
 
 
 def _adapter_fault(result: Result, scores: Scores, factor: weight_versions.AdapterFactor) -> Result:
@@ -235,9 +251,15 @@ def _partial_update(
         return None
     update, other = best
     text = "{name}: {share:+.2f} of the other, standard error {error:.2f} (0: it arrived)"
-    groups = [note("group", text, name=name, share=share, error=error) for name, (share, error) in update.shares.items()]
+    groups = [
+        note("group", text, name=name, share=share, error=error)
+        for name, (share, error) in update.shares.items()
+    ]
     message = "tensors of the checkpoint did not arrive: {tensors} are still those of {name}"
-    estimates = (Estimate("tensors", update.stale), Estimate("version", other.name, expected=scores.reference.name))
+    estimates = (
+        Estimate("tensors", update.stale),
+        Estimate("version", other.name, expected=scores.reference.name),
+    )
     return _fault(result, "partial", message, probe="P4", values={"tensors": ", ".join(update.stale), "name": other.name},
                   estimates=estimates, residual=update.residual, runner_up=RunnerUp("no single checkpoint", second),
                   evidence=tuple(groups)), update.mixed  # fmt: skip
@@ -250,7 +272,9 @@ def _way_estimate(value: float, error: float) -> tuple[Estimate, ...]:
 def _newer_fault(result: Result, newer: weight_versions.Newer, second: float) -> Result:
     slope = newer.slope
     message = "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name} and beyond"
-    hint = Note("went_on", "not a fault if the trainer went on since; audit with the checkpoint that was synced last")
+    hint = Note(
+        "went_on", "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
+    )
     return _fault(result, "newer", message, probe="P3", residual=slope.residual, evidence=(hint,),
                   values={"name": newer.newest, "before": newer.before, "slope": slope.value},
                   estimates=_way_estimate(slope.value, slope.error), runner_up=RunnerUp("the nearest checkpoint", second))  # fmt: skip

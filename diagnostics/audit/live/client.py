@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.model import AuditError, NotAvailableError
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 _MAX_BYTES = 1 << 26
 _KEYS = ("VLLM_API_KEY", "GRPO_CORE_TOKEN")
@@ -105,17 +105,21 @@ class Client:
                 size += len(part)
                 parts.append(part)
                 if size > _MAX_BYTES:
-                    raise AuditError(f"{self.address}{path}: its answer is longer than {_MAX_BYTES >> 20} MiB")
+                    raise AuditError(
+                        f"{self.address}{path}: its answer is longer than {_MAX_BYTES >> 20} MiB"
+                    )
             return response.status_code, b"".join(parts)
 
     def _parse(self, status: int, content: bytes, path: str) -> Any:
         text = content.decode("utf-8", "replace")
         try:
-            value = given.parsed(text) if text else {}
+            value = safe_io.parse_json(text) if text else {}
         except (ValueError, RecursionError):
             value = text
         if status in (401, 403):
-            raise RefusedError(f"{self.address}{path}: a key is required ({status}): set {' or '.join(_KEYS)}", status)
+            raise RefusedError(
+                f"{self.address}{path}: a key is required ({status}): set {' or '.join(_KEYS)}", status
+            )
         if status == 503:
             raise NotAvailableError(f"{self.address}{path}: it is busy (503): {_error_text(value)}")
         if not 200 <= status < 300:
@@ -158,4 +162,4 @@ def _error_text(value: Any) -> str:
     """Return what a refusal says, on one line."""
     for key in ("error", "message", "detail"):
         value = value.get(key, value) if isinstance(value, dict) else value
-    return cut(" ".join(str(value).split()), 300)
+    return mask_and_cut(" ".join(str(value).split()), 300)

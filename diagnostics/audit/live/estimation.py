@@ -55,7 +55,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
     if best.residual > 1.3 * floor:
         pairs = sorted(_fit_pairs(observed, expected, best), key=lambda fit: fit.residual)
         tried = tuple((" and ".join(pair.changed), pair.residual) for pair in pairs)
-        if pairs[0].residual < (1 - _BETTER) * best.residual and _is_better(observed, best.sampling, pairs[0].sampling):
+        if pairs[0].residual < (1 - _BETTER) * best.residual and _is_better(
+            observed, best.sampling, pairs[0].sampling
+        ):
             runner_up = tried[1] if len(tried) > 1 else (best.changed[0], best.residual)
             best = replace(pairs[0], runner_up=runner_up)
         best = replace(best, tried=tried)
@@ -63,7 +65,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
 
 
 def _differs(fit: Fit, expected: Sampling) -> bool:
-    return all(abs(fit.sampling.value(name) - expected.value(name)) >= RANGES[name][3] for name in fit.changed)
+    return all(
+        abs(fit.sampling.value(name) - expected.value(name)) >= RANGES[name][3] for name in fit.changed
+    )
 
 
 def _is_better(observed: Observed, simple: Sampling, other: Sampling) -> bool:
@@ -81,7 +85,9 @@ def _fit_one(observed: Observed, start: Sampling, name: str) -> Fit:
     return Fit(start.replace(name, value), residual, (name,))
 
 
-def search(observed: Observed, start: Sampling, name: str, around: float | None = None) -> tuple[float, float]:
+def search(
+    observed: Observed, start: Sampling, name: str, around: float | None = None
+) -> tuple[float, float]:
     """Return the best value of one parameter and its residual, by ever finer grids.
 
     Args:
@@ -189,7 +195,10 @@ def flat_middle(observed: Observed, sampling: Sampling, name: str) -> float:
     ends = []
     for direction in (-1, 1):
         end, step = value, RANGES[name][3] / 64
-        while 1e-6 < end + direction * step < 1 and observed.residual(sampling.replace(name, end + direction * step)) <= best:
+        while (
+            1e-6 < end + direction * step < 1
+            and observed.residual(sampling.replace(name, end + direction * step)) <= best
+        ):
             end += direction * step
             step *= 1.3
         ends.append(end)

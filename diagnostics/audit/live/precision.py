@@ -84,7 +84,9 @@ def compare(
     return Scores(reference, sequences, engine, dtype, exact, max(floor, _LEAST_FLOOR))
 
 
-def compare_in_best_type(reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str) -> Scores:
+def compare_in_best_type(
+    reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str
+) -> Scores:
     """Compare in the type that the server names, else in the finest type at whose floor the engine is.
 
     Of wrong weights no type is: then in the coarsest, so that a type is never a fault.

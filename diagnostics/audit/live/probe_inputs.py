@@ -63,7 +63,9 @@ def long_prompt(tokenizer: Any, vocabulary: int, size: int, first: int) -> list[
     return (head + list(ids))[:size]
 
 
-def sample_prompts(tokenizer: Any, vocabulary: int, first: int, count: int = 4, size: int = 10) -> list[list[int]]:
+def sample_prompts(
+    tokenizer: Any, vocabulary: int, first: int, count: int = 4, size: int = 10
+) -> list[list[int]]:
     """Return beginnings of texts, or random ids, to sample from."""
     head = [first] if first >= 0 else []
     if tokenizer is None:
@@ -126,7 +128,11 @@ class Budget:
 
     @property
     def _reserved(self) -> int:
-        return self.sampling + self.replica_calls + ((self.cache_prompts + 1) * self._pair if self.cache_prompts else 0)
+        return (
+            self.sampling
+            + self.replica_calls
+            + ((self.cache_prompts + 1) * self._pair if self.cache_prompts else 0)
+        )
 
     @property
     def _pair(self) -> int:

@@ -32,7 +32,7 @@ from diagnostics.audit.model import (
     RunnerUp,
     skipped,
 )
-from diagnostics.output import pulse
+from diagnostics.output import progress
 
 # prompt_logprobs of a long prompt take memory for a row of the vocabulary for each of its ids.
 _LONGEST = 256
@@ -79,7 +79,11 @@ class _Session:
     @property
     def first_id(self) -> int:
         """Return the id that the tokenizer begins a sequence with; -1 for none."""
-        return -1 if self.tokenizer is None or self.tokenizer.bos_token_id is None else int(self.tokenizer.bos_token_id)
+        return (
+            -1
+            if self.tokenizer is None or self.tokenizer.bos_token_id is None
+            else int(self.tokenizer.bos_token_id)
+        )
 
     @property
     def vocabulary(self) -> int:
@@ -101,7 +105,7 @@ def audit_server(options: LiveAudit) -> Audit:
     reference = Reference(options.checkpoint)
     trainer = read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
-    pulse.asking(client.address)
+    progress.update(client.address)
     server = servers.identify_server(client, options.model)
     version = servers.check_awake(client)
     _check_dependencies()  # imports take seconds, so after the server was found
@@ -113,16 +117,20 @@ def audit_server(options: LiveAudit) -> Audit:
                        Budget(options.tokens, longest, len(options.replicas), prompts))  # fmt: skip
     session.results += check_settings(settings, trainer, options.checkpoint)
     session.results += check_tokenization(server, tokenizer, problem)
-    replicas = [servers.identify_server(Client(url, options.timeout_s), options.model) for url in options.replicas]
+    replicas = [
+        servers.identify_server(Client(url, options.timeout_s), options.model) for url in options.replicas
+    ]
     for replica in replicas:
         servers.check_awake(replica.client)
     against = [Reference(path) for path in options.against or sibling_checkpoints(options.checkpoint)]
-    pulse.asking("which weights it holds")
+    progress.update("which weights it holds")
     identified = _check_weights(session, against, replicas)
-    pulse.asking("how it samples")
+    progress.update("how it samples")
     _check_sampling(session, identified, against)
     if (now := servers.check_awake(client)) != version:
-        raise NotAvailableError(f"{client.address}: its weights changed from {version} to {now} meanwhile; audit again")
+        raise NotAvailableError(
+            f"{client.address}: its weights changed from {version} to {now} meanwhile; audit again"
+        )
     subject = {"server": f"{server.name} {settings.get('release', '')}".strip(), "address": client.address,
                "checkpoint": str(options.checkpoint)}  # fmt: skip
     clients = [client, *(replica.client for replica in replicas)]
@@ -150,7 +158,9 @@ def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _check_weights(session: _Session, others: list[Reference], replicas: list[Server]) -> Identification | None:
+def _check_weights(
+    session: _Session, others: list[Reference], replicas: list[Server]
+) -> Identification | None:
     """Run P1 to P4, P2 and P14; return None if the server cannot score ids."""
     server, budget = session.server, session.budget
     if lacks := server.lacks.get("scores"):
@@ -248,13 +258,19 @@ def _check_sampling(session: _Session, identified: Identification | None, agains
     size = min(size, longest - len(prompts[0])) if longest else size
     completions = server.sample(prompts, size, session.trainer.request, _COPIES)
     cost = server.client.tokens - before
-    known = [each for each in completions if probe_inputs.in_vocabulary(each.ids, session.reference.vocabulary)]
-    results = sampling_checks.check_vocabulary(completions, len(session.tokenizer) if session.tokenizer is not None else 0)
+    known = [
+        each for each in completions if probe_inputs.in_vocabulary(each.ids, session.reference.vocabulary)
+    ]
+    results = sampling_checks.check_vocabulary(
+        completions, len(session.tokenizer) if session.tokenizer is not None else 0
+    )
     if identified is not None and identified.weights is None:
         results += sampling_checks.hidden_by(identified.result.masked_by or identified.result.family)
     elif known:
         weights = identified.weights if identified else session.reference
-        sampling = _judge_samples(session, weights or session.reference, identified.dtype if identified else "", known)
+        sampling = _judge_samples(
+            session, weights or session.reference, identified.dtype if identified else "", known
+        )
         if identified is None and any(result.family == "sampling/law" for result in sampling):
             sampling = _identify_by_samples(session, sampling, against, known)
         results += sampling
@@ -291,7 +307,8 @@ def _judge_samples(
     mode = str(session.settings.get("logprobs_mode", ""))
     types = [dtype] if dtype else list(dict.fromkeys((weights.dtype, "float32", "bfloat16")))
     judged = [
-        sampling_checks.check_sampling(weights, completions, kind, session.trainer.sampling, mode) for kind in types
+        sampling_checks.check_sampling(weights, completions, kind, session.trainer.sampling, mode)
+        for kind in types
     ]
 
     def badness(results: list[Result]) -> tuple[int, float]:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import truncation_error
 from diagnostics.audit.model import AuditError
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 DTYPES = ("float32", "bfloat16", "float16")
 # From so many weights on, float64 takes too long and float32 is exact enough.
@@ -42,7 +42,7 @@ class Adapter:
         """
         self.folder, path = folder, folder / _ADAPTER
         try:
-            settings = given.parsed(given.text(path, given.METADATA))
+            settings = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
         except (OSError, ValueError) as error:
             raise AuditError(f"{path}: {error}") from error
         if not isinstance(settings, dict):
@@ -50,11 +50,15 @@ class Adapter:
         unsupported = [name for name in _UNSUPPORTED if settings.get(name)]
         if settings.get("peft_type") != "LORA" or unsupported:
             kind = ", ".join(unsupported) or settings.get("peft_type")
-            raise AuditError(f"{path}: {kind} is not supported: merge the adapter and give the merged checkpoint")
+            raise AuditError(
+                f"{path}: {kind} is not supported: merge the adapter and give the merged checkpoint"
+            )
         self._settings: dict[str, Any] = settings
         self.base = Path(str(settings.get("base_model_name_or_path") or ""))
         if not (self.base / "config.json").is_file():
-            raise AuditError(f"{path}: base_model_name_or_path = {str(self.base)!r}: expected a folder of weights")
+            raise AuditError(
+                f"{path}: base_model_name_or_path = {str(self.base)!r}: expected a folder of weights"
+            )
 
     def products(self) -> dict[str, tuple[Any, Any, float]]:
         """Return, by the base's tensor name, B, A and the scale of their product.
@@ -68,7 +72,7 @@ class Adapter:
         try:
             tensors = load_file(path)
         except Exception as error:
-            raise AuditError(f"{path}: {cut(' '.join(str(error).split()), 200)}") from error
+            raise AuditError(f"{path}: {mask_and_cut(' '.join(str(error).split()), 200)}") from error
         products = {}
         for name, tensor in tensors.items():
             if name.endswith(_LORA_B):
@@ -76,7 +80,9 @@ class Adapter:
             module = name.removeprefix(_PREFIX).removesuffix(_LORA_A)
             second = tensors.get(f"{_PREFIX}{module}{_LORA_B}")
             if not name.endswith(_LORA_A) or second is None:
-                raise AuditError(f"{path}: {name} is not supported: merge the adapter and give the merged checkpoint")
+                raise AuditError(
+                    f"{path}: {name} is not supported: merge the adapter and give the merged checkpoint"
+                )
             products[f"{module}.weight"] = (second, tensor, self._scale(module, tensor.shape[0]))
         return products
 
@@ -151,7 +157,9 @@ class Reference:
         if self._state is None:
             self._merged = self._base = None
 
-    def logits(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Iterator[Any]:
+    def logits(
+        self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False
+    ) -> Iterator[Any]:
         """Yield the logits of each sequence, a row for each id. Sequences of one length are computed together if large."""
         import torch
 
@@ -161,7 +169,9 @@ class Reference:
             size = max(1, _BATCH_IDS // length) if self.large else 1
             for first in range(0, len(batch), size):
                 with torch.inference_mode():
-                    logits = model(input_ids=torch.tensor(batch[first : first + size]), use_cache=False).logits
+                    logits = model(
+                        input_ids=torch.tensor(batch[first : first + size]), use_cache=False
+                    ).logits
                 yield from logits
 
     def scores(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Any:
@@ -178,14 +188,20 @@ class Reference:
         """Return these weights with some tensors of others that fit."""
         mixed = Reference(self.folder)
         mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
-        mixed._state = {name: other.state[name] if from_other(name) else tensor for name, tensor in self.state.items()}
+        mixed._state = {
+            name: other.state[name] if from_other(name) else tensor for name, tensor in self.state.items()
+        }
         return mixed
 
     def scale_adapter(self, factor: float) -> Reference:
         """Return these weights with the adapter added so many times."""
         scaled = Reference(self.folder)
         self._load()
-        scaled.name, scaled._base, scaled._adapter_factor = f"the adapter {factor:.2f} times", self._base, factor
+        scaled.name, scaled._base, scaled._adapter_factor = (
+            f"the adapter {factor:.2f} times",
+            self._base,
+            factor,
+        )
         return scaled
 
     def fits(self, other: Reference) -> bool:
@@ -219,7 +235,9 @@ class Reference:
         """Return the model as on disk, with its adapter merged; it is read once."""
         if self._merged is None:
             self._base = self._base or checkpoint_validation.load_model(self.weights)
-            self._merged = self._base if self._adapter is None else self._add_adapter(copy.deepcopy(self._base), None)
+            self._merged = (
+                self._base if self._adapter is None else self._add_adapter(copy.deepcopy(self._base), None)
+            )
         return self._merged
 
     def _add_adapter(self, model: Any, kind: Any) -> Any:

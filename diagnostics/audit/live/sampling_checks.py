@@ -15,7 +15,18 @@ from diagnostics.audit.live import estimation
 from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
-from diagnostics.audit.model import CLEAN, FAULT, MASKED, NOT_DECIDED, Estimate, Note, Result, RunnerUp, fault, note
+from diagnostics.audit.model import (
+    CLEAN,
+    FAULT,
+    MASKED,
+    NOT_DECIDED,
+    Estimate,
+    Note,
+    Result,
+    RunnerUp,
+    fault,
+    note,
+)
 
 ALARM, OPEN = 1.8, 1.4
 _LEAST_FLOOR, _FLOAT32_ALARM = 2e-6, 12.0
@@ -79,16 +90,26 @@ def check_sampling(
     fit = estimation.fit_sampling(samples.exact, expected, samples.floor(expected))
     realigned, placement = _check_placement(reference, samples, dtype, expected, fit)
     if placement:
-        samples, fit = realigned, estimation.fit_sampling(realigned.exact, expected, realigned.floor(expected))
+        samples, fit = (
+            realigned,
+            estimation.fit_sampling(realigned.exact, expected, realigned.floor(expected)),
+        )
     results += placement
     fitted = _judge_fit(samples.exact, fit, expected, samples.floor(fit.sampling))
     if any(result.family == "logprobs/token" for result in results):
-        fitted = [_masked(result, "logprobs/token") if result.family == "sampling/law" else result for result in fitted]
+        fitted = [
+            _masked(result, "logprobs/token") if result.family == "sampling/law" else result
+            for result in fitted
+        ]
     results += fitted
-    by_ids = _check_ids(samples, fit.sampling, expected, mode, faulty=any(each.outcome == FAULT for each in results))
+    by_ids = _check_ids(
+        samples, fit.sampling, expected, mode, faulty=any(each.outcome == FAULT for each in results)
+    )
     results, by_ids = _separate_raw(samples.exact, fit, expected, mode, results, by_ids)
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
-        by_ids = [Result("logprobs", MASKED, "P6", masked_by="sampling/law")]  # other weights sampled these ids
+        by_ids = [
+            Result("logprobs", MASKED, "P6", masked_by="sampling/law")
+        ]  # other weights sampled these ids
     if not by_ids or by_ids[0].outcome == CLEAN:
         results = [_without_parameters(samples.exact, result, mode) for result in results]
     return [*results, *by_ids]
@@ -149,7 +170,10 @@ def _check_pairing(
         candidates = [replace(each, prompt=prompt) for prompt in prompts]
         residuals = [Observed.compute(reference, [one], dtype).residual(expected) for one in candidates]
         place = residuals.index(min(residuals))
-        moved += candidates[place].prompt != each.prompt and residuals[place] < 0.5 * residuals[prompts.index(each.prompt)]
+        moved += (
+            candidates[place].prompt != each.prompt
+            and residuals[place] < 0.5 * residuals[prompts.index(each.prompt)]
+        )
         best.append(candidates[place])
     if moved < max(2, len(best) // 4):
         return samples, []
@@ -178,7 +202,11 @@ def _judge_fit(observed: Observed, fit: Fit, expected: Sampling, floor: float) -
         return [_name_parameter(observed, fit, expected, name, clean) for name in fit.changed]
     if times > OPEN and floor >= 1e-4:
         tokens = 3 * _TOKENS_PER_SAMPLE * len(observed.ids)
-        return [replace(clean, outcome=NOT_DECIDED, needed=(note("more_tokens", "--tokens {tokens}", tokens=tokens),))]
+        return [
+            replace(
+                clean, outcome=NOT_DECIDED, needed=(note("more_tokens", "--tokens {tokens}", tokens=tokens),)
+            )
+        ]
     return [clean]
 
 
@@ -201,11 +229,16 @@ def _biased(observed: Observed, fit: Fit, expected: Sampling, clean: Result) -> 
 def _unexplained(fit: Fit, clean: Result, times: float) -> Result:
     """Report log-probs that no parameters explain, with the pairs that were tried."""
     pairs = "; ".join(f"{names} {residual:.2g}" for names, residual in fit.tried) or "none"
-    best = " and ".join(f"{name} {fit.sampling.value(name):.3g}" for name in fit.changed) or "the expected parameters"
+    best = (
+        " and ".join(f"{name} {fit.sampling.value(name):.3g}" for name in fit.changed)
+        or "the expected parameters"
+    )
     values = {"times": times, "pairs": pairs, "best": best}
     message = ("unexplained: no sampling parameters fit the engine's log-probs; the best, {best}, leave {times:.1f} times what"
                " rounding makes; pairs tried: {pairs}")  # fmt: skip
-    return replace(clean, family="sampling/law", outcome=FAULT, values=values, message=message.format(**values))
+    return replace(
+        clean, family="sampling/law", outcome=FAULT, values=values, message=message.format(**values)
+    )
 
 
 def _name_parameter(observed: Observed, fit: Fit, expected: Sampling, name: str, clean: Result) -> Result:
@@ -223,7 +256,9 @@ def _name_parameter(observed: Observed, fit: Fit, expected: Sampling, name: str,
     )  # fmt: skip
 
 
-def _check_ids(samples: Samples, sampling: Sampling, expected: Sampling, mode: str, *, faulty: bool) -> list[Result]:
+def _check_ids(
+    samples: Samples, sampling: Sampling, expected: Sampling, mode: str, *, faulty: bool
+) -> list[Result]:
     """Check the sampled ids themselves against the distribution of what is reported (P6)."""
     observed, count = samples.exact, len(samples.exact.ids)
     whole = observed.distribution(sampling)
@@ -279,7 +314,14 @@ def _separate_raw(
         text = ("or the engine samples at temperature {temperature:.3g}: odds 1 to {odds:.2g}" if is_raw
                 else "or raw log-probs of temperature {temperature:.3g}: odds 1 to {odds:.2g}")  # fmt: skip
         temperature = sampling.temperature if is_raw else expected.temperature
-        doubt = (note("raw_unsure" if is_raw else "law_unsure", text, odds=math.exp(abs(odds)), temperature=temperature),)
+        doubt = (
+            note(
+                "raw_unsure" if is_raw else "law_unsure",
+                text,
+                odds=math.exp(abs(odds)),
+                temperature=temperature,
+            ),
+        )
     if is_raw:
         results = [Result("sampling", MASKED, "P5", masked_by="logprobs/raw") if each.family == "sampling/temperature" else each
                    for each in results]  # fmt: skip
@@ -292,8 +334,12 @@ def _separate_raw(
 
 def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evidence: Note) -> Result:
     value, error = _temperature_of_ids(observed, sampling)
-    message = "the reported log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
-    estimate = Estimate("sampled at temperature", value, value - 2 * error, value + 2 * error, expected.temperature)
+    message = (
+        "the reported log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
+    )
+    estimate = Estimate(
+        "sampled at temperature", value, value - 2 * error, value + 2 * error, expected.temperature
+    )
     return fault("logprobs/raw", "P6", message, "NUM001", values={"value": value, "reported": sampling.temperature},
                  estimates=(estimate,), evidence=evidence, count=len(observed.ids))  # fmt: skip
 
@@ -317,9 +363,18 @@ def _temperature_of_ids(observed: Observed, sampling: Sampling) -> tuple[float, 
 def _without_parameters(observed: Observed, result: Result, mode: str) -> Result:
     """Recheck a clean result if the log-probs may be raw: those carry no sampling parameters."""
     reported_neutral = observed.residual(Sampling()) <= (result.alarm or 0.0)
-    if result.family != "sampling" or result.outcome != CLEAN or mode.startswith("processed") or not reported_neutral:
+    if (
+        result.family != "sampling"
+        or result.outcome != CLEAN
+        or mode.startswith("processed")
+        or not reported_neutral
+    ):
         return result
-    return _truncation_of_ids(observed, result) or _bias_of_ids(observed, result) or _decide_by_ids(observed, result)
+    return (
+        _truncation_of_ids(observed, result)
+        or _bias_of_ids(observed, result)
+        or _decide_by_ids(observed, result)
+    )
 
 
 def _decide_by_ids(observed: Observed, result: Result) -> Result:
@@ -333,7 +388,11 @@ def _decide_by_ids(observed: Observed, result: Result) -> Result:
     if factor <= 1:
         return replace(result, evidence=(*result.evidence, seen))
     tokens = math.ceil(factor * count * _TOKENS_PER_SAMPLE / 1000) * 1000
-    need = note("more_tokens", "--tokens {tokens}, or a server started with --logprobs-mode processed_logprobs", tokens=tokens)
+    need = note(
+        "more_tokens",
+        "--tokens {tokens}, or a server started with --logprobs-mode processed_logprobs",
+        tokens=tokens,
+    )
     return replace(result, outcome=NOT_DECIDED, evidence=(*result.evidence, seen), needed=(need,))
 
 
@@ -358,7 +417,10 @@ def _truncation_of_ids(observed: Observed, result: Result) -> Result | None:
     likelier = distribution > distribution.gather(1, observed.places)
     top_p = float((distribution.exp() * likelier).sum(1).max())
     top_k = int(likelier.sum(1).max()) + 1
-    candidates = [("top_p", top_p, _mass_outside(observed, top_p=top_p)), ("top_k", top_k, _mass_outside(observed, top_k=top_k))]
+    candidates = [
+        ("top_p", top_p, _mass_outside(observed, top_p=top_p)),
+        ("top_k", top_k, _mass_outside(observed, top_k=top_k)),
+    ]
     name, value, outside = max(candidates, key=lambda each: each[2])
     if outside < _ID_OUTSIDE:
         return None
@@ -376,8 +438,12 @@ def _bias_of_ids(observed: Observed, result: Result) -> Result | None:
 
     shares = observed.distribution(Sampling()).exp()
     size = int(observed.columns.max()) + 1
-    expected = torch.zeros(size, dtype=torch.float64).index_add_(0, observed.columns.flatten(), shares.flatten())
-    variance = torch.zeros_like(expected).index_add_(0, observed.columns.flatten(), (shares * (1 - shares)).flatten())
+    expected = torch.zeros(size, dtype=torch.float64).index_add_(
+        0, observed.columns.flatten(), shares.flatten()
+    )
+    variance = torch.zeros_like(expected).index_add_(
+        0, observed.columns.flatten(), (shares * (1 - shares)).flatten()
+    )
     counts = torch.bincount(observed.ids, minlength=size).double()
     z = ((counts - expected) / variance.clamp(min=1.0).sqrt()).masked_fill(expected < 5, 0.0)
     token = int(z.abs().argmax())
@@ -393,7 +459,8 @@ def _bias_of_ids(observed: Observed, result: Result) -> Result | None:
 def hidden_by(family: str) -> list[Result]:
     """Return masked results, because unknown weights hide the sampling parameters."""
     return [
-        Result(topic, MASKED, probe, masked_by=family, decisive=True) for topic, probe in (("sampling", "P5"), ("logprobs", "P6"))
+        Result(topic, MASKED, probe, masked_by=family, decisive=True)
+        for topic, probe in (("sampling", "P5"), ("logprobs", "P6"))
     ]
 
 
@@ -404,4 +471,13 @@ def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Resul
     if not size or not beyond:
         return []
     message = "the engine samples ids that the tokenizer does not have: {share:.0%} of {count}"
-    return [fault("ids/vocabulary", "P10", message, "TOK001", values={"share": beyond / len(ids), "count": len(ids)}, count=len(ids))]
+    return [
+        fault(
+            "ids/vocabulary",
+            "P10",
+            message,
+            "TOK001",
+            values={"share": beyond / len(ids), "count": len(ids)},
+            count=len(ids),
+        )
+    ]

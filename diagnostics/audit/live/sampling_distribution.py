@@ -96,7 +96,9 @@ class Observed:
         self._logits = torch.cat(list(logits))
         size = self._logits.shape[1]
         self.ids = torch.tensor([token for each in completions for token in each.ids])
-        self.reported = torch.tensor([value for each in completions for value in each.logprobs], dtype=torch.float64)
+        self.reported = torch.tensor(
+            [value for each in completions for value in each.logprobs], dtype=torch.float64
+        )
         self.samples = torch.tensor([index for index, each in enumerate(completions) for _ in each.ids])
         self._in_prompt = torch.zeros(self._logits.shape, dtype=torch.bool)
         self._counts = torch.zeros(self._logits.shape, dtype=torch.int16)
@@ -213,7 +215,12 @@ class Observed:
 
     def _order(self, logits: Any, sampling: Sampling) -> Any:
         """Return the order of the logits, which a temperature does not change."""
-        key = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty, sampling.bias)
+        key = (
+            sampling.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            sampling.bias,
+        )
         if key not in self._orders:
             if len(self._orders) > 4:
                 self._orders.clear()

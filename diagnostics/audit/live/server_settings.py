@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
 from diagnostics.audit.model import CLEAN, NOT_ASKED, AuditError, Note, Result, fault, note
 
@@ -41,14 +41,16 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if path is None:
         return TrainerSettings()
     try:
-        text = given.text(path, given.METADATA, pipes=True)
-        document = given.parsed_toml(text) if path.suffix == ".toml" else given.parsed(text)
+        text = safe_io.read_text(path, safe_io.METADATA, pipes=True)
+        document = safe_io.parse_toml(text) if path.suffix == ".toml" else safe_io.parse_json(text)
     except (OSError, ValueError) as error:
         raise AuditError(f"--trainer-config {path}: {error}") from error
     if not isinstance(document, dict):
         raise AuditError(f"--trainer-config {path}: expected settings by name")
     settings = _flatten(document)
-    request = {name: _number(path, name, settings[name]) for name in NEUTRAL if settings.get(name) is not None}
+    request = {
+        name: _number(path, name, settings[name]) for name in NEUTRAL if settings.get(name) is not None
+    }
     request.setdefault("temperature", 1.0)
     if request["temperature"] <= 0:
         raise AuditError(f"--trainer-config {path}: temperature {request['temperature']:g}: expected above 0")
@@ -66,7 +68,9 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return all settings by the last part of their names; outer ones win."""
-    settings = {key.rpartition(".")[2]: value for key, value in document.items() if not isinstance(value, dict)}
+    settings = {
+        key.rpartition(".")[2]: value for key, value in document.items() if not isinstance(value, dict)
+    }
     for value in document.values():
         if isinstance(value, dict) and depth < 8:
             settings = _flatten(value, depth + 1) | settings
@@ -86,12 +90,20 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
     if mode.startswith("raw") and temperature != 1:
         message = "the server reports {mode}: log-probs before temperature and truncation, at temperature {temperature:.4g}"
         results.append(
-            fault("settings/logprobs_mode", "P0", message, "NUM001", values={"mode": mode, "temperature": temperature})
+            fault(
+                "settings/logprobs_mode",
+                "P0",
+                message,
+                "NUM001",
+                values={"mode": mode, "temperature": temperature},
+            )
         )
     longest = server.get("max_model_len")
     if isinstance(longest, int) and 0 < longest < trainer.length:
         message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
-        results.append(fault("settings/length", "P0", message, values={"engine": longest, "trainer": trainer.length}))
+        results.append(
+            fault("settings/length", "P0", message, values={"engine": longest, "trainer": trainer.length})
+        )
     if results:
         return results
     evidence = [
@@ -100,7 +112,9 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
         if name in server
     ]
     if defaults := _hidden_defaults(checkpoint, trainer.request):
-        text = "a server that takes its defaults from here samples with {told} where a request leaves that out"
+        text = (
+            "a server that takes its defaults from here samples with {told} where a request leaves that out"
+        )
         evidence.append(note("defaults", text, "generation_config.json", told=defaults))
     if "logprobs_mode" in server:
         return [Result("settings", CLEAN, "P0", evidence=tuple(evidence))]
@@ -112,7 +126,9 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
 def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:
     """Return the parameters in generation_config.json that change sampling and that requests leave out."""
     try:
-        config = given.parsed(given.text(checkpoint / "generation_config.json", given.METADATA))
+        config = safe_io.parse_json(
+            safe_io.read_text(checkpoint / "generation_config.json", safe_io.METADATA)
+        )
     except (OSError, ValueError):
         return ""
     values = config if isinstance(config, dict) else {}

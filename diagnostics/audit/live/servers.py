@@ -83,7 +83,10 @@ class VllmServe:
     def settings(self) -> dict[str, Any]:
         """Return settings from /v1/models, /version and /server_info, as far as these exist."""
         first = self._models[0] if self._models else {}
-        settings: dict[str, Any] = {"model": self.model, "models": [str(entry.get("id")) for entry in self._models]}
+        settings: dict[str, Any] = {
+            "model": self.model,
+            "models": [str(entry.get("id")) for entry in self._models],
+        }
         if isinstance(first.get("max_model_len"), int):
             settings["max_model_len"] = first["max_model_len"]
         info = self.client.try_call("/server_info?config_format=json")
@@ -108,7 +111,9 @@ class VllmServe:
         choice = self._complete(body | ({"cache_salt": salt} if salt else {}), len(ids) + 1)[0]
         entries = choice.get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
-            raise AuditError(f"{self.client.address}: its answer has no prompt_logprobs: it cannot score given ids")
+            raise AuditError(
+                f"{self.client.address}: its answer has no prompt_logprobs: it cannot score given ids"
+            )
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
     def sample(
@@ -123,16 +128,22 @@ class VllmServe:
         if len(choices) != len(prompts) * copies:
             expected = len(prompts) * copies
             raise AuditError(f"{self.client.address}: {len(choices)} samples instead of {expected}")
-        return [self._completion(choice, tuple(prompts[place // copies])) for place, choice in enumerate(choices)]
+        return [
+            self._completion(choice, tuple(prompts[place // copies])) for place, choice in enumerate(choices)
+        ]
 
     def _completion(self, choice: dict[str, Any], prompt: tuple[int, ...]) -> Completion:
         entry = choice.get("logprobs") or {}
         values, names = entry.get("token_logprobs"), entry.get("tokens")
         if not values or not names:
-            raise AuditError(f"{self.client.address}: its samples have no log-probs: start it with log-probs allowed")
+            raise AuditError(
+                f"{self.client.address}: its samples have no log-probs: start it with log-probs allowed"
+            )
         reported = tuple(int(str(name).removeprefix("token_id:")) for name in names)
         ids = tuple(choice.get("token_ids") or reported)
-        return Completion(prompt, ids, tuple(map(float, values)), reported, str(choice.get("finish_reason") or ""))
+        return Completion(
+            prompt, ids, tuple(map(float, values)), reported, str(choice.get("finish_reason") or "")
+        )
 
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
         """Return the most likely next ids with their log-probs, from whatever keys are cached."""
@@ -208,7 +219,8 @@ class TrlServe(_WithoutTokenizer):
             raise AuditError(f"{self.client.address}/get_sequence_logprobs/: not a log-prob for each id")
         # At each position the likeliest ids by rank, the given one among them.
         return [
-            float(row[list(ranked).index(token)]) for row, ranked, token in zip(rows[0], names[0], ids[1:], strict=True)
+            float(row[list(ranked).index(token)])
+            for row, ranked, token in zip(rows[0], names[0], ids[1:], strict=True)
         ]
 
     def sample(
@@ -267,7 +279,11 @@ class OwnServe(_WithoutTokenizer):
         """Sample by /generate, each sample with a seed of its own."""
         self._calls += 1
         requests: list[dict[str, Any]] = [
-            {"id": f"audit-{place}-{copy}", "prompt_ids": list(prompt), "seed": 7919 * self._calls + 64 * place + copy}
+            {
+                "id": f"audit-{place}-{copy}",
+                "prompt_ids": list(prompt),
+                "seed": 7919 * self._calls + 64 * place + copy,
+            }
             for place, prompt in enumerate(prompts)
             for copy in range(copies)
         ]
@@ -275,7 +291,13 @@ class OwnServe(_WithoutTokenizer):
         answer = self.client.post("/generate", {"requests": requests, "params": params})
         self.client.tokens += sum(len(entry["prompt_ids"]) + tokens for entry in requests)
         return [
-            Completion(tuple(entry["prompt_ids"]), tuple(done["ids"]), tuple(done["logprobs"]), (), done["finish_reason"])
+            Completion(
+                tuple(entry["prompt_ids"]),
+                tuple(done["ids"]),
+                tuple(done["logprobs"]),
+                (),
+                done["finish_reason"],
+            )
             for entry, done in zip(requests, answer["completions"], strict=True)
         ]
 
@@ -308,13 +330,18 @@ def check_awake(client: Client) -> str:
     Raises:
         NotAvailableError: It is; calls would hang or be wrong.
     """
-    for path, key, state in (("/is_sleeping", "is_sleeping", "asleep"), ("/is_paused", "is_paused", "paused")):
+    for path, key, state in (
+        ("/is_sleeping", "is_sleeping", "asleep"),
+        ("/is_paused", "is_paused", "paused"),
+    ):
         answer = client.try_call(path)
         if isinstance(answer, dict) and answer.get(key) is True:
             raise NotAvailableError(f"{client.address}: it is {state} ({path}); audit again when it samples")
     text = client.try_call("/metrics")
     if isinstance(text, str) and is_updating(text):
-        raise NotAvailableError(f"{client.address}: its weights are being updated (/metrics); audit again when it samples")
+        raise NotAvailableError(
+            f"{client.address}: its weights are being updated (/metrics); audit again when it samples"
+        )
     answer = client.try_call("/weight_info")
     version = answer.get("weight_version") if isinstance(answer, dict) else None
     return "" if version is None else str(version)

@@ -56,16 +56,25 @@ def _check_chat(server: Server, tokenizer: Any) -> Result:
     try:
         ours = checkpoint_validation.chat_ids(tokenizer, messages)
     except AuditError as error:
-        return skipped("ids/template", PROBE, "tokenizer_unread", "{problem}", decisive=True, problem=str(error))
+        return skipped(
+            "ids/template", PROBE, "tokenizer_unread", "{problem}", decisive=True, problem=str(error)
+        )
     if theirs == ours:
         return Result("ids/template", CLEAN, PROBE, count=len(ours))
     place = _difference(ours, theirs)["place"]
     texts = [tokenizer.decode(ids[max(0, place - 2) : place + 6]) for ids in (ours, theirs)]
-    seen = note("template_differs", "the checkpoint's: {ours!r}; the server's: {theirs!r}", ours=texts[0], theirs=texts[1])
+    seen = note(
+        "template_differs",
+        "the checkpoint's: {ours!r}; the server's: {theirs!r}",
+        ours=texts[0],
+        theirs=texts[1],
+    )
     if ours and theirs == [ours[0], *ours]:
         return _special_fault(ours[:1], len(ours), evidence=(seen,))
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"
-    return fault("ids/template", PROBE, message, values=_difference(ours, theirs), evidence=(seen,), count=len(ours))
+    return fault(
+        "ids/template", PROBE, message, values=_difference(ours, theirs), evidence=(seen,), count=len(ours)
+    )
 
 
 def _difference(ours: list[int], theirs: list[int]) -> dict[str, int]:

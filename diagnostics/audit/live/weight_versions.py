@@ -63,7 +63,9 @@ def find_newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | N
     Its difference from the newest must point where the last step pointed: weights with noise, and much older ones, lie
     beyond the newest too.
     """
-    numbered = sorted((pair for pair in known if pair[0].step is not None), key=lambda pair: pair[0].step or 0)
+    numbered = sorted(
+        (pair for pair in known if pair[0].step is not None), key=lambda pair: pair[0].step or 0
+    )
     if len(numbered) < 2:
         return None
     (before, old), (newest, new) = numbered[-2:]
@@ -79,7 +81,11 @@ def find_newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | N
 def is_oldest(reference: Reference, known: Sequence[Reference]) -> bool:
     """Return whether all steps are known and none is before this one's."""
     steps = [other.step for other in known]
-    return reference.step is not None and None not in steps and all(reference.step <= (step or 0) for step in steps)
+    return (
+        reference.step is not None
+        and None not in steps
+        and all(reference.step <= (step or 0) for step in steps)
+    )
 
 
 def group_tensors(names: Iterable[str]) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from diagnostics.audit.recorded.samples import check_data, check_samples
 from diagnostics.audit.recorded.stream_estimation import StreamEstimator
 from diagnostics.audit.recorded.text_sampling import check_texts
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
-from diagnostics.output import pulse
+from diagnostics.output import progress
 
 _MAX_SHOWN = 12
 
@@ -48,7 +48,7 @@ def audit_run(
     if checkpoint is not None and not checkpoint.is_dir():
         raise AuditError(f"{checkpoint}: no such folder")
     function = load_reward(reward) if reward else None
-    pulse.reading(str(path))
+    progress.update(str(path))
     run = detect.read_run(path)
     if run.empty and not run.unreadable:
         raise AuditError(f"{path}: no run artifacts: no dump, no metrics, no checkpoint")
@@ -100,5 +100,9 @@ def _report_unreadable(unreadable: Iterable[Unreadable]) -> list[Result]:
         return []
     result = skipped("files", "files", "want_whole_files", "{first} as a whole: {why} ({count} in all)", decisive=True,
                      first=PurePath(notes[0].place).name, why=notes[0].text, count=len(notes))  # fmt: skip
-    more = [note("unread_more", "and {count} more", count=len(notes) - _MAX_SHOWN)] if len(notes) > _MAX_SHOWN else []
+    more = (
+        [note("unread_more", "and {count} more", count=len(notes) - _MAX_SHOWN)]
+        if len(notes) > _MAX_SHOWN
+        else []
+    )
     return [Result(**{**vars(result), "evidence": (*notes[:_MAX_SHOWN], *more), "count": len(notes)})]

@@ -133,18 +133,29 @@ def _check_recording(recording: Recording) -> Result:
             return _clean(recording, count, weighing, ranked)
         best = min(best or ranked[0], ranked[0])
     if best is None:
-        need = note("want_spread", "steps with a group whose rewards differ; there are {count} such samples", count=count)
+        need = note(
+            "want_spread",
+            "steps with a group whose rewards differ; there are {count} such samples",
+            count=count,
+        )
         return Result("advantages", NOT_DECIDED, PROBE, count=count, needed=(need,))
     for _, steps in variants:
         if steps and (result := _find_mistake(steps, best)):
             return result
-    need = note("want_weights", "how rewards of several functions are weighed, and how the advantage is scaled")
+    need = note(
+        "want_weights", "how rewards of several functions are weighed, and how the advantage is scaled"
+    )
     return Result("advantages", NOT_DECIDED, PROBE, residual=best[0], floor=_TOLERANCE, count=count,
                   evidence=(_unlike(best),), needed=(need,))  # fmt: skip
 
 
 def _unlike(best: tuple[float, str]):
-    return note("advantages_unlike", "the nearest right formula ({best}) is off by {residual:.2g}", best=best[1], residual=best[0])
+    return note(
+        "advantages_unlike",
+        "the nearest right formula ({best}) is off by {residual:.2g}",
+        best=best[1],
+        residual=best[0],
+    )
 
 
 def _weighings(recording: Recording) -> list[str]:
@@ -199,7 +210,9 @@ def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> floa
         if len(differences) >= 16 and sum(value > 0.05 for value in differences) > len(differences) // 4:
             return max(differences)
     differences.sort()
-    return differences[max(0, len(differences) - 1 - len(differences) // 100)] if differences else float("inf")
+    return (
+        differences[max(0, len(differences) - 1 - len(differences) // 100)] if differences else float("inf")
+    )
 
 
 def _clean(recording: Recording, count: int, weighing: str, ranked: list[tuple[float, str]]) -> Result:
@@ -235,12 +248,22 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
     yield "sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
     message = "the advantages belong to other groups than the prompts': samples were grouped {told} ({way})"
-    yield "grouping", message, "interleaved", lambda step, formula: formula.apply(step.rewards, step.interleaved())
+    yield (
+        "grouping",
+        message,
+        "interleaved",
+        lambda step, formula: formula.apply(step.rewards, step.interleaved()),
+    )
     yield "grouping", message, "in blocks", lambda step, formula: formula.apply(step.rewards, step.blocks())
     size = max(len(step.groups[0]) for step in steps)
     message = "the advantages stand {told} rows away from their samples ({way})"
     for shift in (1, -1, size, -size):
-        yield "shifted", message, f"{shift:+d}", lambda step, formula, by=shift: _rolled(_right(step, formula), by)
+        yield (
+            "shifted",
+            message,
+            f"{shift:+d}",
+            lambda step, formula, by=shift: _rolled(_right(step, formula), by),
+        )
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"
         yield (

@@ -14,15 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Result, fault, note, skipped
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_data import Checkpoint, RunArtifacts, Unreadable
 from diagnostics.audit.recorded.safetensors import Tensor
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 PROBE = "P13"
-_ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * given.GIB
+_ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
 # Of each floating type the bits of the fraction and the mask of the exponent.
 _EXPONENTS = {"BF16": (7, 0xFF), "F16": (10, 0x1F), "F32": (23, 0xFF), "F64": (52, 0x7FF)}
 
@@ -55,7 +55,7 @@ def check_checkpoints(run: RunArtifacts, unreadable: list[Unreadable]) -> Iterat
         try:
             comparison = _compare(before, after, budget)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            unreadable.append(Unreadable(str(after.folder), cut(str(error), 200)))
+            unreadable.append(Unreadable(str(after.folder), mask_and_cut(str(error), 200)))
             continue
         if comparison.shares:
             comparisons.append(comparison)
@@ -128,12 +128,26 @@ def _judge(comparisons: list[Comparison], run: RunArtifacts) -> Result:
     }  # fmt: skip
     if last.invalid:
         values |= {"names": _list(last.invalid)}
-        return fault("moved/nan", PROBE, "weights of checkpoint {after} are NaN or infinite: {names}", "NUM027", values=values, **fields)
+        return fault(
+            "moved/nan",
+            PROBE,
+            "weights of checkpoint {after} are NaN or infinite: {names}",
+            "NUM027",
+            values=values,
+            **fields,
+        )
     if all(len(each.unchanged) == len(each.shares) for each in comparisons):
         rates = {row.values["lr"] for series in run.series for row in series.rows if "lr" in row.values}
         message = "no weight moved from checkpoint {before} to {after}"
         if rates == {0.0}:
-            return fault("moved/rate_zero", PROBE, message + ": the learning rate is 0", "CFG128", values=values, **fields)
+            return fault(
+                "moved/rate_zero",
+                PROBE,
+                message + ": the learning rate is 0",
+                "CFG128",
+                values=values,
+                **fields,
+            )
         return fault("moved/nothing", PROBE, message, "CFG128", values=values, **fields)
     if frozen := _frozen(comparisons):
         values |= {"names": _list(frozen)}
@@ -157,7 +171,9 @@ def _frozen(comparisons: list[Comparison]) -> list[str]:
     moving = {_layer_kind(name) for each in comparisons for name, share in each.shares.items() if share > 0}
     # Norms and biases may stand still in bfloat16, whose steps near 1 are 1/128.
     return sorted(
-        name for name in still if "norm" not in name and not name.endswith(".bias") and _layer_kind(name) in moving
+        name
+        for name in still
+        if "norm" not in name and not name.endswith(".bias") and _layer_kind(name) in moving
     )
 
 
@@ -183,7 +199,11 @@ def _lost_updates(comparisons: list[Comparison]) -> float | None:
         count = totals[exponent][0]
         expected = shares[top] * 2.0 ** (top - exponent)
         deficit = expected - shares[exponent]
-        if expected * count >= 20 and deficit > 0.9 * expected and deficit * count > 6 * math.sqrt(expected * count):
+        if (
+            expected * count >= 20
+            and deficit > 0.9 * expected
+            and deficit * count > 6 * math.sqrt(expected * count)
+        ):
             return float(2.0 ** (exponent - 127))
     return None
 

@@ -8,11 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.recorded.run_data import Unreadable
 
 # Bytes of one file, of one run, of one line and of one text; samples and files of one run.
-MAX_FILE, MAX_RUN, MAX_LINE, MAX_TEXT = 64 * given.MIB, 192 * given.MIB, 32 * given.MIB, 64 * given.KIB
+MAX_FILE, MAX_RUN, MAX_LINE, MAX_TEXT = (
+    64 * safe_io.MIB,
+    192 * safe_io.MIB,
+    32 * safe_io.MIB,
+    64 * safe_io.KIB,
+)
 MAX_ROWS, MAX_FILES = 60_000, 200
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 Item = TypeVar("Item")
@@ -61,12 +66,12 @@ def read_json_lines(
         OSError: The file cannot be read at all.
     """
     size = 0
-    with given.opened(path) as file:
+    with safe_io.open_regular(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
             size += len(line)
             complete = line.endswith(b"\n")
             if size > most or (not complete and len(line) == MAX_LINE):
-                report(f"line {number} and all after it: over the size limit ({most // given.MIB} MiB)")
+                report(f"line {number} and all after it: over the size limit ({most // safe_io.MIB} MiB)")
                 return
             if not line.strip():
                 continue
@@ -79,7 +84,7 @@ def read_json_lines(
 def parse_object(line: bytes) -> dict[str, Any] | None:
     """Parse a JSON object; None for anything else."""
     try:
-        value = given.parsed(line)
+        value = safe_io.parse_json(line)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -115,7 +120,11 @@ def whole_number(value: object) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
         return int(value)
     converted = number(value)
-    return int(converted) if converted is not None and converted == converted // 1 and abs(converted) < 1e15 else None
+    return (
+        int(converted)
+        if converted is not None and converted == converted // 1 and abs(converted) < 1e15
+        else None
+    )
 
 
 def text_of(value: object) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, sample_files
 from diagnostics.audit.recorded.common import MAX_LINE, Budget, parse_object, step_in_name
 from diagnostics.audit.recorded.run_data import Checkpoint, MetricSeries, Recording, RunArtifacts, Unreadable
@@ -34,9 +34,13 @@ def read_run(path: Path) -> RunArtifacts:
     for file in _walk(path, unreadable) if path.is_dir() else [path]:
         if kind := _kind(file, named=file == path):
             kinds.setdefault(kind, []).append(file)
-    unreadable += [Unreadable(str(file), "its first line is not a JSON object") for file in kinds.get("broken", [])]
     unreadable += [
-        Unreadable(str(file), "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json")
+        Unreadable(str(file), "its first line is not a JSON object") for file in kinds.get("broken", [])
+    ]
+    unreadable += [
+        Unreadable(
+            str(file), "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
+        )
         for file in kinds.get("wandb", [])
         if not kinds.keys() & {"summary", "lines", "state", "events", "log"}
     ]
@@ -61,7 +65,9 @@ def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
         for entry in entries:
             count += 1
             if count > _MAX_ENTRIES:
-                unreadable.append(Unreadable(str(root), f"more than {_MAX_ENTRIES} files: the rest was not read"))
+                unreadable.append(
+                    Unreadable(str(root), f"more than {_MAX_ENTRIES} files: the rest was not read")
+                )
                 return
             if not entry.is_dir(follow_symlinks=False):
                 yield Path(entry.path)
@@ -86,8 +92,10 @@ def _named_kind(path: Path) -> str:
     if path.suffix == ".parquet":
         return "parquet"
     try:
-        document = parse_object(given.head(path, MAX_LINE)) if path.stat().st_size <= MAX_LINE else None
-        first = given.head(path, 4 * given.KIB).lstrip()[:1]
+        document = (
+            parse_object(safe_io.read_head(path, MAX_LINE)) if path.stat().st_size <= MAX_LINE else None
+        )
+        first = safe_io.read_head(path, 4 * safe_io.KIB).lstrip()[:1]
     except OSError:
         return "log"
     if document is not None and metric_files.is_trainer_state(document):
@@ -99,7 +107,7 @@ def _named_kind(path: Path) -> str:
 def _json_kind(path: Path) -> str:
     """Return the kind of a file of JSON lines, by its first object."""
     try:
-        with given.opened(path) as file:
+        with safe_io.open_regular(path) as file:
             entry = parse_object(file.readline(MAX_LINE))
     except OSError:
         return "broken"
@@ -157,7 +165,9 @@ def _checkpoints(paths: list[Path]) -> list[Checkpoint]:
     for path in paths:
         folders.setdefault(path.parent, []).append(path)
     checkpoints = [
-        Checkpoint(step_in_name(folder), folder, tuple(sorted(files)[:512]), (folder / "config.json").is_file())
+        Checkpoint(
+            step_in_name(folder), folder, tuple(sorted(files)[:512]), (folder / "config.json").is_file()
+        )
         for folder, files in folders.items()
     ]
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder)))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.recorded.common import (
     MAX_FILE,
     MAX_LINE,
@@ -26,13 +26,13 @@ from diagnostics.audit.recorded.common import (
     whole_number,
 )
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Unreadable
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage import metrics as names
 from diagnostics.triage.seen import Seen
 
 MAX_STEPS = 20_000
 _STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
-_HEAD, _TAIL = given.MIB, 256 * given.KIB
+_HEAD, _TAIL = safe_io.MIB, 256 * safe_io.KIB
 _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second)': '?([0-9.e+]{1,20})")
 
 
@@ -42,7 +42,7 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
     for name, value in values.items():
         converted = _float(value)
         if converted is not None and len(printed) < 500:
-            printed[cut(str(name), 200)] = converted
+            printed[mask_and_cut(str(name), 200)] = converted
     if step is None:
         step = next((whole_number(values[name]) for name in _STEPS if name in values), None)
     canonical: dict[str, float] = {}
@@ -51,7 +51,9 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
         if meaning and (meaning not in canonical or math.isnan(value)):
             canonical[meaning] = value
     is_summary = "train_runtime" in printed
-    return MetricRow(step, {} if is_summary else canonical, printed, place) if canonical or is_summary else None
+    return (
+        MetricRow(step, {} if is_summary else canonical, printed, place) if canonical or is_summary else None
+    )
 
 
 def is_evaluation(entry: Mapping[str, Any]) -> bool:
@@ -79,12 +81,14 @@ def _series(kind: str, rows: Sequence[MetricRow | None]) -> MetricSeries | None:
     return MetricSeries(kind, known) if known else None
 
 
-def _document(path: Path, rows: Callable[[Any], list[MetricRow | None]], unreadable: list[Unreadable]) -> MetricSeries | None:
+def _document(
+    path: Path, rows: Callable[[Any], list[MetricRow | None]], unreadable: list[Unreadable]
+) -> MetricSeries | None:
     """Read a JSON document."""
     try:
-        return _series(path.name, rows(given.parsed(given.read(path, MAX_FILE))))
+        return _series(path.name, rows(safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))))
     except (*READ_ERRORS, AttributeError) as error:
-        unreadable.append(Unreadable(str(path), cut(f"{type(error).__name__}: {error}", 200)))
+        unreadable.append(Unreadable(str(path), mask_and_cut(f"{type(error).__name__}: {error}", 200)))
         return None
 
 
@@ -135,10 +139,10 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
     """Read the lines of metrics at both ends of a log."""
     report = reporter(path, unreadable)
     try:
-        with given.opened(path) as file:
+        with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)
             if size > MAX_FILE:
-                report(f"{size // given.MIB} MiB: only both ends were read")
+                report(f"{size // safe_io.MIB} MiB: only both ends were read")
             file.seek(0)
             head = file.read(_HEAD)
             middle = b""
@@ -150,7 +154,9 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
         report(str(error))
         return None
     lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
-    rows: list[MetricRow | None] = list(_log_rows(names.rows_of(Seen(path.name, lines=lines, head=head, tail=tail))))
+    rows: list[MetricRow | None] = list(
+        _log_rows(names.rows_of(Seen(path.name, lines=lines, head=head, tail=tail)))
+    )
     rows.append(_summary_row(path.name, head + tail))
     return _series("log", rows)
 
@@ -195,12 +201,12 @@ def read_events(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None
     """Read the scalars of a TensorBoard event file."""
     steps: dict[int, dict[str, float]] = {}
     try:
-        data = memoryview(given.head(path, MAX_FILE))
+        data = memoryview(safe_io.read_head(path, MAX_FILE))
         used = parse_events(data, steps)
         if used != len(data):
             raise ValueError(f"cut off at byte {used}")
     except READ_ERRORS as error:
-        unreadable.append(Unreadable(str(path), cut(str(error), 200)))
+        unreadable.append(Unreadable(str(path), mask_and_cut(str(error), 200)))
     return _series("events.out.tfevents", event_rows(path.name, steps))
 
 
@@ -250,7 +256,11 @@ def _parse_scalar(value: memoryview) -> tuple[str, float | None]:
         elif number == 2:
             scalar = _float32(field)
         elif number == 8 and isinstance(field, memoryview):  # a tensor of one float: its content, or packed
-            inner = [part for kind, part in _protobuf_fields(field) if kind in (4, 5) and isinstance(part, memoryview)]
+            inner = [
+                part
+                for kind, part in _protobuf_fields(field)
+                if kind in (4, 5) and isinstance(part, memoryview)
+            ]
             scalar = _float32(inner[0]) if len(inner) == 1 else None
     return tag, scalar
 

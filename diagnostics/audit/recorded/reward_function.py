@@ -18,7 +18,7 @@ from typing import Any
 from diagnostics.audit.model import CLEAN, NOT_DECIDED, AuditError, Note, Result, fault, note, skipped
 from diagnostics.audit.recorded.common import number
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 PROBE = "P12"
 _MAX_SAMPLES, _CLOSE, _TIMEOUT_S = 512, 1e-4, 60.0
@@ -61,9 +61,15 @@ def check_reward_function(run: RunArtifacts, reward: Callable[..., Any] | None) 
         rows = [row for row in recording.rows if row.completion and row.total_reward is not None]
         if rows and reward:
             checked = True
-            yield _check_recording(recording, rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES], reward)
+            yield _check_recording(
+                recording, rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES], reward
+            )
     if not checked:
-        need = "recorded completions with rewards" if reward else "--reward MODULE:FUNCTION, the run's reward function"
+        need = (
+            "recorded completions with rewards"
+            if reward
+            else "--reward MODULE:FUNCTION, the run's reward function"
+        )
         yield skipped("rewards_again", PROBE, "want_reward_function", need, decisive=reward is not None)
 
 
@@ -72,9 +78,23 @@ def _check_recording(recording: Recording, rows: list[Sample], reward: Callable[
         rewards, error = _call(reward, rows)
     except _MissingColumnError as missing:
         need = "a column {column!r} in {kind}: the reward function requires it"
-        return skipped("rewards_again", PROBE, "want_column", need, decisive=True, column=str(missing), kind=recording.kind)
+        return skipped(
+            "rewards_again",
+            PROBE,
+            "want_column",
+            need,
+            decisive=True,
+            column=str(missing),
+            kind=recording.kind,
+        )
     if error:
-        return fault("rewards_again/raises", PROBE, "the reward function raises: {error}", "REW002", values={"error": error})
+        return fault(
+            "rewards_again/raises",
+            PROBE,
+            "the reward function raises: {error}",
+            "REW002",
+            values={"error": error},
+        )
     return _unstable(reward, rows, rewards) or _compare(recording, rows, rewards)
 
 
@@ -88,9 +108,14 @@ def _unstable(reward: Callable[..., Any], rows: list[Sample], rewards: Rewards) 
     threaded = _call_in_thread(reward, rows)
     if threaded is None:
         need = "a reward function that answers {count} samples in {seconds:g} s; the time limit ended the call in a thread"
-        return skipped("rewards_again", PROBE, "time_limit", need, decisive=True, count=len(rows), seconds=_TIMEOUT_S)
+        return skipped(
+            "rewards_again", PROBE, "time_limit", need, decisive=True, count=len(rows), seconds=_TIMEOUT_S
+        )
     there, error = threaded
-    values |= {"apart": len(rows) if error else _count_differences(rewards, there), "error": error or "nothing"}
+    values |= {
+        "apart": len(rows) if error else _count_differences(rewards, there),
+        "error": error or "nothing",
+    }
     if values["apart"]:
         message = "in a worker thread the reward function returns other rewards: {apart} of {count} ({error} raised)"
         return fault("rewards_again/thread", PROBE, message, "REW001", values=values, count=len(rows))
@@ -105,12 +130,30 @@ def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Resu
     if different > max(1, len(rows) // 50):
         if not any(recorded):
             message = "all recorded rewards are 0, and the function returns others ({apart} of {count}): an error is swallowed"
-            return fault("rewards_again/swallowed", PROBE, message, "REW001", values=values, count=len(rows), evidence=shown)
+            return fault(
+                "rewards_again/swallowed",
+                PROBE,
+                message,
+                "REW001",
+                values=values,
+                count=len(rows),
+                evidence=shown,
+            )
         message = "the recorded rewards are not those of the function: {apart} of {count} differ"
-        return fault("rewards_again/unlike", PROBE, message, "REW005", values=values, count=len(rows), evidence=shown)
+        return fault(
+            "rewards_again/unlike", PROBE, message, "REW005", values=values, count=len(rows), evidence=shown
+        )
     if different:
         need = note("want_texts", "the texts as the reward function saw them")
-        return Result("rewards_again", NOT_DECIDED, PROBE, values=values, count=len(rows), evidence=shown, needed=(need,))
+        return Result(
+            "rewards_again",
+            NOT_DECIDED,
+            PROBE,
+            values=values,
+            count=len(rows),
+            evidence=shown,
+            needed=(need,),
+        )
     return Result("rewards_again", CLEAN, PROBE, values=values, count=len(rows))
 
 
@@ -125,7 +168,7 @@ def _call(reward: Callable[..., Any], rows: Sequence[Sample]) -> tuple[Rewards, 
         returned = [reward(row.completion) for row in rows] if keywords is None else reward(**keywords)
         rewards = [number(value if value is None else float(value)) for value in returned]
     except Exception as error:  # noqa: BLE001 - it is the user's code, and what it raises is the result
-        return [], cut(f"{type(error).__name__}: {error}", 200)
+        return [], mask_and_cut(f"{type(error).__name__}: {error}", 200)
     if len(rewards) != len(rows):
         return [], f"{len(rewards)} rewards for {len(rows)} completions"
     return rewards, ""
@@ -187,7 +230,9 @@ def _count_differences(before: Rewards, after: Rewards) -> int:
 
 def _first_differences(rows: Sequence[Sample], rewards: Rewards, recorded: Rewards) -> tuple[Note, ...]:
     """Return the first three samples that differ, without their texts."""
-    triples = [(row, now, then) for row, now, then in zip(rows, rewards, recorded, strict=True) if _differ(now, then)]
+    triples = [
+        (row, now, then) for row, now, then in zip(rows, rewards, recorded, strict=True) if _differ(now, then)
+    ]
     return tuple(
         note("reward_unlike", "now {now}, recorded {then}", row.place, now=str(now), then=str(then))
         for row, now, then in triples[:3]

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 
 # Bytes of an element and its struct code; bfloat16 is the upper half of a float32.
 TYPES = {
     "F64": (8, "d"), "F32": (4, "f"), "F16": (2, "e"), "BF16": (2, "H"), "I64": (8, "q"), "I32": (4, "i"),
     "I16": (2, "h"), "I8": (1, "b"), "U8": (1, "B"), "BOOL": (1, "?"), "U16": (2, "H"), "U32": (4, "I"), "U64": (8, "Q"),
 }  # fmt: skip
-_MAX_HEADER = 64 * given.MIB
+_MAX_HEADER = 64 * safe_io.MIB
 # The product of numbers with thousands of digits takes minutes.
 _MAX_DIMENSIONS, _MAX_ELEMENTS = 32, 1 << 48
 
@@ -48,7 +48,7 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     (length,) = struct.unpack("<Q", view[:8])
     if length > min(_MAX_HEADER, len(view) - 8):
         raise ValueError("not safetensors, or cut off: the header is longer than the file")
-    header = given.parsed(bytes(view[8 : 8 + length]))
+    header = safe_io.parse_json(bytes(view[8 : 8 + length]))
     if not isinstance(header, dict):
         raise TypeError("not safetensors: the header is not an object")
     body = view[8 + length :]
@@ -74,7 +74,7 @@ def map_file(path: Path) -> dict[str, Tensor]:
         OSError: The file cannot be opened.
         ValueError: It is not safetensors, or cut off.
     """
-    with given.opened(path) as file:
+    with safe_io.open_regular(path) as file:
         try:
             return parse(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         except ValueError as error:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.common import (
     MAX_FILE,
@@ -32,7 +32,7 @@ from diagnostics.audit.recorded.common import (
     whole_number,
 )
 from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens, Unreadable
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
@@ -104,7 +104,11 @@ def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
         for name, value in lists.items()
         if name not in _SWIFT_OTHERS and all(item is None or isinstance(item, (int, float)) for item in value)
     }
-    columns = {name: value for name, value in lists.items() if name not in rewards | dict.fromkeys(_SWIFT_OTHERS - {"solution"})}
+    columns = {
+        name: value
+        for name, value in lists.items()
+        if name not in rewards | dict.fromkeys(_SWIFT_OTHERS - {"solution"})
+    }
     advantages = numbers(entry.get("advantages"))
     samples = []
     for index in range(size):
@@ -141,7 +145,9 @@ def read_parquet(paths: Sequence[Path], budget: Budget, unreadable: list[Unreada
             rows += _parquet_rows(path, budget)
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
             first = str(error).strip().splitlines()
-            unreadable.append(Unreadable(str(path), cut(first[0], 200) if first else type(error).__name__))
+            unreadable.append(
+                Unreadable(str(path), mask_and_cut(first[0], 200) if first else type(error).__name__)
+            )
             continue
         files += 1
     return Recording("completions.parquet", tuple(rows), files=(len(paths), files)) if rows else None
@@ -150,12 +156,12 @@ def read_parquet(paths: Sequence[Path], budget: Budget, unreadable: list[Unreada
 def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
     from pyarrow import parquet
 
-    data = given.read(path, MAX_FILE)
+    data = safe_io.read_bytes(path, MAX_FILE)
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, budget.rows):
-        raise ValueError(f"{metadata.num_rows} rows of {unpacked // given.MIB} MiB: over the size limit")
+        raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
     if missing := _PARQUET_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
     budget.spend(max(unpacked, len(data)))
@@ -167,8 +173,10 @@ def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
         entries = batch.to_pylist()
         size += _text_size(entries)
         if size > MAX_RUN:
-            raise ValueError(f"more than {MAX_RUN // given.MIB} MiB of text")
-        rows += [_parquet_sample(entry, f"{path.name}:{len(rows) + index}") for index, entry in enumerate(entries)]
+            raise ValueError(f"more than {MAX_RUN // safe_io.MIB} MiB of text")
+        rows += [
+            _parquet_sample(entry, f"{path.name}:{len(rows) + index}") for index, entry in enumerate(entries)
+        ]
     budget.rows -= len(rows)
     return rows
 
@@ -232,7 +240,7 @@ def read_rollouts(path: Path, budget: Budget, unreadable: list[Unreadable]) -> R
 
 def _rollout_samples(folder: Path, entry: dict[str, Any], budget: Budget) -> list[Sample]:
     name = str(entry["file"])
-    data = given.read(folder / name, MAX_FILE, inside=folder)
+    data = safe_io.read_bytes(folder / name, MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
     budget.spend(4 * len(data))

@@ -13,7 +13,9 @@ from diagnostics.audit.recorded.stats import share_interval
 DATA, SAMPLES = "data", "samples"
 _LEAST_PROMPTS, _LEAST_GROUPS = 3, 4
 _MOST_FLAT = 0.9
-_WANT_DUMPS = "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
+_WANT_DUMPS = (
+    "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
+)
 
 
 def check_data(run: RunArtifacts) -> Iterator[Result]:
@@ -30,7 +32,9 @@ def _prompt_order(recording: Recording) -> Result:
     prompts = {row.prompt for row in recording.rows}
     if len(recording.rows) >= 32 and len(prompts) == 1 and "" not in prompts:
         values = {"count": len(recording.rows), "steps": len(recording.steps())}
-        message = "all {count} samples of {steps} steps have one prompt: the data set or the sampler repeats it"
+        message = (
+            "all {count} samples of {steps} steps have one prompt: the data set or the sampler repeats it"
+        )
         return fault("data/one_prompt", DATA, message, "", values=values, count=len(recording.rows))
     steps = _generations(recording)
     if len(steps) < 4 or recording.files[0] > recording.files[1]:
@@ -39,7 +43,9 @@ def _prompt_order(recording: Recording) -> Result:
     sets = [frozenset(step_prompts) for _, step_prompts in steps]
     smallest = min(map(len, sets))
     if smallest < _LEAST_PROMPTS:
-        return skipped("data", DATA, "want_prompts", "at least three prompts a step; there are {count}", count=smallest)
+        return skipped(
+            "data", DATA, "want_prompts", "at least three prompts a step; there are {count}", count=smallest
+        )
     first_seen: dict[frozenset[str], int] = {}
     prompt_seen: dict[str, int] = {}
     repeats = []
@@ -53,7 +59,12 @@ def _prompt_order(recording: Recording) -> Result:
     early = [(before, now) for before, now in repeats if newest > now]
     if early and len(prompt_seen) >= 3 * smallest:
         order = [step for step, _ in steps]
-        values = {"from": order[early[0][0]], "to": order[early[-1][0]], "at": order[early[0][1]], "count": len(early)}
+        values = {
+            "from": order[early[0][0]],
+            "to": order[early[-1][0]],
+            "at": order[early[0][1]],
+            "count": len(early),
+        }
         return fault(
             "data/repeated", DATA, "steps {from} to {to} were trained on again from step {at} on ({count} of them), before"
             " all prompts were seen: a resume went back", "CFG126", values=values,
@@ -102,7 +113,9 @@ def check_pairing(recording: Recording) -> Result:
             )
     values = {"own": echoes / len(rows), "other": foreign / max(1, compared), "count": len(rows)}
     if echoes > 0.5 * len(rows):
-        message = "completions begin with their own prompt ({own:.0%} of {count}): it is trained on as if sampled"
+        message = (
+            "completions begin with their own prompt ({own:.0%} of {count}): it is trained on as if sampled"
+        )
         return fault("pairing/echo", DATA, message, "TOK019", values=values, count=len(rows))
     if foreign > max(4, 0.2 * compared):
         message = "completions contain another sample's prompt ({other:.0%}): prompts and completions are paired wrongly"
@@ -157,7 +170,9 @@ def check_samples(run: RunArtifacts) -> Iterator[Result]:
     if not run.recordings:
         yield skipped("samples", SAMPLES, "want_completions", _WANT_DUMPS)
     for recording in run.recordings:
-        groups = [group for rows in recording.steps().values() for group in group_samples(rows) if len(group) > 1]
+        groups = [
+            group for rows in recording.steps().values() for group in group_samples(rows) if len(group) > 1
+        ]
         yield _duplicates(recording, groups, run.series)
         yield _ends(recording)
         yield check_rewards(recording, groups)
@@ -230,13 +245,17 @@ def _ends(recording: Recording) -> Result:
     estimates = (Estimate("cut", truncated / len(ended), *share_interval(truncated, len(ended))),)
     if truncated == len(ended):
         message = "all {count} completions end at the length limit"
-        return fault("ends/all_cut", SAMPLES, message, "CFG127", values=values, estimates=estimates, count=len(ended))
+        return fault(
+            "ends/all_cut", SAMPLES, message, "CFG127", values=values, estimates=estimates, count=len(ended)
+        )
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.ended == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
         values |= {"ids": len(last), "stopped": stopped}
         message = "completions that stopped end on {ids} different ids: the end token is not recorded"
-        return fault("ends/dropped", SAMPLES, message, "TOK018", values=values, estimates=estimates, count=stopped)
+        return fault(
+            "ends/dropped", SAMPLES, message, "TOK018", values=values, estimates=estimates, count=stopped
+        )
     return Result("ends", CLEAN, SAMPLES, estimates=estimates, count=len(ended))
 
 
@@ -251,7 +270,13 @@ def check_rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
         return fault("rewards/no_number", SAMPLES, message, "REW002", values=values, count=count)
     complete = [[reward for reward in group if reward is not None] for group in rewarded if None not in group]
     if len(complete) < 2 * _LEAST_GROUPS:
-        return skipped("rewards", SAMPLES, "want_rewards", "eight groups with rewards; there are {count}", count=len(complete))
+        return skipped(
+            "rewards",
+            SAMPLES,
+            "want_rewards",
+            "eight groups with rewards; there are {count}",
+            count=len(complete),
+        )
     return _reward_spread(complete, recording.kind)
 
 
@@ -265,7 +290,9 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
     }  # fmt: skip
     text = "{share:.0%} of {groups} groups have equal rewards, so no gradient: {hard} all {lowest:g}, {easy} all {highest:g}"
     fields = {
-        "estimates": (Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups))),),
+        "estimates": (
+            Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups))),
+        ),
         "count": sum(map(len, groups)),
         "evidence": (note("flat_groups", text, place, **values),),
     }
@@ -273,7 +300,9 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
         return fault("rewards/constant", SAMPLES, message, "REW004", values=values, **fields)
     if len(flat) == len(groups):
-        message = "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
+        message = (
+            "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
+        )
         return fault("rewards/no_spread", SAMPLES, message, "REW004", values=values, **fields)
     if len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
         message = "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): their rollouts produce no gradient"

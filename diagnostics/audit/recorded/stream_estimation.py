@@ -16,7 +16,7 @@ from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.model import FAULT, AuditError, Result
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Unreadable
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 # Samples that are computed, tokens of each, longest sample, and tokens that must belong to the weights.
 _SAMPLES, _TOKENS, _LONGEST, _ENOUGH = 32, 32, 1024, 256
@@ -43,7 +43,7 @@ class StreamEstimator:
                 results = _estimate(Reference(folder), rows)
             except (AuditError, RuntimeError, IndexError) as error:
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._unreadable.append(Unreadable(str(folder), cut(first, 200)))
+                self._unreadable.append(Unreadable(str(folder), mask_and_cut(first, 200)))
                 continue
             if results is not None:
                 return results
@@ -106,4 +106,6 @@ def _trainer_temperature(reference: Reference, completions: list[Completion]) ->
     if abs(temperature - 1) < estimation.RANGES["temperature"][3]:
         temperature = 1.0
     differences = observed.differences(Sampling(temperature))
-    return temperature, [float(differences[observed.samples == place].mean()) for place in range(len(completions))]
+    return temperature, [
+        float(differences[observed.samples == place].mean()) for place in range(len(completions))
+    ]

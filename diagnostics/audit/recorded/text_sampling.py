@@ -18,7 +18,7 @@ from typing import Any
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Note, Result, RunnerUp, fault, note, skipped
 from diagnostics.audit.recorded.run_data import RunArtifacts, Sample, Unreadable
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 PROBE = "P7"
 _ENOUGH, _MAX_TEXTS, _LONGEST = 1024, 2048, 1024
@@ -86,7 +86,9 @@ class Positions:
         """Return the positions of both."""
         import torch
 
-        tensors: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in _TENSORS}
+        tensors: dict[str, Any] = {
+            name: torch.cat([getattr(self, name), getattr(other, name)]) for name in _TENSORS
+        }
         return Positions(**tensors, texts=self.texts + other.texts, skipped=self.skipped + other.skipped)
 
     def rank_samplings(self, expected: float) -> list[TextSampling]:
@@ -97,8 +99,13 @@ class Positions:
         """
         fits = [self._maximise(kind, expected) for kind in _KINDS]
         baseline = fits[0][0]
-        samplings = [TextSampling(kind, *fit[1:4], fit[0] - baseline, *fit[4:]) for kind, fit in zip(_KINDS, fits, strict=True)]
-        return sorted(samplings, key=lambda each: each.gain - (0 if each.kind == "whole" else _TRUNCATION), reverse=True)
+        samplings = [
+            TextSampling(kind, *fit[1:4], fit[0] - baseline, *fit[4:])
+            for kind, fit in zip(_KINDS, fits, strict=True)
+        ]
+        return sorted(
+            samplings, key=lambda each: each.gain - (0 if each.kind == "whole" else _TRUNCATION), reverse=True
+        )
 
     def _maximise(self, kind: str, expected: float) -> tuple[float, float, float, float, int, float]:
         """Return likelihood, temperature, its error, value, outliers and chance: on the grid, then between its points."""
@@ -133,7 +140,9 @@ class Positions:
             inside = measure <= bound
             outliers = int((~inside).sum())
             mass = self._mass_inside(kind, place, value).double().log()
-            likelihood = float((logprobs - mass)[inside].sum()) + float(logprobs[~inside].sum()) - _OUTLIER * outliers
+            likelihood = (
+                float((logprobs - mass)[inside].sum()) + float(logprobs[~inside].sum()) - _OUTLIER * outliers
+            )
             best = max(best, (likelihood, value, outliers), key=lambda fit: fit[0])
         return best
 
@@ -159,7 +168,9 @@ class Positions:
         shares = torch.exp(BETAS[place] * self.token - self.log_total[:, place])
         mass = torch.ones_like(shares) if kind == "whole" else self._mass_inside(kind, place, value)
         uniform = torch.rand(self.count, generator=torch.Generator().manual_seed(0))
-        quantiles = ((self.mass_before[:, place] + uniform * shares) / mass.clamp_min(1e-6)).clamp(0, 0.999999)
+        quantiles = ((self.mass_before[:, place] + uniform * shares) / mass.clamp_min(1e-6)).clamp(
+            0, 0.999999
+        )
         counts = torch.bincount((quantiles * 20).long(), minlength=20).double()
         expected = self.count / 20
         # Special tokens are missing from the texts and not from these shares: a few percent of slack.
@@ -216,7 +227,9 @@ def compute_positions(folder: Path, rows: Sequence[Sample], most: int) -> Positi
                 break
     if not parts:
         raise ValueError(f"none of {len(rows)} texts decodes to itself")
-    tensors: dict[str, Any] = {name: torch.cat([part[index] for part in parts]) for index, name in enumerate(_TENSORS)}
+    tensors: dict[str, Any] = {
+        name: torch.cat([part[index] for part in parts]) for index, name in enumerate(_TENSORS)
+    }
     return Positions(**tensors, texts=len(parts), skipped=failures)
 
 
@@ -278,7 +291,9 @@ def check_texts(
     """
     candidates = list(_candidates(run, checkpoint))
     if not candidates:
-        yield skipped("text", PROBE, "want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
+        yield skipped(
+            "text", PROBE, "want_checkpoint", "--checkpoint DIR: the weights that sampled the texts"
+        )
         return
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         yield skipped("text", PROBE, "want_torch", "torch and transformers: pip install 'grpo-doctor[audit]'")
@@ -292,7 +307,7 @@ def check_texts(
             more = compute_positions(folder, rows, left)
         except Exception as error:  # noqa: BLE001 - a checkpoint can fail to load in as many ways as there are models
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            unreadable.append(Unreadable(str(folder), cut(first, 200)))
+            unreadable.append(Unreadable(str(folder), mask_and_cut(first, 200)))
             continue
         positions = more if positions is None else positions.join(more)
     count = positions.count if positions else 0
@@ -340,7 +355,15 @@ def _judge(positions: Positions, expected: Mapping[str, float]) -> Iterator[Resu
     if best.chance < _UNFIT:  # the texts are another checkpoint's, or were altered
         need = note("want_checkpoint_of_step", "--checkpoint DIR of the step that sampled these texts: no sampling parameters"
                     " make them of this one")  # fmt: skip
-        yield Result("text", NOT_DECIDED, PROBE, estimates=(estimate,), count=positions.count, evidence=evidence, needed=(need,))
+        yield Result(
+            "text",
+            NOT_DECIDED,
+            PROBE,
+            estimates=(estimate,),
+            count=positions.count,
+            evidence=evidence,
+            needed=(need,),
+        )
         return
     difference = abs(best.temperature - expected["temperature"])
     values = {"value": best.temperature, "expected": expected["temperature"]}
@@ -368,8 +391,12 @@ def _truncation(
     is_whole = best.kind == "whole"
     near = 0.004 if best.kind == "top_p" else 0.5
     if is_whole or abs(best.value - expected[best.kind]) <= near or missing < 14:
-        estimates = () if is_whole else (Estimate(best.kind, round(best.value, 4), expected=expected[best.kind]),)
-        return Result("text/support", CLEAN, PROBE, estimates=estimates, count=positions.count, evidence=evidence)
+        estimates = (
+            () if is_whole else (Estimate(best.kind, round(best.value, 4), expected=expected[best.kind]),)
+        )
+        return Result(
+            "text/support", CLEAN, PROBE, estimates=estimates, count=positions.count, evidence=evidence
+        )
     values = {"value": best.value, "lacking": missing, "expected": expected[best.kind]}
     value = round(best.value, 4) if best.kind == "top_p" else int(best.value)
     message = ("the texts were sampled within top-p {value:.4f}; the trainer computes with {expected:g}" if best.kind == "top_p"

@@ -23,7 +23,13 @@ _ENOUGH, _MOST = 64, 60_000
 _EXACT, _FLOOR = 2e-4, 0.006
 # Alarms for a difference with a trace, and for one without, which another kernel in bfloat16 may half reach.
 _TRACE, _ALARM = 0.024, 0.05
-_MAY_BE_SAMPLING = {"streams", "streams/temperature", "streams/nucleus", "streams/repetition", "streams/unlike"}
+_MAY_BE_SAMPLING = {
+    "streams",
+    "streams/temperature",
+    "streams/nucleus",
+    "streams/repetition",
+    "streams/unlike",
+}
 _WANT_STREAMS = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
 
 
@@ -36,7 +42,9 @@ def check_masks(run: RunArtifacts) -> Iterator[Result]:
             checked = True
             yield _check_mask(recording, samples)
     if not checked:
-        yield skipped("masks", MASKS, "want_tokens", "a dump with ids and masks: output.record_every=1 in grpo_core")
+        yield skipped(
+            "masks", MASKS, "want_tokens", "a dump with ids and masks: output.record_every=1 in grpo_core"
+        )
 
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
@@ -49,7 +57,9 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
         totals["prompted"] += sum(tokens.trained[:first])
         totals["trained"] += sum(tokens.trained[place] for place in places)
         totals["rows"] += any(tokens.trained)
-        totals["unsampled"] += sum(_is_unsampled(tokens, place) for place in places if place < len(tokens.engine))
+        totals["unsampled"] += sum(
+            _is_unsampled(tokens, place) for place in places if place < len(tokens.engine)
+        )
         totals["sampled"] += sum(bool(tokens.engine[place]) for place in places if place < len(tokens.engine))
         fully += first > 0 and all(tokens.trained[:first])
         partly += any(tokens.trained[:first])
@@ -162,7 +172,12 @@ def _pairs(rows: list[Sample]) -> list[Pair]:
         for place in range(first, min(len(tokens.engine), len(tokens.trainer), len(tokens.ids))):
             engine, trainer = tokens.engine[place], tokens.trainer[place]
             current = not tokens.versions or tokens.versions[place] == newest
-            if current and engine is not None and trainer is not None and max(abs(engine), abs(trainer)) < 1e3:
+            if (
+                current
+                and engine is not None
+                and trainer is not None
+                and max(abs(engine), abs(trainer)) < 1e3
+            ):
                 share = (place - first) / max(1, len(tokens.ids) - first)
                 pairs.append(Pair(engine, trainer, row.step, share, tokens.ids[place] in seen))
             seen.add(tokens.ids[place])
@@ -190,9 +205,13 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     if size < _ALARM:
         need = note("want_dtype", "more tokens, or the engine's type: rounding alone makes {floor:g} in bfloat16, a fault"
                     " {alarm:g}", floor=_FLOOR, alarm=_ALARM)  # fmt: skip
-        return Result("streams", NOT_DECIDED, STREAMS, residual=size, evidence=(seen,), needed=(need,), **fields)
+        return Result(
+            "streams", NOT_DECIDED, STREAMS, residual=size, evidence=(seen,), needed=(need,), **fields
+        )
     message = "engine and trainer compute different log-probs: {size:.2g} on average over {count} tokens"
-    return fault("streams/unlike", STREAMS, message, "NUM043", values=values, residual=size, evidence=(seen,), **fields)
+    return fault(
+        "streams/unlike", STREAMS, message, "NUM043", values=values, residual=size, evidence=(seen,), **fields
+    )
 
 
 def _shift(rows: list[Sample], pairs: list[Pair], _size: float) -> Trace | None:
@@ -216,7 +235,14 @@ def _shift(rows: list[Sample], pairs: list[Pair], _size: float) -> Trace | None:
         if match > max(0.9, straight + 0.3):
             residual = stats.mean([abs(a - b) for a, b in shifted])
             message = "the engine's log-probs stand {shift:+d} tokens away from the trainer's (correlation {found:.3f})"
-            return Trace("shifted", "NUM044", message, {"shift": shift, "found": match}, residual, (Estimate("shift", shift),))
+            return Trace(
+                "shifted",
+                "NUM044",
+                message,
+                {"shift": shift, "found": match},
+                residual,
+                (Estimate("shift", shift),),
+            )
     return None
 
 
@@ -247,7 +273,14 @@ def _truncation(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | 
     values = {"above": len(above) / len(pairs), "below": below, "most": max(above)}
     message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
                " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
-    return Trace("nucleus", "NUM002", message, values, rounding, (Estimate("mass_kept", exp(-max(above)), None, None, 1.0),))
+    return Trace(
+        "nucleus",
+        "NUM002",
+        message,
+        values,
+        rounding,
+        (Estimate("mass_kept", exp(-max(above)), None, None, 1.0),),
+    )
 
 
 def _repetition(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:

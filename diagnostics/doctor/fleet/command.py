@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from diagnostics.collect import compat
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet.nodes import Node, read
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
-from diagnostics.collect import compat
 from diagnostics.nodes import cluster, hosts, reach
 from diagnostics.nodes import options as wanted
 from diagnostics.nodes.cluster import ClusterError
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
     from diagnostics.output.findings import Report
 
-_PARTS = ("collect/*.py", "frameworks.py", "given.py", "doctor/fleet/remote.py")
+_PARTS = (
+    "collect/*.py",
+    "frameworks.py",
+    "given.py",
+    "safe_io.py",
+    "output/redact.py",
+    "doctor/fleet/remote.py",
+)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ _PARTS = (
     "hang/plain.py",
     "frameworks.py",
     "given.py",
+    "safe_io.py",
     "hang/frames.py",
     "hang/wait_table.py",
     "hang/roles.py",

@@ -1,24 +1,170 @@
-"""One module a framework: how it is recognised, from its own words to the run plan, and its defaults.
+"""Dialects: how each framework is started and configured, as data. `NAME.toml` is one framework.
 
-A dialect is a module of this folder with a `DIALECT`; nothing else has to name it.
+`names` maps a framework's options to the run plan, `defaults` says what holds where nothing is set, `start` how a
+command line is recognised. What needs arithmetic is in `derivation.py`.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+import re
+import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from diagnostics.lint.dialects.dialect import ConfigDialect
+_FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
 
-_MODULES = [
-    import_module(f"{__name__}.{path.stem}")
-    for path in sorted(Path(__file__).parent.glob("[a-z]*.py"))
-    if path.stem not in {"base", "dialect"}
-]
-# Who is known by a name of its own is asked first.
-DIALECTS: dict[str, ConfigDialect] = {
+
+@dataclass(frozen=True)
+class Start:
+    """A way to start a framework: by a program and verb, a module or a script; patterns match from the beginning.
+
+    Attributes:
+        not_module: Modules that it does not apply to.
+        overrides: One of the words has to set a key that begins with one of these.
+        flags: One of the words has to be one of these options.
+        framework_parser: The framework's own parser reads the options.
+        extra: Options that this way of starting sets.
+    """
+
+    program: str = ""
+    verbs: tuple[str, ...] = ()
+    module: str = ""
+    script: str = ""
+    not_module: str = ""
+    overrides: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    role: str = "train"
+    framework_parser: bool = False
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Default:
+    """What holds for a name of the plan where nothing is set, in the releases of `versions`."""
+
+    name: str
+    option: str
+    value: Any
+    versions: str = ""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """An option that the releases of `releases` do not have."""
+
+    option: str
+    releases: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One framework's options, commands and files.
+
+    Attributes:
+        framework: Its name in `diagnostics.frameworks`, or `own`.
+        names: Its option -> the plan's name; of two options for one name the later one counts.
+        server_names: The same for its server.
+        rank: Order of recognition: frameworks with a program of their own first, those known by options last.
+        specific: How little the keys of its files say: 0 if no other file has them.
+        commands: A pattern for texts that may contain one of its commands.
+        style: `flags` or `overrides` (Hydra's `a.b=c`).
+        file_keys: Keys of which one shows its files; `file_sections` are nested ones.
+        file_role: The role of its files.
+        model_options: Options that name the model: a script that sets one is complete without its arguments.
+        local_engine: Options of a local engine, which a server never receives.
+        no_server_option: Those of them that a server does not have either.
+        flat_flags: Dotted option -> its flat name in older releases.
+    """
+
+    framework: str
+    names: dict[str, str] = field(default_factory=dict)
+    server_names: dict[str, str] = field(default_factory=dict)
+    start: tuple[Start, ...] = ()
+    defaults: tuple[Default, ...] = ()
+    server_defaults: tuple[Default, ...] = ()
+    server_mode_defaults: tuple[Default, ...] = ()
+    removed: tuple[Removed, ...] = ()
+    rank: int = 0
+    specific: int = 0
+    commands: str = ""
+    style: str = "flags"
+    file_keys: tuple[str, ...] = ()
+    not_file_keys: tuple[str, ...] = ()
+    file_sections: tuple[str, ...] = ()
+    file_role: str = "train"
+    dashes_in_files: bool = False
+    includes_files: bool = False
+    interpolates: bool = False
+    model_options: tuple[str, ...] = ()
+    server_command: str = ""
+    local_engine: tuple[str, ...] = ()
+    no_server_option: tuple[str, ...] = ()
+    flat_flags: dict[str, str] = field(default_factory=dict)
+
+    def describes_file(self, tree: dict[str, Any]) -> bool:
+        """Tell whether a structured file is one of this framework, by its keys."""
+        keys = top_keys(tree)
+        if set(self.not_file_keys) & keys:
+            return False
+        flat = {key.split(".")[0] for key in keys} | keys
+        for section in self.file_sections:
+            outer, _, inner = section.partition(".")
+            if outer in flat and (not inner or (isinstance(tree.get(outer), dict) and inner in tree[outer])):
+                return True
+        return bool(set(self.file_keys) & keys)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program, module or Python file in a command line, and the words after it."""
+
+    program: str = ""
+    module: str = ""
+    script: str = ""
+    verb: str = ""
+    rest: tuple[str, ...] = ()
+
+    def matches(self, start: Start) -> bool:
+        """Tell whether this is the given way to start a framework."""
+        if self.program:
+            return self.program == start.program and self.verb in start.verbs
+        pattern, name = (start.module, self.module) if self.module else (start.script, self.script)
+        if not pattern or not re.match(pattern, name):
+            return False
+        if self.module and start.not_module and re.match(start.not_module, self.module):
+            return False
+        if start.verbs and not start.program and self.rest[:1] != start.verbs:
+            return False
+        if start.overrides and not any(word.lstrip("+~").startswith(start.overrides) for word in self.rest):
+            return False
+        flags = {match[1].replace("-", "_") for word in self.rest if (match := _FLAG.match(word))}
+        return not start.flags or bool(flags & set(start.flags))
+
+
+def top_keys(tree: dict[str, Any]) -> set[str]:
+    """Return the keys at the top of a file, with underscores."""
+    return {str(key).replace("-", "_") for key in tree}
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _load(path: Path) -> Dialect:
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    kinds = {
+        "start": Start, "defaults": Default, "server_defaults": Default, "server_mode_defaults": Default,
+        "removed": Removed,
+    }  # fmt: skip
+    for key, kind in kinds.items():
+        table[key] = [kind(**_tuples(entry)) for entry in table.get(key, ())]
+    return Dialect(**_tuples(table))
+
+
+DIALECTS: dict[str, Dialect] = {
     dialect.framework: dialect
-    for dialect in sorted((module.DIALECT for module in _MODULES), key=lambda each: each.rank)
+    for dialect in sorted(map(_load, sorted(Path(__file__).parent.glob("*.toml"))), key=lambda each: each.rank)
 }
+PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}

@@ -1,20 +1,26 @@
-"""The rules of `lint`: pure functions from a run plan and the releases to findings.
-
-A rule is a function under `@rule` in a file of this folder; nothing else has to name it.
-"""
+"""Rules: functions from a run plan to problems, registered by `@rule`; `conflicts.toml` has those that are data."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
+from diagnostics.lint.rules import (
+    batches,
+    conflicts,
+    devices,
+    engine_issues,
+    lengths,
+    memory,
+    options,
+    placeholders,
+    sampling,
+    servers,
+)
+from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
-from diagnostics.lint.rules.registered import CHECKS, LintRule, problems, rules
+__all__ = [
+    "RULES", "batches", "conflicts", "devices", "engine_issues", "find_registration_errors", "lengths", "memory",
+    "options", "placeholders", "registered_rules", "sampling", "servers",
+]  # fmt: skip
 
-for _path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
-    import_module(f"{__name__}.{_path.stem}")
-
-__all__ = ["RULES", "problems"]
-
-RULES: dict[str, list[LintRule]] = {
-    check: [rule for rule in rules() if rule.check == check] for check in CHECKS
+RULES: dict[str, list[Rule]] = {
+    check: [each for each in registered_rules() if each.check == check] for check in CHECKS
 }

@@ -1,141 +1,201 @@
-"""Options: those a release does not have, and those that exclude each other."""
+"""Options: names that the release does not have, and options that the command never receives."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.lint.dialects.openrlhf import spelled
-from diagnostics.lint.rules.base import found, values
-from diagnostics.lint.rules.registered import rule
+from diagnostics.frameworks import SHOWN, parser_of
+from diagnostics.lint import option_index
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.rules.conflicts import spell_options
+from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
-    from diagnostics.lint.versions import Versions
-    from diagnostics.output.findings import Finding
 
-# framework -> option -> (releases that refuse or do not know it, what to write there)
-GONE = {
-    "trl": {
-        "vllm_device": (">=0.18", "vllm_mode"),
-        "vllm_dtype": (">=0.18", "nothing: the model's own"),
-        "vllm_max_model_len": (">=0.18", "vllm_max_model_length, from 0.26 on"),
-        "vllm_enable_prefix_caching": (">=0.18", "nothing: the engine's own default"),
-        "max_prompt_length": (">=0.28", "nothing: cut prompts in the data set"),
-        "vllm_guided_decoding_regex": (">=0.28", "vllm_structured_outputs_regex"),
-        "vllm_mode": ("<0.18", "vllm_device up to 0.15, nothing in 0.16 and 0.17"),
-        "vllm_tensor_parallel_size": ("<0.18", "--tensor_parallel_size of trl vllm-serve"),
-        "steps_per_generation": ("<0.18", "gradient_accumulation_steps"),
-        "generation_batch_size": ("<0.18", "gradient_accumulation_steps"),
-        "vllm_enable_sleep_mode": ("<0.23", "nothing"),
-        "num_generations_eval": ("<0.26", "num_generations"),
-    },
-    "ms-swift": {
-        "num_infer_workers": (">=3.6", "vllm_mode colocate, or vllm_mode server with swift rollout"),
-        "vllm_device": (">=3.6", "CUDA_VISIBLE_DEVICES"),
-        "vllm_mode": ("<3.5", "num_infer_workers"),
-    },
-}
+CHECK = "options"
+_MAX_SHOWN = 4
 
 
-@rule("CFG113", check="options")
-def renamed(plan: RunPlan, versions: Versions) -> list[Finding]:
-    """CFG113: options that the release does not have. Only where the release is known."""
-    out: list[Finding] = []
-    if plan.role != "train":
-        return out
-    for option, (releases, instead) in GONE.get(plan.framework, {}).items():
-        value = plan.settings.items.get(option)
-        if value is None or not versions.within(plan.framework, releases):
+@rule("CFG113", check=CHECK, role="train")
+def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
+    """Options that a release removed or does not have yet, with what to use instead."""
+    for removed in DIALECTS[plan.framework].removed:
+        value = plan.option(removed.option)
+        if value is None or not plan.versions.within(plan.framework, removed.releases):
             continue
-        release = versions.known[plan.framework]
-        severity, more = Severity.ERROR, ""
-        if passed_over(plan, value, versions):
-            severity, more = (
-                Severity.WARNING,
-                " In a config file TRL before 0.19 passes over what it does not know.",
-            )
-        out += found(
-            plan, "CFG113", severity,
-            f"{plan.framework} {release} has no option {option}.{more}", [value], remedy=f"Instead: {instead}.",
+        release = plan.versions.known[plan.framework]
+        skipped = _is_skipped(plan, value)
+        more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
+        yield Problem(
+            f"{plan.framework} {release} has no option {removed.option}.{more}", [value],
+            fix=f"Use {removed.instead}." if removed.instead != "nothing" else "Leave it out.",
+            severity=Severity.WARNING if skipped else Severity.ERROR,
         )  # fmt: skip
-    return out
 
 
-def passed_over(plan: RunPlan, value: Value, versions: Versions) -> bool:
-    """Tells whether TRL's parser passes over it: up to 0.18 it did so with keys of a file, never with options."""
-    written = value.place.file.endswith((".yaml", ".yml"))
-    return plan.framework == "trl" and written and versions.within("trl", "<0.19") is True
+def _is_skipped(plan: RunPlan, value: Value) -> bool:
+    """Whether TRL's parser skips an unknown key: up to 0.18 it did so with keys of a file, never with options."""
+    in_file = value.place.file.endswith((".yaml", ".yml"))
+    return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
 
 
-@rule("CFG113", check="options")
-def verl_sync(plan: RunPlan, versions: Versions) -> list[Finding]:
-    """CFG113: verl's rollout.mode=sync, refused from 0.7.0 on."""
-    value = plan.settings.items.get("actor_rollout_ref.rollout.mode")
-    if plan.framework != "verl" or value is None or value.data != "sync":
-        return []
-    return found(
-        plan, "CFG113", Severity.ERROR, "rollout.mode=sync was removed in verl 0.7.0 and is refused since.", [value],
-        remedy="Leave it out, or set it to async.", gate=versions.within("verl", ">=0.7"),
+@rule("CFG113", check=CHECK, frameworks=("openrlhf",))
+def option_spelling_matches_release(plan: RunPlan) -> Iterator[Problem]:
+    """OpenRLHF's options are dotted from 0.10.2 on, and flat before."""
+    dotted_release = plan.versions.within("openrlhf", ">=0.10.2")
+    if dotted_release is None:
+        return
+    for dotted, flat in DIALECTS["openrlhf"].flat_flags.items():
+        wrong, right = (flat, dotted) if dotted_release else (dotted, flat)
+        if wrong in plan.options:
+            release = plan.versions.known["openrlhf"]
+            yield Problem(
+                f"OpenRLHF {release} has no option --{wrong}.", [plan.options[wrong]], fix=f"Use --{right}."
+            )
+
+
+@rule("CFG113", check=CHECK)
+def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
+    """The framework's own parser refuses options that the release does not have."""
+    release = plan.versions.known.get(plan.framework)
+    if plan.own_copy:
+        yield from _options_exist_in_the_copy(plan)
+        return
+    indexed = release is not None and option_index.is_indexed_release(plan.framework, release)
+    if not plan.settings.framework_parser or release is None or not indexed:
+        return
+    names = option_index.option_names(plan.framework, plan.role)
+    removed = {each.option for each in DIALECTS[plan.framework].removed}
+    handled = removed | {value.key for value in option_index.unindexed_part(plan.settings, names)[1]}
+    hydra = parser_of(plan.framework) == "hydra"
+    described: list[str] = []
+    unknown: list[Value] = []
+    for value in option_index.set_options(plan.settings):
+        if value.key in handled or _is_skipped(plan, value):
+            continue
+        if option_index.lacks_option(plan.framework, value.key, release):
+            first, last = option_index.release_span(plan.framework, value.key) or ("", "")
+            described.append(f"{value.key} exists from {first} to {last}")
+        elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
+            similar = option_index.suggest(value.key, names) if len(described) < _MAX_SHOWN else ""
+            described.append(f"{value.key} in no release" + (f" (did you mean {similar}?)" if similar else ""))
+        else:
+            continue
+        unknown.append(value)
+    if not unknown:
+        return
+    fix = "Use the release's name, or leave it out."
+    if plan.framework == "verl":
+        added = " ".join(f"+{value.key}" for value in unknown[:_MAX_SHOWN])
+        fix = f"Use the release's key; {added} adds one that your code reads and the config lacks."
+    yield Problem(
+        f"{plan.framework} {release} {_reaction(plan)} unknown options: {_shortened(described)}.", unknown, fix=fix,
+        severity=_unknown_severity(plan),
     )  # fmt: skip
 
 
-@rule("CFG113", check="options")
-def openrlhf_spelling(plan: RunPlan, versions: Versions) -> list[Finding]:
-    """CFG113: OpenRLHF's flags are dotted from 0.10.2 on, and flat before."""
-    if plan.framework != "openrlhf":
-        return []
-    from diagnostics.lint.dialects.openrlhf import FLAGS
-
-    dotted_now = versions.within("openrlhf", ">=0.10.2")
-    items = plan.settings.items
-    if dotted_now is None:
-        return []
-    out: list[Finding] = []
-    for dotted, flat in FLAGS.values():
-        wrong, right = (flat, dotted) if dotted_now else (dotted, flat)
-        if wrong in items:
-            release = versions.known["openrlhf"]
-            out += found(
-                plan, "CFG113", Severity.ERROR, f"OpenRLHF {release} has no flag --{wrong}.", [items[wrong]],
-                remedy=f"Instead: --{right}.",
-            )  # fmt: skip
-    return out
+def _shortened(items: list[str]) -> str:
+    more = f", and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
+    return "; ".join(items[:_MAX_SHOWN]) + more
 
 
-@rule("CFG111", check="options")
-def exclusive(plan: RunPlan, versions: Versions) -> list[Finding]:
-    """CFG111: settings that a framework refuses together."""
-    out: list[Finding] = []
-    if plan.framework == "openrlhf" and plan.get("rollout.partial") and plan.get("rollout.async") is False:
-        out += found(
-            plan, "CFG111", Severity.ERROR, "Partial rollouts need an asynchronous run; OpenRLHF refuses them alone.",
-            values(plan, "rollout.partial", "rollout.async"),
-            remedy=spelled(plan.settings, "Add --train.async_enable."),
+def _skips_unknown(plan: RunPlan) -> bool:
+    """Whether ms-swift was configured to skip unknown options with a line in its log."""
+    option = plan.option("ignore_args_error")
+    return option is not None and option.data is not False
+
+
+def _reaction(plan: RunPlan) -> str:
+    return "skips" if _skips_unknown(plan) else "refuses"
+
+
+def _unknown_severity(plan: RunPlan) -> Severity:
+    return Severity.WARNING if _skips_unknown(plan) else Severity.ERROR
+
+
+def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
+    """The same for a project's own copy, by the copy's own files."""
+    folder = plan.versions.copies[plan.framework]
+    names = option_index.copy_options(plan.settings, folder) if plan.settings.framework_parser else {}
+    hydra = parser_of(plan.framework) == "hydra"
+    unknown = [
+        value
+        for value in option_index.set_options(plan.settings)
+        if names and not option_index.accepts(value.key, names, abbreviated=not hydra)
+    ]
+    if not unknown:
+        return
+    similar = [(value.key, option_index.suggest(value.key, names)) for value in unknown[:_MAX_SHOWN]]
+    described = [key + (f" (did you mean {name}?)" if name else "") for key, name in similar]
+    described += [""] * (len(unknown) - len(described))
+    adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
+    yield Problem(
+        f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, {_reaction(plan)} unknown options: "
+        f"{_shortened(described)}.",
+        unknown, fix=f"Use a name that the copy has, or leave it out{adds}.", severity=_unknown_severity(plan),
+    )  # fmt: skip
+
+
+@rule("CFG121", check=CHECK)
+def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
+    """Hydra refuses a `+` before a key that the config of a project's own copy has, with a value."""
+    folder = plan.versions.copies.get(plan.framework, "")
+    if not folder or not plan.settings.framework_parser or parser_of(plan.framework) != "hydra":
+        return
+    options = option_index.copy_options(plan.settings, folder)
+    existing = [value for value in option_index.added_options(plan.settings) if _has_value(options.get(value.key))]
+    if existing:
+        yield Problem(
+            f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "
+            f"{_shortened([value.key for value in existing])}, and Hydra adds no existing key.",
+            existing, fix=f"Write {existing[0].key} without the +, or with ++.",
         )  # fmt: skip
-    if plan.framework == "ms-swift" and plan.get("rollout.async") and plan.get("rollout.multi_turn"):
-        out += found(
-            plan, "CFG111", Severity.ERROR, "ms-swift refuses async_generate with a multi-turn scheduler.",
-            values(plan, "rollout.async", "rollout.multi_turn"), remedy="Leave --async_generate out.",
-            gate=versions.within("ms-swift", ">=3.5") is not False,
+
+
+def _has_value(value: Value | None) -> bool:
+    """Whether a config's value is one that `+` does not replace; a reference to another value may be null."""
+    if value is None or not value.known or value.data is None:
+        return False
+    return value.data != "???" and "${" not in str(value.data)
+
+
+@rule("CFG114", check=CHECK)
+def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
+    """Options after the end of the command: a backslash is missing, or a comment or an empty line stands between."""
+    orphaned = plan.settings.orphaned
+    if orphaned:
+        yield Problem(
+            f"The command ends before {orphaned[0].key}: the line before it does not end with a backslash, or a "
+            "comment or an empty line stands between. The shell runs the rest as a command of its own.",
+            orphaned, fix="End each line but the last with a backslash, with nothing after it and no comment between.",
         )  # fmt: skip
-    strategy = plan.settings.items.get("truncation_strategy")
-    if plan.framework == "ms-swift" and plan.role == "train" and strategy is not None and strategy.known:
-        # 3.2 sets it to left by itself, whatever is said.
-        left_alone = versions.within("ms-swift", ">=3.3,<3.7") is True
-        if strategy.data not in ({"left", None} if left_alone else {"left", "delete", None}):
-            out += found(
-                plan, "CFG111", Severity.ERROR,
-                f"GRPO in ms-swift takes truncation_strategy left, and delete since 3.7; {strategy.data} is refused.",
-                [strategy], remedy="--truncation_strategy left.",
-                gate=versions.within("ms-swift", ">=3.3") is not False,
-            )  # fmt: skip
-    stages = plan.whole("engine.pipeline_parallel")
-    if plan.framework == "verl" and stages is not None and stages > 1:
-        out += found(
-            plan, "CFG111", Severity.ERROR, "verl's rollout engines take no pipeline parallelism.",
-            values(plan, "engine.pipeline_parallel"), remedy="actor_rollout_ref.rollout.pipeline_model_parallel_size=1",
-            gate=versions.within("verl", ">=0.6") is not False,
+
+
+@rule("CFG111", check=CHECK, frameworks=("openrlhf",), role="train", releases=">=0.10")
+def oversampling_needs_async(plan: RunPlan) -> Iterator[Problem]:
+    """OpenRLHF generates more prompts than a rollout only in an asynchronous run."""
+    more, size = plan.option("rollout.vllm_generate_batch_size", "vllm_generate_batch_size"), plan.whole("batch.prompts")
+    if more is None or not isinstance(more.data, int) or size is None or more.data <= size:
+        return
+    if plan.get("rollout.async") is False:
+        yield Problem(
+            f"{more.key} {more.data} is more than the {size} prompts of a rollout, which needs an asynchronous run.",
+            (more, *plan.evidence("batch.prompts", "rollout.async")), fix_is_complete=True,
+            fix=spell_options(plan, "Add --train.async_enable."),
         )  # fmt: skip
-    return out
+
+
+@rule("CFG111", check=CHECK, frameworks=("openrlhf",), role="train", releases=">=0.9.1")
+def rollout_queue_has_room(plan: RunPlan) -> Iterator[Problem]:
+    """OpenRLHF refuses a rollout queue of fewer than 1."""
+    depth = plan.whole("rollout.depth")
+    if depth is not None and depth < 1 and plan.get("rollout.async") is True:
+        yield Problem(
+            f"The queue of rollouts has size {depth}; OpenRLHF refuses fewer than 1.", plan.evidence("rollout.depth"),
+            fix="Set it to 1 or more.", fix_is_complete=True,
+        )  # fmt: skip

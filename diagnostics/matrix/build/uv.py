@@ -93,17 +93,6 @@ def torch_arguments(
     return [] if offered and version in {None, *offered} else ["--torch-backend", "cpu"]
 
 
-def torch_offered(
-    environ: Mapping[str, str], *, python: tuple[int, int] = sys.version_info[:2]
-) -> str | None:
-    """Returns the newest release of torch, as 2.13.0+cpu, that a folder of wheels has for CPUs and this Python."""
-    offered = _offered(environ, python)
-    newest = max(
-        offered, key=lambda version: [int(part) for part in version.split(".") if part], default=None
-    )
-    return f"{newest}+cpu" if newest else None
-
-
 def _offered(environ: Mapping[str, str], python: tuple[int, int]) -> list[str]:
     names = (wheel.name for folder in find_links(environ) for wheel in folder.glob("torch-*.whl"))
     found = (_TORCH_WHEEL.match(name) for name in names)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.frameworks import SHOWN
-from diagnostics.output.formats.issue import edits_of
+from diagnostics.output.issue_text import edits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -436,7 +436,7 @@ EOF
 def lint(numbers, folder):
     """A config of any syntax, and a file that it names."""
     from diagnostics.lint import reading
-    from diagnostics.lint.sources.tree import UnreadableError
+    from diagnostics.lint.readers.structured import UnreadableError
 
     name = numbers.choice(list(_CONFIGS))
     (folder / name).write_bytes(damaged(numbers, _CONFIGS[name]))

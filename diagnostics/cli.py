@@ -1,0 +1,261 @@
+"""The command line `grpo-doctor`, also `python -m diagnostics`: one application of commands that load on use.
+
+Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted.
+Bad input ends in one line on standard error, never in a traceback; GRPO_DOCTOR_DEBUG=1 shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diagnostics import UserError, version
+from diagnostics.collect.names import NoEnvironmentError
+from diagnostics.findings import INTERRUPTED, USAGE
+from diagnostics.output import progress, sanitize
+from diagnostics.output.filters import BaselineError
+from diagnostics.output.redact import mask, mask_and_cut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = "grpo-doctor"
+DEBUG = "GRPO_DOCTOR_DEBUG"
+EXIT_CODES = {
+    0: "nothing to report", 1: "findings", 2: "wrong usage, or a fault of the tool",
+    3: "incomplete: some input could not be checked",
+}  # fmt: skip
+# The command, the module with its `command`, and one line of help.
+COMMANDS = {
+    "doctor": ("diagnostics.doctor.command", "Check an environment and its machine by reading files."),
+    "lint": ("diagnostics.lint.command", "Check a config, script or command before it starts."),
+    "triage": ("diagnostics.triage.command", "Find the known issue behind the logs of a failed run."),
+    "hang": ("diagnostics.hang.command", "Find the process that blocks a hung job."),
+    "audit": (
+        "diagnostics.audit.command",
+        "Detect silent faults in a rollout server or in a run's recorded data.",
+    ),
+    "versions": ("diagnostics.commands.versions", "Show which versions of vLLM and TRL ran together."),
+    "explain": ("diagnostics.commands.explain", "Explain a code, a log line or an error in words."),
+    "catalog": ("diagnostics.commands.catalog", "List the known issues, or check their entries."),
+    "completion": ("diagnostics.commands.completion", "Print a shell's completion script."),
+}
+ALIASES = {"catalogue": "catalog"}
+# Programs of their own: the module, arguments before the user's, one line of help.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "repro": ("repro", (), "Reproduce known issues on the installed vLLM."),
+    "matrix": ("diagnostics.matrix", (), "Run the compatibility matrix (needs a checkout)."),
+    "train": ("grpo_core", ("train",), "Run the reference trainer (needs the extra 'train')."),
+}
+SITUATIONS = (
+    ("the log of a failed run", "triage run.log"),
+    ("a script or config", "lint train.sh"),
+    ("an environment", "doctor --prefix ENV"),
+    ("a hung job", "hang"),
+    ("a run that does not learn", "audit RUN"),
+    ("versions to choose", "versions"),
+    ("a code or an error message", "explain SCH001"),
+)
+# Modules that an extra installs, and distributions named otherwise than their module.
+_EXTRAS = {
+    "hang": ("py_spy",), "matrix": ("pypi_simple", "remotezip", "uv"), "ray": ("ray",),
+    "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),
+}  # fmt: skip
+_DISTRIBUTIONS = {"re2": "google-re2", "yaml": "pyyaml"}
+_OURS = ("diagnostics", "grpo_core", "repro")
+# Commands ported from argparse show progress themselves; for the others `_ArgparseCommand` does.
+_WITH_PROGRESS = {"doctor", "lint", "triage", "hang", "audit"}
+
+
+class Command(click.Command):
+    """A command whose help ends with examples and exit codes.
+
+    Args:
+        examples: Pairs of a command line without the program and what it is for.
+        exit_codes: Meanings that differ from the usual ones; None for a code that never occurs.
+    """
+
+    def __init__(
+        self, *args: Any, examples: Sequence[tuple[str, str]] = (), exit_codes: dict[int, str | None] | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(*args, **options)
+        self._examples, self._exit_codes = tuple(examples), {**EXIT_CODES, **(exit_codes or {})}
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write examples and exit codes."""
+        del ctx
+        if self._examples:
+            with formatter.section("Examples"):
+                formatter.write_dl([(f"{called_as()} {line}", about) for line, about in self._examples])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), about) for code, about in self._exit_codes.items() if about])
+
+
+class _Application(click.Group):
+    """All commands; the module of one is imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return [*COMMANDS, *PROGRAMS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name in PROGRAMS:
+            return _ProgramCommand(name, help=PROGRAMS[name][2])
+        return load_command(name) if name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their help, without importing them."""
+        del ctx
+        rows = {name: text for name, (_, text) in COMMANDS.items()} | {
+            n: t for n, (_, _, t) in PROGRAMS.items()
+        }
+        with formatter.section("Commands"):
+            formatter.write_dl(list(rows.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command; without arguments `matrix` shows the published table."""
+        return super().resolve_command(ctx, ["versions"] if args == ["matrix"] else args)
+
+
+def load_command(name: str) -> click.Command:
+    """Import a command; one that still uses argparse is wrapped."""
+    path, text = COMMANDS[name]
+    module = importlib.import_module(path)
+    command = getattr(module, "command", None)
+    if isinstance(command, click.Command):
+        return command
+    if not hasattr(module, "add"):
+        module = importlib.import_module(path.replace(".command", ".options"))
+    return _ArgparseCommand(name, module.add, text)
+
+
+class _PassThrough(click.Command):
+    """A command that parses its own arguments, `--help` among them."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, add_help_option=False, **options)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave all arguments as they are."""
+        ctx.args = list(args)
+        return ctx.args
+
+
+class _ArgparseCommand(_PassThrough):
+    """Adapter for a command that still uses argparse."""
+
+    def __init__(self, name: str, add: Any, text: str) -> None:
+        super().__init__(name, help=text)
+        self._add = add
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Parse and run."""
+        parser = argparse.ArgumentParser(prog=called_as())
+        self._add(parser.add_subparsers())
+        options = parser.parse_args([str(self.name), *ctx.args])
+        passes_output_through = getattr(options, "watch", False) or getattr(options, "beats", False)
+        typed = "-" in ctx.args and sys.stdin is not None and sys.stdin.isatty()
+        if self.name not in _WITH_PROGRESS or passes_output_through or typed:
+            return int(options.command(options))
+        with progress.running(str(self.name)):
+            return int(options.command(options))
+
+
+class _ProgramCommand(_PassThrough):
+    """A program of its own, run in this process as `python -m` would."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Run it and return its exit code."""
+        module, before, _ = PROGRAMS[str(self.name)]
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"{self.name} needs a checkout of the project; there: nox -s {self.name}")
+        sys.argv = [module, *before, *ctx.args]
+        sys.stdout, sys.stderr = map(sanitize.unwrap, (sys.stdout, sys.stderr))
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr)
+                return USAGE
+            return ended.code or 0
+        return 0
+
+
+@click.command(
+    cls=_Application, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(version(), prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.pass_context
+def app(ctx: click.Context) -> int | None:
+    """Diagnose GRPO runs on vLLM."""
+    if ctx.invoked_subcommand is not None:
+        return None
+    width = max(len(have) for have, _ in SITUATIONS)
+    rows = [f"  {have:<{width}}  {called_as()} {run}" for have, run in SITUATIONS]
+    print("\n".join(["What do you have?", *rows, f"All commands: {called_as()} --help"]), file=sys.stderr)
+    return USAGE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    with sanitize.sanitize_stdio(mask):
+        try:
+            code = app.main(
+                None if arguments is None else list(arguments), prog_name=called_as(), standalone_mode=False
+            )
+        except (KeyboardInterrupt, click.Abort):
+            return INTERRUPTED
+        except click.ClickException as error:
+            error.show()
+            return USAGE
+        except Exception as error:  # noqa: BLE001 - the one place for errors nobody expected
+            return report_error(error)
+        return code if isinstance(code, int) else 0
+
+
+def called_as() -> str:
+    """Return what the user typed to start us."""
+    return PROGRAM if sys.argv[0].rpartition("/")[2] == PROGRAM else "python -m diagnostics"
+
+
+def report_error(error: Exception, program: str = "grpo-doctor") -> int:
+    """Print an error in one line and return exit code 2."""
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    if isinstance(error, (UserError, BaselineError, NoEnvironmentError)):
+        line = sanitize.escape(str(error))
+    elif isinstance(error, ModuleNotFoundError) and (hint := missing_module(error)):
+        line = hint
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        line = f"{error.strerror}: the output is incomplete"
+    else:
+        text = mask_and_cut(" ".join(f"{type(error).__name__}: {error}".split()), 400)
+        line = f"internal error, please report it: {text} ({DEBUG}=1 shows where)"
+    print(f"{program}: {line}", file=sys.stderr)
+    return USAGE
+
+
+def missing_module(error: ModuleNotFoundError) -> str:
+    """Return what to install for a missing module; empty if the module is one of ours.
+
+    >>> missing_module(ModuleNotFoundError(name="re2"))
+    'google-re2 is not installed here: pip install google-re2'
+    """
+    module = (error.name or "").partition(".")[0]
+    if not module or module in _OURS:
+        return ""
+    extra = next((name for name, modules in _EXTRAS.items() if module in modules), "")
+    distribution = f"'{PROGRAM}[{extra}]'" if extra else _DISTRIBUTIONS.get(module, module)
+    return f"{_DISTRIBUTIONS.get(module, module)} is not installed here: pip install {distribution}"

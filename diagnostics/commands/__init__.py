@@ -1,0 +1,1 @@
+"""Small commands: versions, explain, catalog, completion."""

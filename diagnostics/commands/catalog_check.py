@@ -1,0 +1,201 @@
+"""What `catalogue --check` holds an entry to beyond its own file, and all that concerns one code.
+
+Rules that nobody registered, samples of other entries, logs of runs that went well: what a contributor is to see before
+anybody else does. Logs, tests and documents are in a checkout alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics import catalog, version
+from diagnostics.catalog import signatures
+from diagnostics.catalog.loader import CHECKS, FOLDER, CatalogueError
+from diagnostics.catalog.offers import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from diagnostics.catalog.model import CheckCode, Issue
+    from diagnostics.triage.reading.logs import LogSource
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "tests" / "diagnostics" / "logs"
+# Judges that find something and are named nowhere find nothing.
+_ANSWER = "list[Finding]"
+_HELPERS = {"base", "registered"}
+
+
+def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> list[str]:
+    """What is wrong with the entries together, a line each with its place.
+
+    Raises:
+        CatalogueError: The first entry whose own patterns and samples are not as they should be.
+    """
+    from diagnostics.doctor import checks as judges
+    from diagnostics.doctor.checks import registered as doctor
+    from diagnostics.lint import rules
+
+    for issue in issues.values():
+        signatures.check(issue)
+    found = [*signatures.claimed_twice(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
+    found += rules.find_registration_errors({*issues, *checks}, issues.values())
+    for package, places in ((rules, rules.registered_rules()), (judges, doctor.checks())):
+        found += unregistered(Path(package.__path__[0]), [each.place for each in places])
+    return [_short(line) for line in (*found, *doctor.problems())]
+
+
+def unregistered(folder: Path, places: Collection[tuple[str, int]]) -> list[str]:
+    """Functions of a folder's modules that answer findings and that no decorator registers."""
+    return [
+        f"{path}:{node.lineno}: {node.name} answers findings and nobody asks it: it lacks its decorator"
+        for path in sorted(folder.glob("[a-z]*.py"))
+        if path.stem not in _HELPERS
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if node.returns is not None and ast.unparse(node.returns) == _ANSWER
+        if (str(path), min([node.lineno, *(each.lineno for each in node.decorator_list)])) not in places
+    ]
+
+
+def _releases(issues: Iterable[Issue]) -> list[str]:
+    """Entries that are of a release of ours which does not exist."""
+    ours = version()
+    return [
+        f"{_entry(issue.code)}: since is {issue.since!r}: expected a release up to this one, {ours}"
+        for issue in issues
+        if ours != "0.0.0" and _numbers(issue.since) > _numbers(ours)
+    ]
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", release)[:3]]
+
+
+def _confirmed(issues: Mapping[str, Issue]) -> list[str]:
+    return [
+        f"{_entry(issue.code)}: signature.confirms: expected codes of known issues with a signature, not {code}"
+        for issue in issues.values()
+        for code in (issue.signature.confirms if issue.signature else ())
+        if code not in issues or issues[code].signature is None
+    ]
+
+
+@dataclass(frozen=True)
+class Bearing:
+    """One line of what concerns a code: what it is, and where, or what is asked for where there is none."""
+
+    name: str
+    told: tuple[str, ...]
+    wanted: str = ""
+
+
+def concerns(code: str) -> list[Bearing]:
+    """All that concerns a code; in a wheel, what of it a wheel holds.
+
+    Raises:
+        CatalogueError: There is no such code, or a log of a run that went well is taken for it.
+    """
+    if catalog.is_check(code):
+        return [Bearing("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_places(code)]
+    issue = catalog.find(code)
+    samples = issue.signature.samples if issue.signature else ()
+    matching = sum(sample.matches for sample in samples)
+    found = [
+        Bearing("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
+        Bearing("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
+        Bearing("offers", tuple(offer.mitigation for offer in remedy(issue).offers)),
+    ]
+    if issue.audit:
+        found.append(Bearing("audit", issue.audit))
+    return [*found, *_places(issue.code), *(_judged(issue) if LOGS.is_dir() else [])]
+
+
+def _places(code: str) -> list[Bearing]:
+    """Where the code is named: by what finds it, by what makes it happen, by tests and documents."""
+    repro = ROOT / "repro" / "issues" / f"{code.lower()}.py"
+    return [
+        Bearing("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
+        Bearing("repro", (_short(str(repro)),) if repro.is_file() else ()),
+        Bearing("matrix", _naming("matrix.toml", rf"\b{code}\b")),
+        Bearing("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
+        Bearing("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
+    ]
+
+
+def _naming(pattern: str, name: str) -> tuple[str, ...]:
+    """The files of a checkout that name a code, each with the first line that does."""
+    wanted = re.compile(name)
+    found = []
+    # Beside an installed wheel lie other people's folders of these names.
+    for path in sorted(ROOT.glob(pattern)) if LOGS.is_dir() else ():
+        text = path.read_text(encoding="utf-8")
+        if match := wanted.search(text):
+            found.append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}")
+    return tuple(found)
+
+
+def _judged(issue: Issue) -> list[Bearing]:
+    """What the logs of the corpus say: those of this failure, and those of runs that went well."""
+    from diagnostics.triage.command import triage
+    from diagnostics.triage.rules import Rules
+
+    if issue.signature is None:
+        return []
+    everything, alone = Rules(catalog.load()), Rules({issue.code: issue})
+    own, fine = _logs(issue.code), _logs("clean")
+    first = [triage([log], everything).candidates[:1] for log in own]
+    named = sum(one.issue.code == issue.code for candidates in first for one in candidates)
+    taken = [
+        f"{log.path}:{one.first.line}: a run that went well is taken for {issue.code}: {one.first.text!r}"
+        for log in fine
+        for one in triage([log], alone).candidates
+    ]
+    if taken:
+        raise CatalogueError("\n".join(map(_short, taken)))
+    texts, anchors = map(_text, fine), _anchors(issue)
+    near = sum(any(anchor in text for anchor in anchors) for text in texts)
+    return [
+        Bearing(
+            "logs",
+            (f"{len(own)}, {named} of them named {issue.code} first",) if own else (),
+            f"what it really printed goes into {_short(str(LOGS / issue.code))}/NAME.log",
+        ),
+        Bearing(
+            "clean logs",
+            (f"{len(fine)}, {near} of them near it, none taken for it",) if near else (),
+            f"{len(fine)} not taken for it, but none comes near it: a log of a run that went well, as near as you"
+            f" find one, goes into {_short(str(LOGS / 'clean'))}/NAME.log",
+        ),
+    ]
+
+
+def _anchors(issue: Issue) -> set[str]:
+    from diagnostics.catalog.anchors import required
+
+    patterns = issue.signature.any if issue.signature else ()
+    return {text for pattern in patterns for text in required(issue.code, pattern)}
+
+
+def _logs(label: str) -> Sequence[LogSource]:
+    from diagnostics.triage.reading.logs import LogSource
+
+    folders = [path for path in LOGS.iterdir() if path.name.partition("+")[0] == label]
+    return [LogSource(path.name, path) for folder in sorted(folders) for path in sorted(folder.glob("*.log"))]
+
+
+def _text(log: LogSource) -> str:
+    return b"".join(log.blocks()).decode(errors="replace")
+
+
+def _entry(code: str) -> str:
+    return _short(str(FOLDER / f"{code}.toml"))
+
+
+def _short(line: str) -> str:
+    """A line with paths below the project, as one sees them in a checkout."""
+    return line.replace(f"{ROOT}/", "")

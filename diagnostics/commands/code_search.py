@@ -1,0 +1,34 @@
+"""Find the codes of a text: by the signatures of the known issues, else by similar words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics import catalog
+from diagnostics.triage.asked import Questions
+from diagnostics.triage.command import triage
+from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.rules import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class _TypedLine(LogSource):
+    """A log that consists of the text on the command line."""
+
+    text: str = ""
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the text."""
+        yield self.text.encode("utf-8", "replace") + b"\n"
+
+
+def search(text: str) -> tuple[list[str], list[str]]:
+    """Return the codes whose signature matches a text, and if there is none the codes with similar words."""
+    issues = catalog.load()
+    verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
+    printed = [one.issue.code for one in verdict.candidates]
+    return printed, [] if printed else Questions(issues).near(text)

@@ -1,0 +1,94 @@
+"""The command `explain`: explain codes, find the code of a log line or of a description, list all codes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from diagnostics import catalog
+from diagnostics.catalog import documents, model, offers
+from diagnostics.cli import Command
+from diagnostics.findings import FINE
+from diagnostics.fixes import Fix
+from diagnostics.output import issue_text, json_output, sanitize
+
+_CODE = re.compile(r"[A-Za-z]{3}\d{1,4}|[A-Z]{3,5}")
+_SCHEMA = "grpo-doctor.explained.v1"
+Explained = tuple[dict[str, Any], Fix | None]
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("explain SCH001 SCH002", "codes"),
+        ("explain 'assert len(self._async_stopped) == 0'", "a line of a log"),
+        ("explain stale weights", "words; list all codes with --list --kind silent"),
+    ),
+    exit_codes={0: "explained", 1: None, 2: "unknown code, or no match", 3: None},
+)
+@click.argument("words", nargs=-1, metavar="CODE|WORDS...")
+@click.option("--list", "list_all", is_flag=True, help="List all codes with their titles.")
+@click.option(
+    "--kind", type=click.Choice([*model.KINDS, documents.CHECK]), help="With --list: only this kind."
+)
+@click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
+def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: str) -> int:  # noqa: A002
+    """Explain a code: what it means, why it happens, what helps. Or find the code of a log line or of words."""
+    if list_all or not words:
+        return list_codes(kind, as_json=format == "json")
+    codes, found_by = [word.upper() for word in words if _CODE.fullmatch(word)], ""
+    if len(codes) < len(words):
+        codes, found_by = search(" ".join(words))
+    explained = [explain(code) for code in dict.fromkeys(codes)]
+    if format == "json":
+        every = [document for document, _ in explained]
+        single = len(words) == 1 and not found_by
+        print(
+            json_output.dump(
+                every[0] if single else {"schema": _SCHEMA, "found_by": found_by, "explained": every}
+            )
+        )
+    elif found_by:
+        issue_text.print_matches(sanitize.console(), " ".join(words), found_by, explained)
+    else:
+        issue_text.print_issues(sanitize.console(), explained)
+    return FINE
+
+
+def explain(code: str) -> Explained:
+    """Return a code's document and its fix; a check's own code has no fix."""
+    if catalog.is_check(code):
+        return documents.of_check(catalog.find_check(code)), None
+    issue = catalog.find(code)
+    fix = offers.remedy(issue)
+    return documents.of_issue(issue, fix), fix
+
+
+def search(text: str) -> tuple[list[str], str]:
+    """Return the codes of a text and how they were found: `printed` by a signature, or `near` by its words."""
+    # Imported here: explaining a code needs no part of triage.
+    from diagnostics.commands import code_search
+
+    printed, similar = code_search.search(text)
+    if printed:
+        return printed, "printed"
+    if not similar and " " not in text:
+        catalog.find(text)  # its error names similar codes
+    if not similar:
+        raise catalog.CatalogueError(f"no known issue matches {text!r}; `explain --list` lists all codes")
+    return similar, "near"
+
+
+def list_codes(kind: str | None, *, as_json: bool) -> int:
+    """Print all codes, or those of one kind."""
+    issues = [each for each in catalog.load().values() if kind in {None, each.kind}]
+    checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
+    if as_json:
+        print(json_output.dump(documents.listing(issues, checks)))
+        return FINE
+    rows = [(each.code, each.kind, each.title) for each in issues]
+    for code, word, title in [*rows, *((each.code, documents.CHECK, each.title) for each in checks)]:
+        print(f"{code}  {word:<7} {title}")
+    return FINE

@@ -1,0 +1,282 @@
+"""The result model of every command: findings with evidence and fix, what was not checked, and the report of both.
+
+The names of the fields are those of the published JSON document `grpo-doctor.report.v1`. A rule writes its own
+message; values it speaks of stand beside it as evidence. No renderer parses a message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from diagnostics.fixes import Fix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+__all__ = [
+    "Certainty", "CheckResult", "Evidence", "Extra", "Finding", "Fix", "Location", "NotChecked", "Report", "Severity",
+]  # fmt: skip
+SCHEMA = "grpo-doctor.report.v1"
+FINE, FINDINGS, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes of every command."""
+
+
+class Severity(IntEnum):
+    """What to do: `blocker` training cannot start, `error` it will fail, `warning` a known risk, `info` to know."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    BLOCKER = 3
+
+    @property
+    def word(self) -> str:
+        """The word in output and on the command line."""
+        return self.name.lower()
+
+
+class Certainty:
+    """How sure it is that a finding applies to the user's case, and the word for each on the screen."""
+
+    HYPOTHESIS, SUPPORTED, ESTABLISHED = "hypothesis", "supported", "established"
+    TEXT = {HYPOTHESIS: "possible", SUPPORTED: "likely", ESTABLISHED: "certain"}  # noqa: RUF012 - never changed
+
+
+EVIDENCE_LEVELS = {"declared": "reported", "static": "read in source", "executed": "reproduced"}
+"""Evidence levels, weakest first, and the words for each on the screen."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """A file and a line in it; line 0 for the whole file."""
+
+    file: str
+    line: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Location:
+        """Read `file:line`; a text without a line number is a file.
+
+        >>> Location.parse("run/train.sh:12")
+        Location(file='run/train.sh', line=12)
+        """
+        head, colon, tail = text.rpartition(":")
+        if colon and tail.isascii() and tail.isdecimal():
+            return cls(head, int(tail[:10]))
+        return cls(text)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """An observed value.
+
+    Attributes:
+        text: The value.
+        place: Where it was read: file:line, a variable, a package.
+    """
+
+    text: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem that a check reports.
+
+    Attributes:
+        code: Code of the known issue, or the check's own code.
+        certainty: How sure it is that this applies to the user's case: one of Certainty.
+        known_by: Evidence level of the claim itself: declared, static or executed.
+        remedy: The recommended fix.
+    """
+
+    code: str
+    title: str
+    severity: Severity
+    certainty: str
+    known_by: str
+    detail: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    remedy: Fix | None = None
+    references: tuple[str, ...] = ()
+
+    @property
+    def proof(self) -> str:
+        """Evidence and match in a few words."""
+        return f"Evidence: {EVIDENCE_LEVELS[self.known_by]}. Match: {Certainty.TEXT[self.certainty]}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as it stands in the report's document."""
+        return vars(self) | {
+            "severity": self.severity.word,
+            "evidence": [asdict(item) for item in self.evidence],
+            "remedy": self.remedy.to_json() if self.remedy else None,
+            "references": list(self.references),
+        }
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """Something that a check could not read or understand. It is neither healthy nor wrong.
+
+    Attributes:
+        what: The thing not checked, in a few words: "process count", "trainer.nnodez".
+        why: The reason, as the end of a sentence that begins with `what`.
+        remedy: What would make the check possible; empty if unknown.
+        place: file:line, a variable or a log line; empty if none.
+        decides: Whether a fault the check looks for could hide here. Then the report is incomplete.
+    """
+
+    what: str
+    why: str
+    remedy: str = ""
+    place: str = ""
+    decides: bool = True
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        where = f" [{self.place}]" if self.place else ""
+        return f"{self.what}: {self.why}{where}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check. Only `ok` means healthy.
+
+    Attributes:
+        outcome: `ok`, `findings`, `not_judged` (no finding, and some input could not be checked), `ignored` (all
+            findings filtered out), `skipped` (not applicable), `crashed`.
+        reads: Whether the check only reads the input; a crash is then an unreadable file.
+        not_judged: What could not be checked, besides the findings.
+    """
+
+    check: str
+    outcome: str
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    reads: bool = False
+    not_judged: tuple[NotChecked, ...] = ()
+
+    @classmethod
+    def of(cls, check: str, found: Iterable[Finding], not_checked: Iterable[NotChecked] = ()) -> CheckResult:
+        """Build the result of a check that finished."""
+        found, missing = tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked))
+        outcome = "findings" if found else "not_judged" if missing else "ok"
+        return cls(check, outcome, "", found, not_judged=missing)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """One line for each thing that was not checked."""
+        ended = (f"{self.outcome}: {self.reason}",) if self.outcome in {"crashed", "skipped"} else ()
+        return (*ended, *(f"not checked: {each.text}" for each in self.not_judged))
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a fault this check looks for could be in what was not checked."""
+        return self.outcome == "crashed" or any(each.decides for each in self.not_judged)
+
+
+class Extra(Protocol):
+    """What is particular to a command: a wait graph, estimates, a grid. A frozen dataclass in the command's package."""
+
+    def document(self, report: Report) -> dict[str, Any]:
+        """Return the published JSON document, if it is not `grpo-doctor.report.v1`."""
+
+    def render(self, report: Report, console: Console, *, verbose: bool) -> None:
+        """Print the report on a terminal."""
+
+    def template(self) -> str:
+        """Return the name of the Jinja template for Markdown, in `diagnostics/output/templates`."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a command found.
+
+    Attributes:
+        tool: The command.
+        subject: What was examined, as in the JSON document.
+        notes: Remarks for the reader.
+        how: How the subject was examined, if the reader must know it first.
+        unresolved: Why a report without findings is not a healthy one: "the log shows a failure of unknown cause".
+        extra: What is particular to the command; None for the common form.
+    """
+
+    tool: str
+    subject: dict[str, Any]
+    checks: tuple[CheckResult, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    how: str = ""
+    unresolved: str = ""
+    extra: Extra | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, the worst first."""
+        found = [finding for check in self.checks for finding in check.findings]
+        return sorted(found, key=lambda finding: (-finding.severity, finding.code))
+
+    @property
+    def not_checked(self) -> dict[NotChecked, list[str]]:
+        """Everything that was not checked, each once, with the names of the checks that needed it."""
+        missing: dict[NotChecked, list[str]] = {}
+        for check in self.checks:
+            for each in check.not_judged:
+                missing.setdefault(each, []).append(check.check)
+        return missing
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Number of checks by outcome; `unread` counts input that could not be read."""
+        return Counter(
+            "unread" if each.outcome == "crashed" and each.reads else each.outcome for each in self.checks
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """How the subject was examined, and the notes."""
+        return (self.how, *self.notes) if self.how else self.notes
+
+    @property
+    def not_judged(self) -> str:
+        """How much was not checked and why, for a summary: "3 of 11 checks incomplete: no process count"; or ""."""
+        incomplete = [check for check in self.checks if check.not_judged]
+        if not incomplete:
+            return ""
+        first, *rest = dict.fromkeys(f"{each.what}: {each.why}" for each in self.not_checked)
+        more = f", and {len(rest)} more" if rest else ""
+        return f"{len(incomplete)} of {len(self.checks)} checks incomplete: {first}{more}"
+
+    def exit_code(self, fail_on: Severity) -> int:
+        """Return 1 for a finding at or above `fail_on`, 3 if something was not checked, else 0."""
+        if any(finding.severity >= fail_on for finding in self.findings):
+            return FINDINGS
+        return INCOMPLETE if any(check.incomplete for check in self.checks) else FINE
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of `--format json`."""
+        if self.extra is not None and (document := self.extra.document(self)):
+            return document
+        return {
+            "schema": SCHEMA,
+            "tool": self.tool,
+            "subject": self.subject,
+            "checks": [_check_json(check) for check in self.checks],
+            "findings": [finding.to_json() for finding in self.findings],
+            "notes": list(self.remarks),
+        }
+
+
+def _check_json(check: CheckResult) -> dict[str, Any]:
+    return {
+        "check": check.check,
+        "outcome": check.outcome,
+        "reason": check.reason,
+        "not_judged": [asdict(each) for each in check.not_judged],
+    }

@@ -1,0 +1,393 @@
+"""Actions a user can take, mitigations with their test results, and the text and commands made from them.
+
+An action is data. `command_of` and `sentence_of` are the only functions that turn one into text, and `quote_command`
+is the only function that quotes a command for a shell.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import frameworks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Words = tuple[str, ...]
+"""A command as separate words, not quoted."""
+
+# Result of testing a mitigation against the triggers of the case at hand; the values are those of the JSON document.
+VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
+RESULT_TEXT = {VERIFIED: "verified", NOT_TESTED: "not tested", DOES_NOT_HELP: "does not help (tested)"}
+
+
+@dataclass(frozen=True)
+class Install:
+    """Install packages.
+
+    Attributes:
+        requirements: Requirement specifiers.
+        by: The installer command.
+        options: Installer options such as --force-reinstall.
+        note: A remark printed after the command.
+        framework: The framework whose users need it, for an edit from the catalog.
+    """
+
+    requirements: Words
+    by: Words = ("pip", "install")
+    options: Words = ()
+    note: str = ""
+    framework: str = ""
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return (*self.by, *self.options, *self.requirements)
+
+
+@dataclass(frozen=True)
+class Uninstall:
+    """Remove packages."""
+
+    names: Words
+    by: Words = ("pip", "uninstall")
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return (*self.by, *self.names)
+
+
+@dataclass(frozen=True)
+class Unset:
+    """Unset environment variables."""
+
+    names: Words
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return ("unset", *self.names)
+
+
+@dataclass(frozen=True)
+class SetVariables:
+    """Set environment variables, as (name, value)."""
+
+    values: tuple[tuple[str, str], ...]
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return ("export", *(f"{name}={value}" for name, value in self.values))
+
+
+@dataclass(frozen=True)
+class SetOption:
+    """Change an option of a framework.
+
+    Attributes:
+        framework: Framework name; empty for the option names of the user's own config.
+        edit: The option and its value.
+        versions: Releases that have this option name, if other releases use another name.
+    """
+
+    framework: str
+    edit: str
+    versions: str = ""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence of advice that is neither a command nor an option."""
+
+    text: str
+    framework: str = ""
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Read the explanation of a code."""
+
+    code: str
+
+    @property
+    def words(self) -> Words:
+        """The command."""
+        return ("python", "-m", "diagnostics", "explain", self.code)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Any other command. It is printed, never run.
+
+    Attributes:
+        words: The command.
+        piped: Commands its output is piped through.
+        into: File that receives the output.
+        then: Command to run after success.
+        note: A remark printed after the command.
+    """
+
+    words: Words
+    piped: tuple[Words, ...] = ()
+    into: str = ""
+    then: Run | None = None
+    note: str = ""
+
+
+Edit = Install | SetOption | Advice
+"""What a catalog entry can prescribe for a framework."""
+Action = Edit | Uninstall | Unset | SetVariables | Explain | Run
+ACTION_KINDS: dict[type, str] = {
+    Install: "install", Uninstall: "uninstall", Unset: "unset", SetVariables: "set_variables",
+    SetOption: "set_option", Advice: "advice", Explain: "explain", Run: "run",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankedMitigation:
+    """A mitigation of a known issue and its test results for the case at hand.
+
+    Attributes:
+        mitigation: Its name in the catalog entry.
+        standing: VERIFIED, NOT_TESTED or DOES_NOT_HELP.
+        evidence: Evidence level: declared, static or executed.
+        edits: Edits for the frameworks at hand; empty if the entry has none for them.
+        triggers: Triggers of the case at hand; empty if unknown.
+        helps: Triggers a recorded run showed it to help against.
+        fails: Triggers a recorded run showed it not to help against.
+        untried: Possible triggers of this case that it was not run against.
+        run: The command that reproduces a failure despite the mitigation.
+        as_run: Whether a recorded run used exactly these edits; otherwise it used the same change in another framework.
+    """
+
+    mitigation: str
+    about: str
+    standing: str
+    evidence: str
+    edits: tuple[Edit, ...] = ()
+    triggers: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    fails: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    run: Run | None = None
+    as_run: bool = False
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to change.
+
+    Attributes:
+        actions: Actions in their order.
+        offers: Mitigations that may help, best first.
+        does_not_help: Mitigations that a recorded run showed not to help in this case.
+    """
+
+    actions: tuple[Action, ...] = ()
+    offers: tuple[RankedMitigation, ...] = ()
+    does_not_help: tuple[RankedMitigation, ...] = ()
+
+    @classmethod
+    def of(cls, advice: str, *actions: Action) -> Fix:
+        """Build the usual fix: one sentence, then the actions that carry it out."""
+        return cls((Advice(advice), *actions))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fix as text and commands, and as the data they are made from."""
+        return {
+            "text": fix_text(self),
+            "commands": list(commands_of(self.actions)),
+            "actions": [_action_json(action) for action in self.actions],
+            "offers": [_mitigation_json(each) for each in self.offers],
+            "does_not_help": [_mitigation_json(each) for each in self.does_not_help],
+        }
+
+
+def quote_command(words: Words) -> str:
+    """Quote a command for a shell.
+
+    >>> quote_command(("pip", "install", "numpy<2"))
+    "pip install 'numpy<2'"
+    """
+    return " ".join(map(_quote_word, words))
+
+
+def _quote_word(word: str) -> str:
+    """Quote a word; the home folder becomes `~`, which must stay outside the quotes."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be compared with strings
+    word = f"~{word[len(home) :]}" if len(home) > 1 and word.startswith(f"{home}/") else word
+    if word.startswith("~/"):
+        return f"~/{shlex.quote(word[2:])}" if word[2:] else word
+    return shlex.quote(word)
+
+
+def command_of(action: Action) -> str:
+    """Return the shell command of an action; empty if the action is no command."""
+    if isinstance(action, Advice | SetOption):
+        return ""
+    line = quote_command(action.words)
+    if isinstance(action, Run):
+        line = " | ".join([line, *map(quote_command, action.piped)])
+        line += f" > {_quote_word(action.into)}" if action.into else ""
+        line += f" && {command_of(action.then)}" if action.then else ""
+    note = one_line(action.note) if isinstance(action, Install | Run) else ""
+    return f"{line}  # {note}" if note else line
+
+
+def commands_of(actions: Iterable[Action]) -> tuple[str, ...]:
+    """Return the commands among some actions."""
+    return tuple(line for action in actions if (line := command_of(action)))
+
+
+def sentence_of(action: Action) -> str:
+    """Return the sentence of an action; empty if the action is a command."""
+    return _with_framework(action) if isinstance(action, Advice | SetOption) else ""
+
+
+def edit_text(action: Action) -> str:
+    """Return an action for use within a line: its sentence or its command."""
+    if isinstance(action, Install):
+        return _with_framework(action)
+    return sentence_of(action) or command_of(action)
+
+
+def edit_without_framework(action: Edit) -> str:
+    """Return a catalog edit without its framework's name.
+
+    >>> edit_without_framework(Install(("numpy<2",), note="or wait", framework="trl"))
+    "pip install 'numpy<2', or wait"
+    """
+    if isinstance(action, Install):
+        line = quote_command(action.words)
+        return f"{line}, {action.note}" if action.note else line
+    return action.text if isinstance(action, Advice) else action.edit
+
+
+def _with_framework(action: Edit) -> str:
+    if not action.framework:
+        return edit_without_framework(action)
+    versions = action.versions if isinstance(action, SetOption) else ""
+    return f"{frameworks.SHOWN[action.framework]} {versions}".rstrip() + f": {edit_without_framework(action)}"
+
+
+def mitigation_line(ranked: RankedMitigation) -> str:
+    """Return a mitigation: its edits, its name, its test results and the triggers it failed against."""
+    change = "; ".join(map(edit_text, ranked.edits)) or ranked.about
+    line = f"{change.rstrip('.')} ({ranked.mitigation}: {_test_result(ranked)})."
+    return line + (f" Does not help against: {', '.join(ranked.fails)}." if ranked.fails else "")
+
+
+def _test_result(ranked: RankedMitigation) -> str:
+    """Describe what was tested; a run against one trigger proves nothing about the others."""
+    if ranked.evidence != "executed":
+        origin = "read in source" if ranked.evidence == "static" else "reported"
+        return f"not tested, {origin}"
+    word = "verified" if ranked.as_run else "verified with another framework's options"
+    elsewhere = f"{word} against {', '.join(ranked.helps)}"
+    if ranked.standing == NOT_TESTED:
+        return f"not tested against this; {elsewhere}"
+    if ranked.untried:
+        return f"{elsewhere}; not tested against {', '.join(ranked.untried)}"
+    known = set(ranked.triggers) <= set(ranked.helps) if ranked.triggers else not ranked.fails
+    return word if known else elsewhere
+
+
+def failed_mitigation_line(ranked: RankedMitigation) -> str:
+    """Return the line for a mitigation that was tested and does not help in this case."""
+    run = f": {command_of(ranked.run)}" if ranked.run else ""
+    against = [name for name in ranked.fails if name in ranked.triggers] or ranked.fails
+    return f"Does not help: {ranked.mitigation} against {', '.join(against)} (tested{run})."
+
+
+def fix_lines(fix: Fix) -> list[str]:
+    """Return the sentences of a fix, one per line, without its commands."""
+    lines = [line for action in fix.actions for line in sentence_of(action).splitlines()]
+    lines += map(mitigation_line, fix.offers)
+    return [*lines, *map(failed_mitigation_line, fix.does_not_help)]
+
+
+def fix_text(fix: Fix) -> str:
+    """Return the sentences of a fix as one text."""
+    return "\n".join(fix_lines(fix))
+
+
+def first_step(fix: Fix | None) -> tuple[str, str]:
+    """Return the first sentence of a fix and its first command that does more than explain."""
+    if fix is None:
+        return "", ""
+    commands = commands_of(action for action in fix.actions if not isinstance(action, Explain))
+    return next(iter(fix_lines(fix)), ""), next(iter(commands), "")
+
+
+def map_texts(fix: Fix, change: Callable[[str], str]) -> Fix:
+    """Apply a function to every text in a fix.
+
+    >>> map_texts(Fix((Install(("trl==1.0",), note="on ada"),)), str.upper).actions[0].note
+    'ON ADA'
+    """
+    changed: Fix = _map_texts(fix, change)
+    return changed
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_map_texts(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{name: _map_texts(item, change) for name, item in vars(value).items()})
+    return value
+
+
+def fold_command(command: str, width: int) -> list[str]:
+    r"""Fold a command into lines that a shell joins again; a note becomes comments of its own.
+
+    >>> fold_command("uv pip install --python /opt/env vllm==0.7.3  # or wait", 30)
+    ['uv pip install --python \\', '    /opt/env vllm==0.7.3', '# or wait']
+    """
+    line, _, note = command.partition("  # ")
+    if len(line) <= width and not note:
+        return [line]
+    width = max(width, 20)
+    lines = _fill(re.findall(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""", line), width - 2, "    ")
+    return [*(f"{each} \\" for each in lines[:-1]), *lines[-1:], *_fill(note.split(), width - 2, "# ", "# ")]
+
+
+def _fill(words: list[str], width: int, indent: str, first: str = "") -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append((indent if lines else first) + word)
+    return lines
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and repeated blanks."""
+    return " ".join(text.split())
+
+
+def count_of(count: int, word: str) -> str:
+    """Return a count with its noun.
+
+    >>> count_of(1, "line"), count_of(2, "process")
+    ('1 line', '2 processes')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}{'es' if word.endswith('s') else 's'}"
+
+
+def _action_json(action: Action) -> dict[str, Any]:
+    words = {} if isinstance(action, Advice | SetOption) else {"words": list(action.words)}
+    return {"kind": ACTION_KINDS[type(action)], **asdict(action), **words}
+
+
+def _mitigation_json(ranked: RankedMitigation) -> dict[str, Any]:
+    run = command_of(ranked.run) if ranked.run else ""
+    return asdict(ranked) | {"edits": [_action_json(action) for action in ranked.edits], "run": run}

@@ -1,0 +1,324 @@
+"""Command lines: which framework a command starts, what its launcher sets, and what its options set."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from diagnostics.frameworks import TOP_MODULES
+from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch
+from diagnostics.lint.project_files import find_script
+from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
+from diagnostics.lint.user_scripts import add_script_settings, read_user_script
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
+from diagnostics.output.findings import NotJudged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diagnostics.lint.readers.shell import Command
+
+_FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
+_NUMBER = re.compile(r"-[0-9.]")
+_OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
+# Options of launchers, with underscores, and what they set.
+_LAUNCHER_OPTIONS = {
+    "nproc_per_node": "processes_per_node", "num_processes": "processes", "num_gpus": "processes",
+    "nnodes": "nodes", "num_machines": "nodes", "num_nodes": "nodes",
+    "master_addr": "master_addr", "main_process_ip": "master_addr", "rdzv_endpoint": "rendezvous",
+    "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
+    "include": "include",
+}  # fmt: skip
+# Launchers that start each process themselves; their short options mean something else to other launchers.
+_TASK_OPTIONS = {
+    "srun": {
+        "n": "processes", "ntasks": "processes", "N": "nodes", "nodes": "nodes",
+        "ntasks_per_node": "processes_per_node",
+    },
+    "mpirun": {"np": "processes", "n": "processes"},
+    "mpiexec": {"np": "processes", "n": "processes"},
+}  # fmt: skip
+_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "ray", "uv"}
+_LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
+# Modules that are no training script of a user.
+_OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pytest")
+
+
+@dataclass
+class Recognised:
+    """A command of one of the frameworks.
+
+    Attributes:
+        start: Index of the first argument; the words before `launch_end` are the launcher's.
+        script: An own script of the user is started, or a module if `module`.
+    """
+
+    framework: str
+    role: str
+    start: int
+    launch_end: int
+    target: str = ""
+    module: bool = False
+    framework_parser: bool = False
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+def recognise(words: list[str]) -> Recognised | None:
+    """Find a framework's command among the words, whatever stands before it."""
+    for index, word in enumerate(words):
+        launch, start = _launch_at(words, index, word.rpartition("/")[2])
+        for dialect in DIALECTS.values() if launch is not None else ():
+            way = next((way for way in dialect.start if launch is not None and launch.matches(way)), None)
+            if way is not None and launch is not None:
+                target = launch.module or launch.script
+                start += bool(launch.module and way.verbs and not way.program)
+                return Recognised(
+                    dialect.framework, way.role, start, index, target, bool(launch.module),
+                    way.framework_parser, way.extra,
+                )  # fmt: skip
+    return None
+
+
+def _launch_at(words: list[str], index: int, name: str) -> tuple[Launch | None, int]:
+    """Return what the word at an index starts, if anything, and the index of the first argument."""
+    following = words[index + 1] if index + 1 < len(words) else ""
+    if name == "-m":
+        if following.startswith(_LAUNCHER_MODULES):
+            return None, 0
+        return Launch(module=following, rest=tuple(words[index + 2 :])), index + 2
+    if name.endswith(".py"):
+        return Launch(script=words[index], rest=tuple(words[index + 1 :])), index + 1
+    if name in PROGRAMS:
+        return Launch(program=name, verb=following, rest=tuple(words[index + 2 :])), index + 2
+    return None, 0
+
+
+def _recognise_user_script(words: list[str], file: str) -> Recognised | None:
+    """Recognise a script or module of the user whose source shows that it trains by GRPO."""
+    for index, word in enumerate(words):
+        module = index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
+        if not module and not word.endswith(".py"):
+            continue
+        if module and word.startswith(_OTHER_MODULES):
+            return None
+        path = find_script(word, file, module=module)
+        # Scripts with TRL's own parser are started with a YAML as the config.
+        named = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
+        if (path is None and named) or (path is not None and read_user_script(path) is not None):
+            return Recognised("trl", "train", index + 1, index, word, module)
+        return None
+    return None
+
+
+def _names_config(words: list[str]) -> bool:
+    return any(word == "--config" and value.endswith((".yaml", ".yml")) for word, value in pairwise(words))
+
+
+def read_command(command: Command, file: str, read_nested: Callable[[Word], list[Settings]]) -> list[Settings]:
+    """Return what a command sets; a command given as text to a shell is read as well.
+
+    Args:
+        command: Words and environment.
+        file: The file it stands in.
+        read_nested: Reads a word that is itself a script.
+    """
+    words = [word.clean for word in command.words]
+    found = recognise(words) or _recognise_user_script(words, file)
+    if found is None:
+        nested = [settings for word in _shell_arguments(command.words) for settings in read_nested(word)]
+        for settings in nested:
+            settings.env = {**command.env, **_inline_env(command.words, file), **settings.env}
+        return nested
+    launch_words = command.words[: found.launch_end]
+    settings = Settings(found.framework, Place(file, command.line), role=found.role, target=found.target)
+    settings.framework_parser = found.framework_parser
+    settings.env = {**command.env, **_inline_env(launch_words, file)}
+    settings.launcher = _read_launcher(launch_words, file)
+    _apply_job_tasks(settings)
+    for word in command.unread_sources:
+        why = "it is sourced before the run, and is not here or not known"
+        name = word.clean.replace(HOLE, "...")
+        place = str(Place(file, word.line))
+        settings.not_checked.append(NotJudged(name, why, "lint it where that file is", place))
+    for key, text in found.extra.items():
+        settings.set(key, Value(parse_scalar(text), settings.place))
+    read = _read_overrides if DIALECTS[found.framework].style == "overrides" else _read_flags
+    read(command.words[found.start :], file, settings)
+    if settings.framework == "trl" and found.target:
+        add_script_settings(settings, file, module=found.module)
+    return [settings]
+
+
+def _shell_arguments(words: list[Word]) -> list[Word]:
+    """Return the scripts in `bash -c SCRIPT`."""
+    return [
+        script
+        for index, (option, script) in enumerate(pairwise(words))
+        if option.clean in {"-c", "-lc"} and any(word.clean.endswith("sh") for word in words[:index])
+    ]
+
+
+def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
+    """Return variables that stand before the program: after `env`, or as a container's `-e NAME=VALUE`."""
+    env: dict[str, Value] = {}
+    after_env = False
+    for number, word in enumerate(words):
+        name, equals, text = word.text.partition("=")
+        if equals and name.isidentifier() and (after_env or words[number - 1].clean in {"-e", "--env"}):
+            env[name] = word.to_value(file, text).with_key(name)
+        elif word.clean.rpartition("/")[2] == "env":
+            after_env = True
+    return env
+
+
+def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
+    """Return what the launcher before the program sets."""
+    names = [word.clean.rpartition("/")[2] for word in words]
+    name = next((each for each in names if each in _LAUNCHERS), "")
+    if not name and any(word.clean.startswith("torch.distributed.") for word in words):
+        name = "torchrun"
+    elif not name and any(each.startswith("python") for each in names):
+        name = "python"
+    if name in _TASK_OPTIONS:
+        launcher = _read_tasks(words, names, file, name)
+    else:
+        launcher = _picked(words, file, _LAUNCHER_OPTIONS)
+    if name:
+        launcher["launcher"] = Value(name, Place(file, words[0].line), "launcher")
+    return launcher
+
+
+def _picked(words: list[Word], file: str, options: dict[str, str]) -> dict[str, Value]:
+    settings = Settings("launcher", Place(file))
+    _read_flags(words, file, settings)
+    return {options[key]: value for key, value in settings.options.items() if key in options}
+
+
+def _read_tasks(words: list[Word], names: list[str], file: str, name: str) -> dict[str, Value]:
+    """Return the processes that `srun` or `mpirun` starts, or those of the launcher behind it."""
+    for at, each in enumerate(names):
+        if (each in _LAUNCHERS and each not in _TASK_OPTIONS) or each.startswith(_LAUNCHER_MODULES):
+            return _read_launcher(words[at:], file)
+    launcher: dict[str, Value] = {}
+    for key, value in _picked(words, file, _TASK_OPTIONS[name]).items():
+        # The program follows the number.
+        first = value.data[0] if isinstance(value.data, list) else value.data
+        launcher[key] = value.derive(parse_scalar(str(first)) if value.known else UNKNOWN)
+    if not {"processes", "processes_per_node"} & set(launcher):
+        launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
+    return launcher
+
+
+def _apply_job_tasks(settings: Settings) -> None:
+    """Use the job's number of tasks where `srun` starts the processes and sets no number."""
+    processes, tasks = settings.launcher.get("processes"), settings.env.get("SLURM_NTASKS")
+    launcher = settings.launcher.get("launcher")
+    if launcher is None or launcher.data != "srun" or processes is None or processes.known or tasks is None:
+        return
+    count = parse_count(tasks)
+    if count is not None and "processes_per_node" not in settings.launcher:
+        settings.launcher["processes"] = tasks.derive(count)
+
+
+def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
+    """Read `--key value`, `--key=value`, `--switch` and `--list a b`."""
+    key, line = "", 0
+    values: list[Word] = []
+    for word in words:
+        readable = HOLE not in word.text.partition("=")[0]
+        match = _FLAG.match(word.clean) if readable and not _NUMBER.match(word.clean) else None
+        if match:
+            if key:
+                settings.set(key, _combine(values, file, line))
+            key, line = match[1].replace("-", "_"), word.line
+            values = [Word(word.text.partition("=")[2], word.line)] if "=" in word.clean else []
+        elif key:
+            values.append(word)
+        elif word.unknown:
+            _report_unread(settings, word, file)
+        else:
+            settings.options.setdefault("@", word.to_value(file).with_key("@"))
+        if word.unknown and key and (len(values) > 1 or word.text == SCRIPT_ARGUMENTS):
+            _report_unread(settings, word, file)
+    if key:
+        settings.set(key, _combine(values, file, line))
+
+
+def _report_unread(settings: Settings, word: Word, file: str) -> None:
+    """Report that unreadable options stand at this place."""
+    place = str(Place(file, word.line))
+    if word.text == SCRIPT_ARGUMENTS:
+        settings.forwards_arguments = True
+        why = "checked as the script is without arguments"
+        entry = NotJudged('"$@"', why, "lint the whole command", place, decides=False)
+    else:
+        settings.has_unread_options = True
+        entry = NotJudged("more options", "they are only known at run time", "write them out", place)
+    settings.not_checked.append(entry)
+
+
+def _combine(values: list[Word], file: str, line: int) -> Value:
+    """Combine the words after a flag into one value."""
+    # A backslash before a blank at the end of a line makes a word of that blank.
+    values = [word for word in values if word.clean.strip()] or values[:1]
+    values = [word for word in values if word.text != SCRIPT_ARGUMENTS]
+    if not values:
+        return Value(True, Place(file, line))
+    if len(values) == 1 or values[1].text == HOLE:
+        value = values[0].to_value(file)
+        return Value(_parse(value.data), value.place, "", value.soft, value.outside) if value.known else value
+    data = [_parse(word.to_value(file).data) for word in values]
+    soft = any(SOFT in word.text for word in values)
+    return Value(UNKNOWN if UNKNOWN in data else data, Place(file, line), soft=soft, outside=soft)
+
+
+def _parse(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    stripped = text.strip()
+    if stripped[:1] == "{" and len(stripped) < 20_000:
+        try:
+            parsed: object = json.loads(stripped, parse_int=parse_scalar)
+        except (ValueError, RecursionError):
+            return text
+        return parsed
+    return parse_scalar(text)
+
+
+def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
+    """Read Hydra's `a.b=c`, `+a.b=c`, `++a.b=c`, and EasyR1's `config=FILE`; `~a.b` removes a key."""
+    for number, word in enumerate(words):
+        key, equals, text = word.text.partition("=")
+        flag = _FLAG.match(word.clean)
+        if not equals or HOLE in key:
+            if word.unknown:
+                _report_unread(settings, word, file)
+            elif flag:
+                value = words[number + 1] if number + 1 < len(words) else word
+                settings.set(f"--{flag[1]}", _known_tail(value, value.text, file))
+            continue
+        match = _OVERRIDE.match(word.clean)
+        if match and match[1].startswith("~"):
+            settings.options.pop(match[1].lstrip("~"), None)
+        elif match:
+            value_read = word.to_value(file, text)
+            data = _parse(_unquote(value_read.data)) if value_read.known else UNKNOWN
+            key = match[1].lstrip("+")
+            settings.set(key, Value(data, value_read.place, key, value_read.soft, value_read.outside))
+            settings.prefixes[key] = match[1][: len(match[1]) - len(key)]
+        elif flag:
+            settings.set(f"--{flag[1]}", _known_tail(word, text, file))
+
+
+def _known_tail(word: Word, text: str, file: str) -> Value:
+    """Return a path whose beginning may be unknown, as `$PWD/config`, by its known end."""
+    return word.to_value(file, text.rpartition(HOLE)[2] or text)
+
+
+def _unquote(text: object) -> object:
+    if isinstance(text, str) and len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text

@@ -1,0 +1,361 @@
+"""From a framework's options to the run plan: names, defaults, and what follows from several settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from diagnostics.lint.dialects import Default
+    from diagnostics.lint.versions import Versions
+
+# Sampling settings that remove nothing, by name.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "sampling.top_p": (1, 1.0, None),
+    "sampling.top_k": (0, -1, None),
+    "sampling.min_p": (0, 0.0, None),
+}
+# verl's own configs; a config of somebody else has other defaults.
+_VERL_ENTRY_POINTS = {"", "verl.trainer.main_ppo"}
+_VERL_CONFIGS = {"ppo_trainer", "ppo_megatron_trainer"}
+_VERL_ROLLOUT = "actor_rollout_ref.rollout."
+
+
+def make_plan(settings: Settings, versions: Versions) -> RunPlan:
+    """Make the run plan of settings, for the given releases."""
+    dialect = DIALECTS[settings.framework]
+    plan = RunPlan(settings.framework, settings, versions=versions)
+    plan.put("framework", Value(settings.framework, settings.place, "framework"))
+    # A script that names the model is complete without its arguments; another leaves more than that to them.
+    plan.needs_arguments = settings.forwards_arguments and plan.option(*dialect.model_options) is None
+    serves = settings.role == "serve"
+    for option, name in (dialect.server_names if serves else dialect.names).items():
+        if option in settings.options and settings.options[option].data is not None:
+            plan.put(name, settings.options[option])
+    _derive_environment(plan)
+    if serves:
+        if settings.framework == "vllm":
+            _derive_vllm_server(plan)
+        _fill_defaults(plan, dialect.server_defaults)
+        return plan
+    _DERIVE.get(settings.framework, _derive_simple)(plan)
+    _derive_truncation(plan)
+    return plan
+
+
+def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
+    """Fill in defaults, unless something unread may set the value.
+
+    A default that differs between releases is used only if the release is known.
+    """
+    if plan.settings.has_unread_options:
+        return
+    outside = plan.own_copy or plan.needs_arguments
+    for default in defaults:
+        if plan.values.get(default.name) is None and plan.versions.within(plan.framework, default.versions):
+            place = Place(f"default of {plan.framework}")
+            plan.put(default.name, Value(default.value, place, default.option, soft=True, outside=outside))
+
+
+def _derive_environment(plan: RunPlan) -> None:
+    env = plan.settings.env
+    visible = env.get("CUDA_VISIBLE_DEVICES") or env.get("ASCEND_RT_VISIBLE_DEVICES")
+    if visible is not None and visible.known:
+        ids = device_ids(visible.data)
+        if ids is not None:
+            plan.put("devices.ids", visible.derive(ids))
+            plan.put("devices.visible", visible.derive(len(ids)))
+    elif visible is None and "SLURM_GPUS_ON_NODE" in env:
+        count = parse_count(env["SLURM_GPUS_ON_NODE"])
+        plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
+    allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
+    if allocator is not None and allocator.known:
+        plan.put("memory.allocator", allocator)
+        expandable = "expandable_segments:true" in str(allocator.data).replace(" ", "").lower()
+        plan.put("memory.expandable", allocator.derive(expandable))
+    v1 = env.get("VLLM_USE_V1")
+    if v1 is not None and v1.known and str(v1.data) in {"0", "1"}:
+        plan.put("engine.v1", v1.derive(str(v1.data) == "1"))
+    address = env.get("RAY_ADDRESS")
+    if address is not None and address.known:
+        plan.put("ray.address", address)
+
+
+def device_ids(data: Any) -> list[str] | None:
+    """Parse CUDA_VISIBLE_DEVICES; None if it does not list numbers or names of devices.
+
+    >>> device_ids("0,1, 2"), device_ids("0-3"), device_ids(3)
+    (['0', '1', '2'], None, ['3'])
+    """
+    parts = [part.strip() for part in str(data).split(",") if part.strip()]
+    valid = all(part.isdecimal() or part.startswith(("GPU-", "MIG-")) for part in parts)
+    return parts if valid and parts and len(parts) <= 1024 else None
+
+
+def env_number(settings: Settings, name: str) -> Value | None:
+    """Return an environment variable as a whole number; unknown if it is set to something else."""
+    value = settings.env.get(name)
+    if value is None:
+        return None
+    data = parse_scalar(str(value.data)) if value.known else UNKNOWN
+    return value.derive(data if isinstance(data, int) and not isinstance(data, bool) else UNKNOWN)
+
+
+def multiply(factors: Iterable[Value | None]) -> Value | None:
+    """Multiply numbers; unknown if one of them is, None if one is missing."""
+    values = list(factors)
+    if any(value is None for value in values):
+        return None
+    present = [value for value in values if value is not None]
+    first, data = present[0], 1
+    key = " x ".join(value.key for value in present if value.data != 1) or first.key
+    for value in present:
+        if not isinstance(value.data, int) or isinstance(value.data, bool):
+            return Value(UNKNOWN, first.place, first.key)
+        data *= value.data
+    soft, outside = any(value.soft for value in present), any(value.outside for value in present)
+    return Value(data, first.place, key, soft, outside, factors=tuple(present))
+
+
+def _launched_processes(settings: Settings) -> Value | None:
+    """Return the number of training processes that the launcher starts, on all nodes."""
+    launcher = settings.launcher
+    if "processes" in launcher:
+        return launcher["processes"]
+    per_node = launcher.get("processes_per_node")
+    if per_node is None:
+        return None
+    nodes = launcher.get("nodes", Value(1, per_node.place, "nnodes", soft=per_node.soft))
+    if isinstance(per_node.data, int) and isinstance(nodes.data, str) and nodes.data.isdecimal():
+        nodes = nodes.derive(int(nodes.data))
+    return multiply((per_node, nodes)) if "nodes" in launcher else per_node
+
+
+def _truth(value: Value | None) -> Value | None:
+    if value is None or not value.known:
+        return value
+    return value.derive(bool(value.data))
+
+
+def _derive_truncation(plan: RunPlan) -> None:
+    for name in NEUTRAL:
+        value = plan.values.get(name)
+        if value is not None and truncates(name, value):
+            plan.put("sampling.truncated", value.derive(data=True))
+            return
+
+
+def truncates(name: str, value: Value) -> bool:
+    """Whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
+    return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
+
+
+def _derive_evaluation(plan: RunPlan, *options: str) -> bool:
+    strategy = plan.option(*options)
+    if strategy is None or not strategy.known:
+        return False
+    plan.put("train.evaluates", strategy.derive(strategy.data not in {"no", None, False}))
+    return True
+
+
+def _derive_simple(plan: RunPlan) -> None:
+    _fill_defaults(plan, DIALECTS[plan.framework].defaults)
+
+
+def _derive_own(plan: RunPlan) -> None:
+    mode = plan.values.get("rollout.mode")
+    if mode is not None and mode.known:
+        plan.put("rollout.async", mode.derive(mode.data == "async"))
+
+
+def _derive_vllm_server(plan: RunPlan) -> None:
+    for option in ("enable_chunked_prefill", "enable_prefix_caching"):
+        off = plan.option(f"no_{option}")
+        if off is not None:
+            plan.put(DIALECTS["vllm"].server_names[option], off.derive(data=False))
+    off = plan.option("disable_async_output_proc")
+    if off is not None:
+        plan.put("engine.async_output", off.derive(data=False))
+
+
+def _derive_trl(plan: RunPlan) -> None:
+    settings, dialect = plan.settings, DIALECTS["trl"]
+    uses = plan.option("use_vllm")
+    if settings.target == "AsyncGRPOConfig":
+        for name, data in (("rollout.mode", "server"), ("rollout.async", True), ("rollout.engine", "vllm")):
+            plan.put(name, Value(data, settings.place, "AsyncGRPOConfig"))
+    elif uses is None or uses.data is False:
+        plan.values.pop("rollout.mode", None)
+        default = Value("transformers", Place("default of trl"), "use_vllm", soft=True)
+        if uses is not None or not settings.has_unread_options:
+            plan.put("rollout.engine", default if uses is None else uses.derive("transformers"))
+    else:
+        plan.put("rollout.engine", uses.derive("vllm") if uses.known else uses)
+        _fill_defaults(plan, dialect.defaults)
+    _fill_defaults(plan, [default for default in dialect.defaults if default.name != "rollout.mode"])
+    mode = plan.values.get("rollout.mode")
+    if mode is not None and mode.data == "server" and "server.address" not in plan.values:
+        _fill_defaults(plan, dialect.server_mode_defaults)
+    processes = plan.option("num_processes") or _launched_processes(settings)
+    launcher = settings.launcher.get("launcher")
+    if processes is None and launcher is not None and launcher.data == "python":
+        processes = launcher.derive(1)
+    plan.put("devices.train", processes)
+    _derive_evaluation(plan, "eval_strategy", "evaluation_strategy")
+    kwargs = plan.option("generation_kwargs")
+    if kwargs is not None and isinstance(kwargs.data, dict):
+        for key in ("top_p", "top_k", "min_p", "repetition_penalty", "temperature"):
+            if key in kwargs.data:
+                plan.put(f"sampling.{key}", Value(kwargs.data[key], kwargs.place, f"generation_kwargs.{key}"))
+    loss, steps = plan.option("loss_type"), plan.whole("batch.steps_per_generation")
+    accumulation = plan.whole("batch.accumulation")
+    if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
+        plan.put("train.several_steps_a_generation", loss.derive(steps > accumulation))
+
+
+def _derive_swift(plan: RunPlan) -> None:
+    if "megatron" in plan.options:
+        # Megatron counts its batches over all devices, under other names.
+        for name in ("batch.per_device", "batch.accumulation"):
+            plan.values.pop(name, None)
+    _derive_simple(plan)
+    uses = plan.option("use_vllm")
+    if uses is not None and uses.known:
+        plan.put("rollout.engine", uses.derive("vllm" if uses.data else "transformers"))
+    plan.put("devices.train", _swift_processes(plan.settings))
+    _derive_swift_mode(plan)
+    _derive_engine_kwargs(plan)
+    plan.put("engine.sleep", _truth(plan.values.get("engine.sleep_level")))
+    if not _derive_evaluation(plan, "eval_strategy"):
+        # ms-swift evaluates if there is data to evaluate on.
+        data, split = plan.enabled("val_dataset"), plan.option("split_dataset_ratio")
+        if split is not None and split.known:
+            plan.put("train.evaluates", split.derive(bool(split.data)))
+        elif data is not None:
+            plan.put("train.evaluates", data.derive(data=True))
+    strategy = plan.option("truncation_strategy")
+    if strategy is not None and strategy.known:
+        plan.put("data.filters_overlong", strategy.derive(strategy.data == "delete"))
+    scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
+    if scheduler is not None:
+        plan.put("rollout.multi_turn", scheduler.derive(scheduler.data is not None) if scheduler.known else scheduler)
+    plan.put("train.offloads", _truth(plan.option("offload_model")))
+
+
+def _swift_processes(settings: Settings) -> Value | None:
+    per_node = env_number(settings, "NPROC_PER_NODE")
+    if per_node is None:
+        return _launched_processes(settings)
+    nodes = env_number(settings, "NNODES")
+    return per_node if nodes is None else multiply((per_node, nodes))
+
+
+def _derive_swift_mode(plan: RunPlan) -> None:
+    """Derive the mode as ms-swift does: up to 3.4 from the workers, from 3.5 to 3.11.0 from the server's address."""
+    if "rollout.mode" in plan.values or plan.get("rollout.engine") != "vllm":
+        return
+    versions = plan.versions
+    host = plan.values.get("server.host") or plan.values.get("server.address")
+    workers, visible = plan.whole("devices.rollout"), plan.whole("devices.visible")
+    if host is not None:
+        plan.put("rollout.mode", host.derive("server"))
+    elif workers is not None and visible is not None and versions.within("ms-swift", "<3.5") is not False:
+        mode = "colocate" if workers == visible else "async"
+        plan.put("rollout.mode", plan.values["devices.rollout"].derive(mode))
+    elif versions.within("ms-swift", ">=3.5,<3.11.1"):
+        place = Place("default of ms-swift")
+        plan.put("rollout.mode", Value("colocate", place, "vllm_mode", soft=True))
+
+
+def _derive_engine_kwargs(plan: RunPlan) -> None:
+    kwargs = plan.option("vllm_engine_kwargs")
+    if kwargs is None or not isinstance(kwargs.data, dict):
+        return
+    names = {
+        "enable_chunked_prefill": "engine.chunked_prefill", "max_num_batched_tokens": "engine.max_batched_tokens",
+        "logprobs_mode": "engine.logprobs_mode", "generation_config": "engine.generation_config",
+        "disable_async_output_proc": "engine.async_output",
+    }  # fmt: skip
+    for key, name in names.items():
+        if key in kwargs.data:
+            value = Value(kwargs.data[key], kwargs.place, f"vllm_engine_kwargs.{key}")
+            plan.put(name, value.derive(not value.data) if key == "disable_async_output_proc" else value)
+
+
+def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
+    """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
+    plan.put("devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes"))))
+    frequency = plan.option(evaluation)
+    if frequency is not None and isinstance(frequency.data, int):
+        plan.put("train.evaluates", frequency.derive(frequency.data > 0))
+
+
+def _derive_verl(plan: RunPlan) -> None:
+    settings = plan.settings
+    shipped = uses_shipped_config(plan)
+    settings.framework_parser = settings.framework_parser and shipped
+    # Trainers built on verl form the group by these options, with an n of 1.
+    group = plan.option(_VERL_ROLLOUT + "n_agent", "data.n_samples")
+    if group is not None:
+        plan.put("group.size", Value(UNKNOWN, group.place, group.key))
+    if shipped:
+        _derive_simple(plan)
+    _derive_hydra_trainer(plan, "trainer.test_freq")
+    nodes, mode = plan.option(_VERL_ROLLOUT + "nnodes"), plan.option(_VERL_ROLLOUT + "mode")
+    if nodes is not None and nodes.data not in {0, None}:
+        plan.put("rollout.mode", nodes.derive("async") if nodes.known else nodes)
+    elif settings.target in _VERL_ENTRY_POINTS:
+        place = mode.place if mode is not None else Place("verl's hybrid engine")
+        plan.put("rollout.mode", Value("colocate", place, _VERL_ROLLOUT + "mode", soft=mode is None))
+    if mode is not None and mode.known:
+        plan.put("rollout.async", mode.derive(mode.data == "async"))
+    backend = settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND")
+    if backend is not None and backend.known:
+        plan.put("engine.executor", backend)
+
+
+def uses_shipped_config(plan: RunPlan) -> bool:
+    """Whether a verl run takes verl's own YAML, so that what is not set has its defaults."""
+    if plan.settings.target not in _VERL_ENTRY_POINTS or not plan.settings.target:
+        return False
+    path, name = plan.option("--config-path"), plan.option("--config-name")
+    if path is not None and str(path.data).strip("./'\"") != "config":
+        return False
+    return name is None or str(name.data).removesuffix(".yaml") in _VERL_CONFIGS
+
+
+def _derive_easyr1(plan: RunPlan) -> None:
+    _derive_simple(plan)
+    # The engine always shares the trainer's devices, and always sleeps.
+    plan.put("rollout.mode", Value("colocate", Place("EasyR1's only mode"), "worker.rollout"))
+    plan.put("engine.sleep", Value(True, Place("EasyR1's only mode"), "worker.rollout"))
+    _derive_hydra_trainer(plan, "trainer.val_freq")
+
+
+def _derive_openrlhf(plan: RunPlan) -> None:
+    _derive_simple(plan)
+    plan.put("devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes"))))
+    engines = plan.whole("devices.rollout")
+    if not engines:
+        return
+    plan.put("rollout.engine", plan.values["devices.rollout"].derive("vllm"))
+    shared = plan.option("train.colocate_all", "colocate_all_models")
+    if not plan.settings.has_unread_options:
+        colocated = shared is not None and shared.data is not False and not plan.get("rollout.async")
+        source = shared or plan.values["devices.rollout"]
+        plan.put("rollout.mode", source.derive("colocate" if colocated else "async"))
+
+
+_DERIVE: dict[str, Callable[[RunPlan], None]] = {
+    "trl": _derive_trl,
+    "ms-swift": _derive_swift,
+    "verl": _derive_verl,
+    "easyr1": _derive_easyr1,
+    "openrlhf": _derive_openrlhf,
+    "own": _derive_own,
+}

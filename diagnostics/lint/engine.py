@@ -1,0 +1,298 @@
+"""The steps of `lint`: read inputs, make run plans, check every rule, and build the report."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.collect.secrets import cut
+from diagnostics.lint import option_index, undecidable
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.dialects.derivation import make_plan
+from diagnostics.lint.pairing import pair_with_servers, server_pairs
+from diagnostics.lint.project_files import find_starters, lintable_files
+from diagnostics.lint.project_requirements import read_project
+from diagnostics.lint.reading import read_command_line, read_file
+from diagnostics.lint.readers.structured import UnreadableError
+from diagnostics.lint.rules import RULES
+from diagnostics.lint.rules.report import to_finding
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.versions import PACKAGES, Versions
+from diagnostics.output.findings import CheckResult, Finding, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from diagnostics.lint.rules.registry import Problem, Rule
+    from diagnostics.lint.values import Settings
+    from diagnostics.output.findings import NotJudged
+
+COMMAND_LINE = "command line"
+
+
+@dataclass
+class Source:
+    """A file, or the command line, and what it sets."""
+
+    name: str
+    settings: list[Settings]
+    explicit: bool = True
+    plans: list[RunPlan] = field(default_factory=list)
+
+
+@dataclass
+class LintRun:
+    """The request and the results so far of one `lint`.
+
+    Attributes:
+        paths: The files and folders to check, and a command in place of them.
+        versions: The releases that were given or are installed.
+        framework: The framework of a file that does not show it.
+    """
+
+    paths: list[Path]
+    versions: Versions
+    framework: str = ""
+    command: list[str] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    unread: list[CheckResult] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
+    report: Report | None = None
+
+    @property
+    def plans(self) -> list[RunPlan]:
+        """All run plans."""
+        return [plan for source in self.sources for plan in source.plans]
+
+
+def lint_paths(
+    paths: Iterable[Path], versions: Versions, *, framework: str = "", command: Iterable[str] = ()
+) -> Report:
+    """Check files, folders or a command line for the given releases."""
+    run = LintRun(list(paths), versions, framework, list(command))
+    for step in (read_inputs, make_plans, check_rules, build_report):
+        step(run)
+    assert run.report is not None
+    return run.report
+
+
+def read_inputs(run: LintRun) -> None:
+    """Read the files, the files of folders, and the command line."""
+    for path in run.paths:
+        if path.is_dir():
+            run.sources += _read_folder(path, run.framework)
+            continue
+        try:
+            run.sources.append(Source(str(path), read_file(path, run.framework)))
+        except UnreadableError as error:
+            run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
+    _share_accelerate_configs([each for source in run.sources if source.explicit for each in source.settings])
+    if run.command:
+        run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
+
+
+def _read_folder(folder: Path, framework: str) -> list[Source]:
+    """Read the runs below a folder, without files that another of them includes."""
+    sources = []
+    for path in lintable_files(folder):
+        try:
+            settings = read_file(path, framework)
+        except UnreadableError:
+            continue
+        if any(each.framework in DIALECTS for each in settings):
+            sources.append(Source(str(path), settings, explicit=False))
+    included = {
+        Path(file).absolute() for source in sources for each in source.settings for file in each.files
+    }
+    kept = [source for source in sources if Path(source.name).absolute() not in included]
+    return kept or [Source(str(folder), [])]
+
+
+def _share_accelerate_configs(settings: list[Settings]) -> None:
+    """Give the processes of an accelerate config to the runs named with it that do not set theirs."""
+    for config in (each for each in settings if each.framework == "accelerate"):
+        for run in settings:
+            for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
+                if key in config.options and run.role == "train":
+                    run.launcher.setdefault(name, config.options[key])
+
+
+def make_plans(run: LintRun) -> None:
+    """Make the run plans of what was read, for the releases of each file's project."""
+    for source in run.sources:
+        versions = run.versions
+        if source.settings and source.name != COMMAND_LINE:
+            versions = versions.with_project(read_project(Path(source.name).absolute().parent))
+        source.plans = plans_of(source.settings, versions)
+        for plan in source.plans:
+            plan.source, plan.explicit = source.name, source.explicit
+        if not source.plans:
+            run.unread.append(_nothing_read(source))
+
+
+def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
+    """Make the plans of runs of GRPO and of servers."""
+    plans = []
+    for each in settings:
+        if each.framework not in DIALECTS or not _is_grpo(each):
+            continue
+        option_index.expand_abbreviations(each, versions.known.get(each.framework))
+        own = versions
+        if each.role == "train" and each.framework not in {*versions.known, *versions.copies}:
+            own = replace(versions, fitting={each.framework: option_index.fitting_releases(each)})
+        plans.append(make_plan(each, own))
+    return plans
+
+
+def _is_grpo(settings: Settings) -> bool:
+    """Whether settings configure a run of GRPO, and not another method or another project's trainer."""
+    if settings.framework == "ms-swift" and settings.role == "train":
+        kind = settings.options.get("rlhf_type")
+        return kind is None or not kind.known or kind.data == "grpo"
+    if settings.framework != "trl" or settings.framework_parser or settings.script_options or not settings.target:
+        return True
+    # A script that only has a similar name: TRL has few of its options.
+    options, names = option_index.set_options(settings), option_index.option_names("trl")
+    return sum(option_index.accepts(value.key, names) for value in options) * 2 >= len(options)
+
+
+def _nothing_read(source: Source) -> CheckResult:
+    """Report that a source has nothing to check, and where to look instead."""
+    if source.name == COMMAND_LINE:
+        return CheckResult("reading the command", "skipped", "it is no command of a known framework", reads=True)
+    path = Path(source.name)
+    why = "no GRPO run, and no server for one, in it"
+    if path.is_file() and not path.stat().st_size:
+        why = "it is empty"
+    elif any(each.framework == "accelerate" for each in source.settings):
+        why = "an accelerate config without the script that it launches; lint the launch command"
+    elif path.suffix in {".py", ".yaml", ".yml"} and path.is_file():
+        starters = find_starters(path)
+        more = f" and {len(starters) - 2} more" if len(starters) > 2 else ""
+        why += f"; lint what starts it: {', '.join(starters[:2])}{more}" if starters else ""
+    return CheckResult(f"reading {source.name}", "skipped", why, reads=True)
+
+
+def check_rules(run: LintRun) -> None:
+    """Check every rule, and list what could not be checked."""
+    run.checks = [*run.unread, *check_plans(run.plans), *undecidable.check_reading(run.plans)]
+
+
+def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
+    """Check every rule on plans, one result per group of rules; a rule that crashes becomes a result."""
+    if not plans:
+        return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
+    pairs = {"pair": pair_with_servers(plans), "servers": server_pairs(plans)}
+    return [_check_group(name, rules, plans, pairs) for name, rules in RULES.items()]
+
+
+def _check_group(
+    name: str, rules: list[Rule], plans: list[RunPlan], pairs: dict[str, list[tuple[RunPlan, RunPlan]]]
+) -> CheckResult:
+    findings: list[Finding] = []
+    unknowns: list[NotJudged] = []
+    for rule in rules:
+        for subjects in pairs.get(rule.scope, [(plan,) for plan in plans]):
+            try:
+                findings += check_rule(rule, *subjects)
+            except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+                reason = f"{type(error).__name__}: {error} ({place}); please report it"
+                return CheckResult(name, "crashed", reason)
+            unknowns += undecidable.take_unknowns(subjects, decides=not rule.warns)
+    return CheckResult.of(name, merge_identical(findings), undecidable.group_entries(unknowns))
+
+
+def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
+    """Check one rule on a plan, or on a pair of plans."""
+    plan = subjects[0]
+    if rule.scope == "run" and ((rule.role and plan.role != rule.role) or not _covers(rule, plan)):
+        return []
+    found = (_report(rule, plan, problem) for problem in rule.function(*subjects))
+    return [finding for finding in found if finding is not None]
+
+
+def _covers(rule: Rule, plan: RunPlan) -> bool:
+    return not rule.frameworks or plan.framework in rule.frameworks
+
+
+def _report(rule: Rule, plan: RunPlan, problem: Problem) -> Finding | None:
+    if rule.releases and problem.applies is True:
+        problem = replace(problem, applies=plan.versions.within(plan.framework, rule.releases))
+    return to_finding(plan, problem.code or rule.codes[0], problem)
+
+
+def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
+    """Merge findings that differ only in where they are; the evidence names every place."""
+    merged: dict[tuple[Any, ...], Finding] = {}
+    for finding in findings:
+        texts = tuple(item.text for item in finding.evidence)
+        key = (finding.code, finding.severity, finding.certainty, finding.detail, texts)
+        if key in merged:
+            evidence = tuple(dict.fromkeys((*merged[key].evidence, *finding.evidence)))
+            merged[key] = replace(merged[key], evidence=evidence)
+        else:
+            merged[key] = finding
+    return list(merged.values())
+
+
+def build_report(run: LintRun) -> None:
+    """Build the report of all checks."""
+    run.report = Report(
+        tool="lint",
+        subject={
+            "files": [_describe(source) for source in run.sources],
+            "packages": _common_releases(run),
+            "given": sorted(run.versions.given),
+        },
+        checks=tuple(run.checks),
+        notes=tuple(_notes(run.plans)),
+    )
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    return {
+        "file": source.name,
+        "plans": [
+            {
+                "framework": plan.framework,
+                "role": plan.role,
+                "place": str(plan.settings.place),
+                "values": {
+                    name: _jsonable(value.data) for name, value in sorted(plan.values.items()) if value.known
+                },
+                "unknown": sorted(name for name, value in plan.values.items() if not value.known),
+            }
+            for plan in source.plans
+        ],
+    }
+
+
+def _jsonable(data: Any) -> Any:
+    return data if isinstance(data, str | int | float | bool | None) else cut(str(data), 200)
+
+
+def _common_releases(run: LintRun) -> dict[str, str]:
+    """Return the releases that every plan is checked for."""
+    first, *others = [plan.versions for plan in run.plans] or [run.versions]
+    return {
+        name: str(release)
+        for name, release in first.known.items()
+        if all(each.known.get(name) == release for each in others)
+    }
+
+
+def _notes(plans: list[RunPlan]) -> Iterator[str]:
+    yield "read, not run: what a script does at run time can differ"
+    frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | ({"vllm"} if plans else set())
+    unknown = [
+        name
+        for name in sorted(frameworks)
+        if any(name not in plan.versions.known for plan in plans if name in {plan.framework, "vllm"})
+    ]
+    if unknown:
+        yield f"release not known, so what depends on it is a warning at most: {', '.join(unknown)}"
+    yield from dict.fromkeys(line for plan in plans for line in plan.versions.sources)

@@ -1,0 +1,281 @@
+"""The options of every release of every framework, as read from their wheels; kept as data in `options/`.
+
+`python -m evaluation.lint.option_names` writes the data.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
+
+from diagnostics import given
+from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
+from diagnostics.lint.readers import hydra
+from diagnostics.lint.user_scripts import read_declared_options
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from diagnostics.lint.values import Settings, Value
+
+FOLDER = Path(__file__).parent / "options"
+_SIMILARITY = 0.84
+# Hydra's choice of a file for a part of the config.
+_GROUP_MARKS = set("@/")
+# Options that TrlParser and ms-swift take besides any other, and that `trl grpo` passes on to accelerate.
+_ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help"}
+# What `vllm serve` takes with one dash, in vllm/engine/arg_utils.py.
+_VLLM_SHORT = dict.fromkeys(
+    "O O0 O1 O2 O3 ac asc cc dc dcp dp dpa dpb dpe dph dpl dpm dpn dpp dpr ep n pcp pp q r sc tp".split(), ""
+)
+_LAUNCHER_OPTION = re.compile(
+    r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
+    r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
+    r"|same_network$"
+)
+_OLDER, _NEWER = (Version("0"),), (Version("9999"),)
+
+
+@cache
+def _load(package: str) -> Mapping[str, Any]:
+    if package == "vllm":
+        # A server's options are only known to exist in some release, so none is ever refused by release.
+        text = (FOLDER.parent.parent / "data" / "options.json").read_text(encoding="utf-8")
+        return {"releases": (), "options": {**json.loads(text)["packages"]["vllm"]["options"], **_VLLM_SHORT}}
+    path = FOLDER / f"{package}.json"
+    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return data
+
+
+def _companions(framework: str) -> tuple[str, ...]:
+    """Return packages whose options a framework's commands take besides its own."""
+    return FRAMEWORKS[framework].beside if framework in FRAMEWORKS else ()
+
+
+def is_indexed(framework: str) -> bool:
+    """Whether the options of a framework are in the index."""
+    return bool(_load(framework))
+
+
+def option_names(framework: str, role: str = "train") -> set[str]:
+    """Return every option that some release has."""
+    if role == "serve" and "serve" in _load(framework):
+        return set(_load(framework)["serve"])
+    packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
+    return {name for package in packages for name in _load(package)["options"]}
+
+
+@cache
+def release_options(framework: str, role: str, release: Version | None) -> set[str]:
+    """Return the options of one release; of all releases where it is unknown or not indexed."""
+    names = option_names(framework, role)
+    if release is None or not is_indexed_release(framework, release):
+        return names
+    return {name for name in names if not lacks_option(framework, name, release)}
+
+
+def set_options(settings: Settings) -> list[Value]:
+    """Return the options that a run sets by name, without its files and what a `+` adds to a config."""
+    return [
+        value.with_key(key)
+        for key, value in settings.options.items()
+        if not settings.prefixes.get(key)
+        and not key.startswith(("@", "-", "deepspeed.", "hydra", "megatron"))
+        and not _GROUP_MARKS & set(key)
+        and key not in _ALWAYS_ACCEPTED
+        and not _LAUNCHER_OPTION.match(key)
+    ]
+
+
+def added_options(settings: Settings) -> list[Value]:
+    """Return single values that a command adds by Hydra's `+`; lists and tables are merged, and groups chosen."""
+    return [
+        value.with_key(key)
+        for key, value in settings.options.items()
+        if settings.prefixes.get(key) == "+"
+        and "." in key
+        and not _GROUP_MARKS & set(key)
+        and value.known
+        and not isinstance(value.data, list | dict)
+        and not str(value.data).startswith(("[", "{"))
+    ]
+
+
+def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, list[Value]]:
+    """Return a part of the config whose options are not in the index, and the options in it.
+
+    It is the config of a `model_engine` of verl, or a section for a role in ms-swift's YAML.
+    """
+    if has_sections(settings.framework):
+        return "its sections for roles", [value for value in set_options(settings) if "." in value.key]
+    engine = settings.options.get("model_engine")
+    part = f".{engine.data}." if engine is not None and engine.known else ""
+    if not part or any(part in name for name in names):
+        return "", []
+    values = [value for value in set_options(settings) if part in value.key]
+    return f"the config of model_engine={part.strip('.')}", values
+
+
+def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
+    """Tell whether a parser with these options takes this one.
+
+    argparse takes an unambiguous beginning of an option, and `no_` of a switch.
+
+    >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
+    (True, True, False)
+
+    Args:
+        name: The option.
+        names: The parser's options.
+        nested: An option that is a table may contain any key.
+        abbreviated: The parser is argparse's.
+    """
+    if name in names or name.removeprefix("no_") in names:
+        return True
+    if nested and any(name[:at] in names for at, char in enumerate(name) if char == "."):
+        return True
+    return abbreviated and complete_option(name, names) is not None
+
+
+def complete_option(name: str, names: Collection[str]) -> str | None:
+    """Return the one option that begins with this name, as argparse completes it; None if there is not one."""
+    matches = [option for option in names if option.startswith(name)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def expand_abbreviations(settings: Settings, release: Version | None) -> None:
+    """Give abbreviated options of a command line their full names, where a framework's argparse reads them."""
+    framework = settings.framework
+    if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
+        return
+    names = release_options(framework, settings.role, release)
+    for key, value in list(settings.options.items()):
+        written = value.place.file.endswith((".yaml", ".yml", ".json", ".py"))
+        if key in names or written or key.removeprefix("no_") in names or key in _ALWAYS_ACCEPTED:
+            continue
+        full = complete_option(key, names)
+        if full is not None and full not in settings.options and len(key) > 1:
+            del settings.options[key]
+            settings.set(full, value)
+
+
+def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
+    """Return the options of a project's own copy of a framework, with defaults where its files give them.
+
+    Empty where they cannot be read, or where the command composes its config of parts that are not there.
+
+    Args:
+        settings: The settings of a run of that framework.
+        folder: The folder of the copy's package.
+    """
+    if parser_of(settings.framework) == "hydra":
+        name = settings.options.get("--config-name")
+        config = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
+        chosen = {
+            key: str(value.data)
+            for key, value in settings.options.items()
+            if key in settings.prefixes and ("." not in key or _GROUP_MARKS & set(key))
+        }
+        return composed_copy(folder, config, frozenset(chosen.items()))
+    if parser_of(settings.framework) == "argparse":
+        return dict.fromkeys(read_declared_options(Path(folder, "cli/train_ppo_ray.py")))
+    return {}
+
+
+@cache
+def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) -> Mapping[str, Value | None]:
+    """Return the options of a copy of verl, with the config files that a command chooses."""
+    main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
+    text = given.text(main, 1_000_000) if main.is_file() else ""
+    match = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
+    if not match:
+        return {}
+    groups = hydra.config_groups(configs, config or match[1])
+    choices = {key: file for key, file in chosen if key in groups}
+    if any(_GROUP_MARKS & set(key) and key not in groups for key, _file in chosen):
+        return {}
+    options = hydra.composed_options(configs, config or match[1], choices)
+    return {**dict.fromkeys(choices), **options} if options else {}
+
+
+def is_indexed_release(package: str, release: Version | None) -> bool:
+    """Whether that very release is in the index."""
+    return release is not None and str(release) in _load(package).get("releases", ())
+
+
+def release_span(package: str, name: str) -> tuple[str, str] | None:
+    """Return the first and the last release that have an option."""
+    span = _load(package).get("options", {}).get(name)
+    return (span[0], span[1]) if span else None
+
+
+def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
+    """Return those of these options that some release lacks, and the releases that have them all."""
+    releases = [Version(each) for each in _load(package).get("releases", ())]
+    if not releases:
+        return [], ()
+    shared = {name for other in _companions(package) for name in _load(other)["options"]}
+    spans = {name: span for name in wanted if name not in shared and (span := release_span(package, name))}
+    partial = {
+        name: (Version(first), Version(last))
+        for name, (first, last) in spans.items()
+        if Version(first) > releases[0] or Version(last) < releases[-1]
+    }
+    if not partial:
+        return [], ()
+    first, last = max(span[0] for span in partial.values()), min(span[1] for span in partial.values())
+    return list(partial), tuple(release for release in releases if first <= release <= last)
+
+
+def fitting_releases(settings: Settings) -> tuple[Version, ...]:
+    """Return the releases that accept every option of a run; placeholders stand for those outside of the index."""
+    if not settings.framework_parser:
+        return ()
+    package = settings.framework
+    fitting = releases_with_all(package, [value.key for value in set_options(settings)])[1]
+    if not fitting:
+        return ()
+    releases = [Version(each) for each in _load(package)["releases"]]
+    return (*_OLDER[: fitting[0] == releases[0]], *fitting, *_NEWER[: fitting[-1] == releases[-1]])
+
+
+def span_without(package: str, name: str, release: Version) -> tuple[str, str] | None:
+    """Return the releases that have an option, if a release like this one is not among them."""
+    span = release_span(package, name)
+    if span is None or Version(span[0]) <= Version(release.base_version) <= Version(span[1]):
+        return None
+    oldest, *_, newest = map(Version, _load(package)["releases"])
+    return span if oldest <= release <= newest else None
+
+
+def lacks_option(package: str, name: str, release: Version) -> bool:
+    """Tell whether an indexed release lacks an option that others have."""
+    span = release_span(package, name)
+    if span is None or not is_indexed_release(package, release):
+        return False
+    if any(release_span(other, name) for other in _companions(package)):
+        return False
+    return not Version(span[0]) <= release <= Version(span[1])
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Return the option that a misspelt one probably means; "" if none is similar.
+
+    >>> suggest("num_generation", {"num_generations", "seed"}), suggest("wandb_entity", {"num_generations"})
+    ('num_generations', '')
+    """
+    names = list(names)
+    head, dot, last = name.rpartition(".")
+    # A dotted name is nearly always wrong in its last part only.
+    siblings = [each for each in names if each.rpartition(".")[0] == head] if dot else names
+    match = difflib.get_close_matches(last, [each.rpartition(".")[2] for each in siblings], 1, _SIMILARITY)
+    if match:
+        return head + dot + match[0]
+    match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []
+    return match[0] if match else ""

@@ -1,0 +1,108 @@
+"""Other files of a run's project: scripts and configs that a path names, and the scripts that start them."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics import given
+from diagnostics.lint.readers.structured import MAX_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "requirements.txt")
+_MAX_PARENTS = 5
+_MAX_FILES = 4000
+_MAX_STARTERS, _MAX_STARTER_BYTES = 400, 200_000
+_STARTER_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb")
+_NAMES = ("makefile", "justfile", "dockerfile")
+_MAX_LINTED = 5000
+_LINTED_SUFFIXES = (*_STARTER_SUFFIXES, ".json", ".toml", ".py")
+# Other people's packages, and what a run or a build writes.
+_SKIPPED = {
+    "node_modules", "site-packages", "__pycache__", "wandb", "outputs", "checkpoints", "venv", "build", "dist",
+}  # fmt: skip
+
+
+def lintable_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that may contain a run."""
+    for path in islice(_walk(folder), _MAX_LINTED):
+        name = path.name.lower()
+        wanted = name.endswith(_LINTED_SUFFIXES) or name.startswith(_NAMES)
+        if wanted and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _SKIPPED)
+        yield from (Path(root, name) for name in sorted(files))
+
+
+def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
+    """Find the Python script or module that a command names, from the folder of its file or one above."""
+    if not name or "\0" in name or len(name) > 300:
+        return None
+    relative = name.replace(".", "/") + ".py" if module else name
+    start = Path(file).absolute().parent
+    for folder in (start, *list(start.parents)[:_MAX_PARENTS]):
+        for path in (folder / relative, folder / "src" / relative):
+            try:
+                if path.is_file() and path.stat().st_size <= MAX_BYTES:
+                    return path
+            except (OSError, ValueError):
+                return None
+    return _find_by_tail(relative, start) if not module and relative.endswith(".py") else None
+
+
+def _find_by_tail(name: str, start: Path) -> Path | None:
+    """Find the one file of the project that ends like a path of another machine."""
+    parts = [part for part in Path(name).parts if part not in {"/", ".", ".."}]
+    root = _project_root(start) if len(parts) > 1 else None
+    for length in range(len(parts), 1, -1) if root else ():
+        matches = [path for path in project_listing(root) if path.parts[-length:] == tuple(parts[-length:])]
+        if matches:
+            return matches[0] if len(matches) == 1 else None
+    return None
+
+
+def _project_root(start: Path) -> Path | None:
+    above = [start, *islice(start.parents, _MAX_PARENTS)]
+    return next((each for mark in _ROOT_MARKS for each in above if (each / mark).exists()), None)
+
+
+@lru_cache(maxsize=8)
+def project_listing(root: Path) -> tuple[Path, ...]:
+    """List the files of a project; empty if there are too many."""
+    files = tuple(islice(_walk(root), _MAX_FILES + 1))
+    return files if len(files) <= _MAX_FILES else ()
+
+
+def find_starters(path: Path) -> list[str]:
+    """Return the files of the project that start a script or pass a config on, by their path in it."""
+    path = path.absolute()
+    root = _project_root(path.parent)
+    if root is None:
+        return []
+    mention = re.compile(rf"(?:^|[\s'\"/=]){re.escape(path.name)}(?:$|[\s'\"\\])", re.MULTILINE)
+    with_folder = f"{path.parent.name}/{path.name}"
+    candidates = (each for each in project_listing(root) if _may_start(each) and each != path)
+    starters = []
+    for candidate in islice(candidates, _MAX_STARTERS):
+        try:
+            small = candidate.stat().st_size <= _MAX_STARTER_BYTES
+            text = given.text(candidate, _MAX_STARTER_BYTES) if small else ""
+        except OSError:
+            continue
+        if mention.search(text):
+            starters.append((with_folder not in text, str(candidate.relative_to(root))))
+    return [name for _, name in sorted(starters)]
+
+
+def _may_start(path: Path) -> bool:
+    return path.suffix.lower() in _STARTER_SUFFIXES or path.name.lower().startswith(_NAMES)

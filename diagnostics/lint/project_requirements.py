@@ -1,0 +1,161 @@
+"""Releases that a run's project requires: lock files, pins, requirements, and its own copies of a framework.
+
+Files are read, nothing is imported. The nearest folder that names a release counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from diagnostics import given
+from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint.versions import PACKAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_BYTES = 1_000_000
+_MAX_PARENTS = 6
+_MAX_FILES = 40
+_MAX_LINES = 2000
+# No version and no requirement is longer.
+_MAX_LENGTH = 1000
+# Distribution -> lint's name for it.
+_NAMES = {canonicalize_name(each): name for name, distributions in PACKAGES.items() for each in distributions}
+_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
+_PIN = re.compile(
+    r"(?<![\w.-])("
+    + "|".join(re.escape(str(each)) for each in sorted(_NAMES, key=len, reverse=True))
+    + r")(?:\[[\w,\s-]*\])?\s*==\s*([0-9][\w.+!-]*)",
+    re.IGNORECASE,
+)
+_REQUIREMENT_FILE = re.compile(
+    r"(?:.*requirements.*\.(?:txt|in)|environment.*\.ya?ml|Dockerfile.*|install.*\.sh|setup.*\.sh)$"
+)
+
+
+@dataclass
+class Project:
+    """The releases of a project.
+
+    Attributes:
+        pins: Pinned releases by lint's name: the version, and the file that pins it.
+        copies: Frameworks that it carries a copy of: the copy's release or None, and its folder.
+        ranges: Specifiers of packages that it requires without a pin, and the file.
+    """
+
+    pins: dict[str, tuple[Version, str]] = field(default_factory=dict)
+    copies: dict[str, tuple[Version | None, str]] = field(default_factory=dict)
+    ranges: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@cache
+def read_project(folder: Path) -> Project:
+    """Read the releases that the project around a folder requires."""
+    project = Project()
+    for above in _project_folders(folder):
+        _add_copies(above, project)
+        before = len(project.pins) + len(project.ranges)
+        for path in _requirement_files(above):
+            _add_requirements(path, project)
+        if len(project.pins) + len(project.ranges) > before and (above / ".git").exists():
+            break
+    return project
+
+
+def _project_folders(folder: Path) -> Iterator[Path]:
+    home = Path.home()
+    for above in islice((folder, *folder.parents), _MAX_PARENTS):
+        # Files at the top of a machine or a home belong to no project.
+        if above in {home, Path("/"), Path("/tmp")}:  # noqa: S108 - nothing is written there
+            return
+        yield above
+        if (above / ".git").exists():
+            return
+
+
+def _requirement_files(folder: Path) -> list[Path]:
+    """List the files that may name releases, the most exact first."""
+    try:
+        listing = sorted(islice(folder.iterdir(), _MAX_LINES))
+    except OSError:
+        return []
+    matching = [path for path in listing if _REQUIREMENT_FILE.match(path.name)][:_MAX_FILES]
+    locks = [folder / name for name in ("uv.lock", "poetry.lock")]
+    projects = [folder / name for name in ("pyproject.toml", "setup.py", "setup.cfg")]
+    return [path for path in (*locks, *matching, *projects) if path.is_file()]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return given.text(path, _MAX_BYTES) if path.stat().st_size <= _MAX_BYTES * 8 else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _add_copies(folder: Path, project: Project) -> None:
+    for base in (folder, folder / "src"):
+        for name, framework in FRAMEWORKS.items():
+            marks = framework.copy
+            if marks is None or name in project.copies or not (base / marks.has).is_file():
+                continue
+            if marks.lacks and (base / marks.lacks).is_file():
+                continue
+            matches = (_VERSION.search(_read_text(base / file)) for file in marks.says)
+            release = next((_parse_version(match[1]) for match in matches if match), None)
+            project.copies[name] = (release, str(base / marks.has.split("/", maxsplit=1)[0]))
+
+
+def _parse_version(text: str) -> Version | None:
+    try:
+        return Version(text) if len(text) <= _MAX_LENGTH else None
+    except InvalidVersion:
+        return None
+
+
+def _add_requirements(path: Path, project: Project) -> None:
+    text = _read_text(path)
+    if not any(name in text.lower() for name in _NAMES):
+        return
+    if path.name.endswith(".lock"):
+        try:
+            packages = given.parsed_toml(text).get("package", [])
+        except ValueError:
+            return
+        for package in packages if isinstance(packages, list) else ():
+            if isinstance(package, dict):
+                _add_pin(str(package.get("name", "")), str(package.get("version", "")), path, project)
+        return
+    for line in text.splitlines():
+        for match in _PIN.finditer(line.partition("#")[0]):
+            _add_pin(match[1], match[2], path, project)
+    if path.suffix in {".txt", ".in"}:
+        for line in islice(text.splitlines(), _MAX_LINES):
+            _add_range(line.partition("#")[0].strip(), path, project)
+
+
+def _add_pin(distribution: str, version: str, path: Path, project: Project) -> None:
+    name, release = _NAMES.get(canonicalize_name(distribution)), _parse_version(version)
+    if name and release and name not in project.pins:
+        project.pins[name] = (release, str(path))
+
+
+def _add_range(line: str, path: Path, project: Project) -> None:
+    if len(line) > _MAX_LENGTH:  # nested brackets are parsed by recursion
+        return
+    try:
+        requirement = Requirement(line)
+    except (InvalidRequirement, RecursionError):
+        return
+    name = _NAMES.get(canonicalize_name(requirement.name))
+    if name and name not in project.pins and name not in project.ranges:
+        project.ranges[name] = (str(requirement.specifier), str(path))

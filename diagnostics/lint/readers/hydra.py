@@ -1,0 +1,205 @@
+"""Hydra and OmegaConf: composing the config that a command names, and resolving `${a.b}` interpolations."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import given
+from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
+from diagnostics.lint.values import UNKNOWN, Value, parse_scalar
+from diagnostics.output.findings import NotJudged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from diagnostics.lint.values import Settings
+
+_MAX_PARENTS = 6
+_MAX_DEPTH = 6
+_PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
+# verl's own files, whose values are its defaults.
+SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
+_INTERPOLATION = re.compile(r"\$\{([^${}]{1,300})\}$")
+_RESOLVER = re.compile(r"(oc\.env|oc\.select):([\w.]+)(?:,(.*))?$", re.DOTALL)
+_MAX_STEPS = 20
+
+
+def compose_config(settings: Settings, *, required: bool) -> None:
+    """Add the options of the config files that a command names; the command's own options win.
+
+    Args:
+        settings: The settings of a command.
+        required: Whether the command has no other config, so that a missing file is reported.
+    """
+    path, name = settings.options.get("--config-path"), settings.options.get("--config-name")
+    if path is None and name is None:
+        return
+    stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
+    own_folder = path is None or str(path.data).strip("./'\"") == "config"
+    if own_folder and (name is None or stem in SHIPPED):
+        return
+    folder = _config_folder(path, settings.place.file)
+    if folder is None or not stem or not (folder / f"{stem}.yaml").is_file():
+        place = path or name
+        if required and place is not None:
+            why = "the file is not here, or its path is set outside of the script"
+            what = f"{stem}.yaml" if stem else "the config"
+            settings.not_checked.append(NotJudged(what, why, "lint it where that file is", str(place.place)))
+        return
+    missing: list[str] = []
+    for key, value in _read_config(folder, stem, "", missing, 0):
+        settings.options.setdefault(key, value)
+    settings.files.add(str(folder / f"{stem}.yaml"))
+    settings.script_options = frozenset(settings.script_options | set(composed_options(folder, stem)))
+    for file in missing:
+        why = "a list of defaults names it, and it is not here"
+        settings.not_checked.append(NotJudged(f"{file}.yaml", why, "", str(folder / f"{stem}.yaml")))
+
+
+def composed_options(
+    folder: Path, name: str, choices: Mapping[str, str] | None = None
+) -> dict[str, Value | None]:
+    """Return what a config sets once it is composed; a table is None. Empty if a part is missing.
+
+    Args:
+        folder: The folder of the configs.
+        name: The config that the run takes.
+        choices: The files that the command chooses for groups of its list of defaults.
+    """
+    missing: list[str] = []
+    options = _first_values(_read_config(folder, name, "", missing, 0, choices))
+    if (missing or not options) and not choices and (folder / f"_generated_{name}.yaml").is_file():
+        # A generated config is older than its parts wherever somebody changed these; it counts only without them.
+        missing = []
+        options = _first_values(_read_config(folder, f"_generated_{name}", "", missing, 0))
+    tables = {key.rsplit(".", count)[0] for key in options for count in range(1, key.count(".") + 1)}
+    return {} if missing else options | dict.fromkeys(tables - options.keys())
+
+
+def _first_values(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value | None]:
+    values: dict[str, Value | None] = {}
+    for key, value in pairs:
+        values.setdefault(key, value)
+    return values
+
+
+def config_groups(folder: Path, name: str) -> set[str]:
+    """Return the groups in a config's list of defaults."""
+    defaults = _read_tree(folder / f"{name}.yaml", []).get("defaults", [])
+    return {_parse_default(each)[0] for each in defaults} - {""} if isinstance(defaults, list) else set()
+
+
+def _config_folder(path: Value | None, file: str) -> Path | None:
+    """Find the config folder from the script's folder or one above; the path may begin with an unknown part."""
+    if path is None or not path.known:
+        return None
+    rest = str(path.data).strip("'\"")
+    start = Path(file).absolute().parent
+    for above in (start, *list(start.parents)[:_MAX_PARENTS]):
+        folder = above / rest.lstrip("/") if not Path(rest).is_dir() else Path(rest)
+        try:
+            if rest and folder.is_dir():
+                return folder
+        except OSError:
+            return None
+    return None
+
+
+def _read_tree(path: Path, missing: list[str], package: list[str] | None = None) -> dict[str, Any]:
+    """Read a file's tree; its `@package` comment is stored in `package`."""
+    try:
+        text = given.text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+        trees = parse_yaml(text, str(path))
+    except (OSError, UnreadableError):
+        if path.stem not in SHIPPED:
+            missing.append(path.stem)
+        return {}
+    match = _PACKAGE.match(text)
+    if match and package is not None and match[1] != "_group_":
+        package[:] = [match[1].removeprefix("_global_").strip(".")]
+    return trees[0] if trees and isinstance(trees[0], dict) else {}
+
+
+def _read_config(
+    folder: Path,
+    name: str,
+    package: str,
+    missing: list[str],
+    depth: int,
+    choices: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, Value]]:
+    """Yield what a file sets and, after it, what the files of its list of defaults set."""
+    if depth > _MAX_DEPTH:
+        return
+    target = [package]
+    tree = _read_tree(folder / f"{name}.yaml", missing, target if depth else None)
+    [package] = target
+    defaults = tree.pop("defaults", [])
+    entries = [_parse_default(each) for each in defaults] if isinstance(defaults, list) else []
+    entries = [(group, (choices or {}).get(group, file)) for group, file in entries]
+    chosen = {**dict(entries), **(choices or {})}
+    tree.pop("hydra", None)
+    for key, value in flatten(tree).items():
+        full_key = f"{package}.{key}".strip(".")
+        yield full_key, value.with_key(full_key)
+    for group, file in reversed(entries):
+        for other, other_file in chosen.items():
+            file = file.replace(f"${{{other}}}", other_file)  # noqa: PLW2901 - one substitution after another
+        if not file or file in SHIPPED or group.startswith(("override", "hydra")):
+            continue
+        where, _, at = group.partition("@")
+        under = at or where.strip("./").replace("/", ".")
+        # A file of a group names others relative to that group's folder.
+        beside = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
+        path = posixpath.normpath(f"{beside}{where}/{file}".replace("//", "/").strip("/"))
+        yield from _read_config(folder, path, f"{package}.{under}".strip("."), missing, depth + 1, choices)
+
+
+def _parse_default(entry: Any) -> tuple[str, str]:
+    """Parse an entry of a list of defaults into its group, with its package, and its file."""
+    if isinstance(entry, Value):
+        return "", str(entry.data)
+    if isinstance(entry, dict) and len(entry) == 1:
+        [(group, value)] = entry.items()
+        file = str(value.data) if isinstance(value, Value) and value.data else ""
+        return group.removeprefix("optional "), file
+    return "", ""
+
+
+def resolve_interpolations(options: dict[str, Value]) -> None:
+    """Replace every `${a.b}` by its value, in place; what cannot be known from the file is unknown."""
+    for key, value in list(options.items()):
+        if isinstance(value.data, str) and "${" in value.data:
+            options[key] = _resolve(key, value, options)
+
+
+def _resolve(key: str, value: Value, options: Mapping[str, Value]) -> Value:
+    current = value
+    for _ in range(_MAX_STEPS):
+        if not isinstance(current.data, str) or "${" not in current.data:
+            return replace(value, data=current.data, soft=current.soft, outside=current.outside)
+        match = _INTERPOLATION.match(current.data.strip())
+        target = _interpolated(match[1].strip(), key, options) if match else None
+        if target is None:
+            break
+        current, key = target
+    return replace(value, data=UNKNOWN)
+
+
+def _interpolated(text: str, key: str, options: Mapping[str, Value]) -> tuple[Value, str] | None:
+    """Return the value that an interpolation names, and its key; None if it is not in the file."""
+    resolver = _RESOLVER.match(text)
+    if resolver is None:
+        dots = len(text) - len(text.lstrip("."))
+        path = ".".join((*key.split(".")[:-dots], text[dots:])) if dots else text
+        return (options[path], path) if path in options else None
+    if resolver[1] == "oc.select" and resolver[2] in options:
+        return options[resolver[2]], resolver[2]
+    if resolver[3] is None:
+        return None
+    # The environment of a run may have another value than this default.
+    return replace(options[key], data=parse_scalar(resolver[3].strip()), soft=True, outside=True), key

@@ -1,0 +1,375 @@
+"""Python source as a syntax tree: the config objects it creates, the commands it starts, the options it declares.
+
+Nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.lint.readers.shell import Command, read_script
+from diagnostics.lint.readers.shell_scope import HOLE, Word
+from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.output.findings import NotJudged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG_CLASSES = {"GRPOConfig": "trl", "AsyncGRPOConfig": "trl"}
+_STARTERS = {"run", "Popen", "call", "check_call", "check_output", "system"}
+_PROGRAM = re.compile(r"['\"](?:swift|trl|vllm|accelerate)['\"]")
+_MAX_SYNTAX_NODES = MAX_NODES * 5
+_LARGEST = 10**12
+
+
+def parse_python(text: str) -> ast.Module | None:
+    """Parse source without warnings; None if it is no Python."""
+    try:
+        return _parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _parse(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def read_configs(text: str, file: str) -> list[Settings]:
+    """Return the config objects of a Python file, one Settings each.
+
+    Raises:
+        UnreadableError: It is no Python, or nested deeper than code is.
+    """
+    if not any(name in text for name in CONFIG_CLASSES):
+        return []
+    try:
+        return _ConfigFinder(file).find(_parse(text))
+    except SyntaxError as error:
+        raise UnreadableError(f"{file}:{error.lineno or 1}: not Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, UnreadableError):
+            raise
+        raise UnreadableError(f"{file}: not Python, or nested too deep") from None
+
+
+def declared_options(tree: ast.Module) -> Iterator[str]:
+    """Yield the options that a script declares: fields of its classes, arguments of its parser."""
+    for node in islice(ast.walk(tree), _MAX_SYNTAX_NODES):
+        if isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    yield statement.target.id
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            for argument in node.args:
+                if isinstance(argument, ast.Constant) and str(argument.value).startswith("--"):
+                    yield str(argument.value).lstrip("-").replace("-", "_")
+
+
+def started_commands(text: str, file: str, pattern: re.Pattern[str]) -> Iterator[Command]:
+    """Yield the commands that a Python file starts by `subprocess` or `os.system`.
+
+    Args:
+        text: The source.
+        file: Its name.
+        pattern: A command of interest has a match for it.
+    """
+    if not pattern.search(text) and not _PROGRAM.search(text):
+        return
+    tree = parse_python(text)
+    nodes = list(islice(ast.walk(tree), _MAX_SYNTAX_NODES)) if tree is not None else []
+    if len(nodes) >= _MAX_SYNTAX_NODES:
+        return
+    lists = _named_lists(nodes)
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _STARTERS and node.args:
+            yield from _to_commands(node.args[0], file, lists)
+
+
+def _named_lists(nodes: list[ast.AST]) -> dict[str, ast.List]:
+    """Return the lists that names stand for, with what is added to them; one that is assigned twice is unknown."""
+    lists: dict[str, ast.List] = {}
+    ambiguous: set[str] = set()
+    additions: list[tuple[str, ast.expr]] = []
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and isinstance(node.value, ast.List):
+                ambiguous.update({target.id} & set(lists))
+                lists[target.id] = node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            additions.append((node.target.id, node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and node.func.attr in {"extend", "append"} and node.args:
+                additions.append((owner.id, node.args[0]))
+    for name, value in additions:
+        if name in lists:
+            # A branch may add it, so it is unknown.
+            unknown = ast.copy_location(ast.Starred(value=value, ctx=ast.Load()), value)
+            extended = ast.List(elts=[*lists[name].elts, unknown], ctx=ast.Load())
+            lists[name] = ast.copy_location(extended, lists[name])
+    return {name: value for name, value in lists.items() if name not in ambiguous}
+
+
+def _to_commands(node: ast.expr, file: str, lists: dict[str, ast.List]) -> list[Command]:
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "join" and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Name):
+        node = lists.get(node.id, node)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return read_script(node.value, file, node.lineno).commands
+    if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
+        return []
+    return [Command([Word(_to_word(item), item.lineno) for item in node.elts], {}, node.lineno)]
+
+
+def _to_word(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in node.values)
+    if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
+        return "python"
+    return str(node.value) if isinstance(node, ast.Constant) else HOLE
+
+
+class _ConfigFinder:
+    """Follows names through assignments to find what config objects are created with."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.classes = dict(CONFIG_CLASSES)
+        # Whether a config class of that name comes from somewhere else than TRL, with options of its own.
+        self.foreign_class = False
+        # Dicts by name, each item with its line; None for one that a branch or a method changes.
+        self.dicts: dict[str, dict[str, Value] | None] = {}
+        self.constants: dict[str, Any] = {}
+        self.env: dict[str, Value] = {}
+        self.parser_defaults: dict[str, Value] = {}
+        self.by_name: dict[str, Settings] = {}
+        self.configs: list[Settings] = []
+        self.visited_calls: set[int] = set()
+
+    def find(self, tree: ast.Module) -> list[Settings]:
+        """Go over the statements in order; a function sees the module's constants."""
+        nodes = list(islice(ast.walk(tree), _MAX_SYNTAX_NODES + 1))
+        if len(nodes) > _MAX_SYNTAX_NODES:
+            raise UnreadableError(f"{self.file}: more than {_MAX_SYNTAX_NODES} nodes: no script has so many")
+        self._collect_aliases(nodes)
+        self._collect_constants(tree.body)
+        self._collect_parser_defaults(nodes)
+        self._forget_changed_dicts(nodes)
+        for node in nodes:
+            self._visit(node)
+        for config in self.configs:
+            config.env = {**self.env, **config.env}
+        return self.configs
+
+    def _collect_aliases(self, nodes: list[ast.AST]) -> None:
+        for node in nodes:
+            for name in node.names if isinstance(node, ast.ImportFrom) else ():
+                if isinstance(node, ast.ImportFrom) and name.name in CONFIG_CLASSES:
+                    self.classes[name.asname or name.name] = CONFIG_CLASSES[name.name]
+                    foreign = (node.module or "").split(".")[0] != "trl" or node.level > 0
+                    self.foreign_class = self.foreign_class or foreign
+
+    def _collect_constants(self, body: list[ast.stmt]) -> None:
+        """Collect names that are assigned once, to something readable."""
+        for statement in body:
+            if isinstance(statement, ast.Assign):
+                names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                names = [ast.unparse(statement.target)]
+            else:
+                continue
+            for name in names:
+                known = name not in self.constants and statement.value is not None
+                self.constants[name] = self._evaluate(statement.value) if known else UNKNOWN
+
+    def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
+        """Collect the defaults of `add_argument` and of dataclass fields."""
+        for node in nodes:
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                flags = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+                name = next((flag.lstrip("-") for flag in flags if flag.startswith("--")), "")
+                self._add_default(name.replace("-", "_"), _keyword(node, "default"))
+            elif isinstance(node, ast.ClassDef) and node.decorator_list:
+                for statement in node.body:
+                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                        self._add_default(statement.target.id, statement.value)
+
+    def _add_default(self, name: str, default: ast.expr | None) -> None:
+        if isinstance(default, ast.Call):
+            default = _keyword(default, "default")
+        if name and default is not None:
+            data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
+            self.parser_defaults[name] = Value(data, self._place(default), name, soft=True, outside=True)
+
+    def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
+        """Mark dicts as unknown that a branch, a loop or a method changes."""
+        unconditional: set[int] = set()
+        for node in nodes:
+            if isinstance(node, ast.Module | ast.FunctionDef):
+                unconditional.update(map(id, node.body))
+        for node in nodes:
+            if isinstance(node, ast.Assign) and id(node) not in unconditional:
+                for target in node.targets:
+                    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                        self.dicts[target.value.id] = None
+                    elif isinstance(target, ast.Name) and isinstance(node.value, ast.Dict | ast.Call):
+                        self.dicts[target.id] = None
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                if isinstance(owner, ast.Name) and node.func.attr in {"update", "pop", "setdefault", "clear"}:
+                    self.dicts[owner.id] = None
+
+    def _visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._collect_constants(node.body)
+        elif isinstance(node, ast.Assign):
+            self._assign(node)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and isinstance(node.target, ast.Name):
+            self._assign_name(node.target.id, node.value)
+        elif isinstance(node, ast.Call):
+            self._visit_call(node)
+
+    def _assign(self, node: ast.Assign) -> None:
+        target = node.targets[0]
+        if isinstance(target, ast.Name):
+            self._assign_name(target.id, node.value)
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+            config = self.by_name.get(target.value.id)
+            if config is not None:
+                config.set(target.attr, Value(self._evaluate(node.value), self._place(node)))
+        elif isinstance(target, ast.Subscript):
+            key = self._evaluate(target.slice)
+            items = self.env if ast.unparse(target.value) == "os.environ" else self._dict_of(target.value)
+            if isinstance(key, str) and items is not None:
+                items[key] = Value(self._evaluate(node.value), self._place(node), key)
+
+    def _dict_of(self, node: ast.expr) -> dict[str, Value] | None:
+        return self.dicts.get(node.id) if isinstance(node, ast.Name) else None
+
+    def _assign_name(self, name: str, value: ast.expr) -> None:
+        items = self._dict_items(value)
+        if items is not None:
+            if name not in self.dicts or self.dicts[name] is not None:
+                self.dicts[name] = items
+        elif isinstance(value, ast.Call):
+            self._visit_call(value, name)
+
+    def _dict_items(self, node: ast.expr) -> dict[str, Value] | None:
+        """Return the items of `{...}` or `dict(...)` with their lines; None if they are not all known."""
+        pairs: list[tuple[Any, ast.expr]]
+        if isinstance(node, ast.Dict):
+            keys = [self._evaluate(key) if key else UNKNOWN for key in node.keys]
+            pairs = list(zip(keys, node.values, strict=True))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
+            pairs = [(keyword.arg or UNKNOWN, keyword.value) for keyword in node.keywords]
+        else:
+            return None
+        if not all(isinstance(key, str) for key, _ in pairs):
+            return None
+        return {key: Value(self._evaluate(value), self._place(value), key) for key, value in pairs}
+
+    def _visit_call(self, node: ast.Call, name: str = "") -> None:
+        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        if called == "setdefault":
+            self._set_default_env(node)
+        if called not in self.classes or id(node) in self.visited_calls:
+            return
+        self.visited_calls.add(id(node))
+        config = Settings(
+            self.classes[called], self._place(node), target=called, framework_parser=not self.foreign_class
+        )
+        for keyword in node.keywords:
+            self._add_keyword(keyword, config)
+        config.has_unread_options = config.has_unread_options or bool(node.args)
+        self.configs.append(config)
+        if name:
+            self.by_name[name] = config
+
+    def _set_default_env(self, node: ast.Call) -> None:
+        """Apply `os.environ.setdefault`: the environment of the run may have another value."""
+        if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
+            key = self._evaluate(node.args[0])
+            if isinstance(key, str):
+                data = self._evaluate(node.args[1])
+                self.env.setdefault(key, Value(data, self._place(node), key, soft=True, outside=True))
+
+    def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
+        place = self._place(keyword)
+        data = self._evaluate(keyword.value)
+        if keyword.arg is not None:
+            config.set(keyword.arg, self._forwarded(keyword, config) or Value(data, place))
+            return
+        name = keyword.value.id if isinstance(keyword.value, ast.Name) else ""
+        items = self.dicts.get(name) if name else self._dict_items(keyword.value)
+        if items is None and isinstance(data, dict) and name not in self.dicts:
+            items = {str(key): Value(value, place) for key, value in data.items()}
+        if items is not None:
+            for key, value in items.items():
+                config.set(key, value)
+            return
+        config.has_unread_options = True
+        what = f"**{ast.unparse(keyword.value)[:40]}"
+        config.not_checked.append(NotJudged(what, "its content is decided at run time", "", str(place)))
+
+    def _forwarded(self, keyword: ast.keyword, config: Settings) -> Value | None:
+        """Return the default of the script's own option that a keyword passes on, as in `x=args.y`."""
+        node = keyword.value
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
+            return None
+        config.forwarded[keyword.arg] = node.attr
+        return self.parser_defaults.get(node.attr)
+
+    def _place(self, node: Any) -> Place:
+        return Place(self.file, node.lineno)
+
+    def _evaluate(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one line per kind
+        """Evaluate constants, names, lists, dicts and arithmetic; anything else is UNKNOWN."""
+        if depth > MAX_DEPTH:
+            return UNKNOWN
+        if isinstance(node, ast.Constant):
+            return _constant(node.value)
+        if isinstance(node, ast.Name):
+            return self.constants.get(node.id, UNKNOWN)
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self._evaluate(item, depth + 1) for item in node.elts]
+        if isinstance(node, ast.Dict):
+            keys = [self._evaluate(key, depth + 1) if key else UNKNOWN for key in node.keys]
+            values = [self._evaluate(value, depth + 1) for value in node.values]
+            return dict(zip(keys, values, strict=True)) if all(isinstance(key, str) for key in keys) else UNKNOWN
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self._evaluate(node.operand, depth + 1)
+            return -value if isinstance(value, int | float) and not isinstance(value, bool) else UNKNOWN
+        if isinstance(node, ast.BinOp):
+            return _calculate(node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1))
+        return UNKNOWN
+
+
+def _keyword(node: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
+
+
+def _calculate(operator: ast.operator, left: Any, right: Any) -> Any:
+    if not all(isinstance(number, int | float) and abs(number) < _LARGEST for number in (left, right)):
+        return UNKNOWN
+    if isinstance(operator, ast.Add):
+        return left + right
+    if isinstance(operator, ast.Sub):
+        return left - right
+    if isinstance(operator, ast.Mult):
+        return left * right
+    return left // right if isinstance(operator, ast.FloorDiv) and right else UNKNOWN
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < 10**18 else UNKNOWN
+    return value if isinstance(value, str | float | bool | None) else UNKNOWN

@@ -1,0 +1,505 @@
+"""Shell scripts: the commands that a script would run, with what is known of their words. Nothing is run.
+
+tree-sitter parses; variables are followed here through assignments, defaults, arithmetic, loops and functions. What
+depends on a branch, a command's output or the environment is unknown, in every word that it goes into.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tree_sitter
+import tree_sitter_bash
+
+from diagnostics import given
+from diagnostics.lint.readers import slurm
+from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
+from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
+from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
+from diagnostics.lint.values import Place, Value
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
+_MAX_DEPTH = 60
+# A loop is repeated over at most so many words; so many bodies of loops and functions are walked, nested so deep.
+_MAX_ROUNDS, _MAX_BODIES, _MAX_NESTED_LOOPS = 8, 200, 6
+_MAX_NODES = 400_000
+_MAX_CALLS = 4
+# tree-sitter takes quadratic time on one long pipeline.
+_MAX_PIPES = 3000
+_PARSE_SECONDS = 20.0
+# A test that is false, and a loop without a round, when the script gets no arguments.
+_TESTS_ARGUMENTS = re.compile(
+    r"\$\{?#\}?[\"']?\s*(?:-gt|-ge\s+[1-9]|>|!=|-ne\s+0|\]|$)|\bgetopts\b|-n\s+[\"']?\$\{?[1-9]"
+    r"|\$\{?[1-9]\}?[\"']?\s+={1,2}\s+[^\s\]]"
+)
+_POSITIONS = tuple(map(str, range(1, 10)))
+_SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
+_CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+# Sourced files that activate an environment set no option of a run.
+_ACTIVATES = re.compile(
+    r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
+)
+_OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
+_PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
+_CONTROL = dict.fromkeys(range(7), " ")
+
+
+@dataclass
+class Command:
+    """A simple command: its words, and the variables that are set for it or exported before it."""
+
+    words: list[Word]
+    env: dict[str, Value]
+    line: int
+    # Files that were sourced before it and could not be read.
+    unread_sources: tuple[Word, ...] = ()
+
+
+@dataclass
+class HereDocument:
+    """A config file that the script writes, with its values filled in as far as they are known."""
+
+    text: str
+    line: int
+
+
+@dataclass
+class Script:
+    """What a script runs, and the config files that it writes, by name."""
+
+    commands: list[Command] = field(default_factory=list)
+    configs: dict[str, HereDocument] = field(default_factory=dict)
+
+
+def read_script(text: str, file: str, first_line: int = 1) -> Script:
+    """Read a script into its commands.
+
+    Args:
+        text: The script.
+        file: The file that contains it.
+        first_line: The line of the file on which it begins.
+
+    Raises:
+        UnreadableError: It is larger than a script is, or its variables expand without end.
+    """
+    reader = _ScriptReader(file, first_line)
+    for variable in slurm.job_variables(text, first_line):
+        place = Place(file, variable.line)
+        reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
+        reader.scope.exported[variable.name] = Value(
+            str(variable.number), place, variable.name, soft=True, outside=True
+        )
+    return reader.read(text.translate(_CONTROL))
+
+
+def read_nested(word: Word, file: str) -> Script:
+    """Read a word that is itself a script, as in `bash -c "..."`."""
+    return _ScriptReader(file, max(1, word.line)).read(word.text)
+
+
+def parse(text: str, file: str) -> Node:
+    """Parse a script into tree-sitter's syntax tree."""
+    # `--model <your model>` of a template is two redirects to the shell.
+    text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
+    tree = _parse(text, file)
+    if tree.has_error and _PLACEHOLDER.search(text):
+        return _parse(_PLACEHOLDER.sub(r"'<\1>'", text), file)
+    return tree
+
+
+def _parse(text: str, file: str) -> Node:
+    source = text.replace("\r\n", "\n").encode("utf-8", "replace")
+    if source.count(b"|") > _MAX_PIPES:
+        raise UnreadableError(f"{file}: more than {_MAX_PIPES} pipes: no script has so many")
+    deadline = time.monotonic() + _PARSE_SECONDS
+    try:
+        tree = tree_sitter.Parser(_LANGUAGE).parse(
+            lambda offset, _point: source[offset : offset + 65_536],
+            progress_callback=lambda _offset, _error: time.monotonic() > deadline,
+        )
+    except ValueError:
+        raise UnreadableError(f"{file}: parsing it as a shell script takes too long") from None
+    return tree.root_node
+
+
+class _ScriptReader:
+    """Walks over a script's syntax tree, statement by statement."""
+
+    def __init__(self, file: str, first_line: int = 1) -> None:
+        self.expand = Expander(file, first_line)
+        self.script = Script()
+        self.unread_sources: list[Word] = []
+        self.functions: dict[str, tuple[Node, str, int]] = {}
+        self.uncalled: dict[str, None] = {}
+        self.calls: list[str] = []
+        self.branches = 0
+        self.argument_branches = 0
+        self.bodies = self.visited = self.loops = self.depth = self.sourced = 0
+
+    @property
+    def scope(self) -> Scope:
+        return self.expand.scope
+
+    def read(self, text: str) -> Script:
+        """Read a script: its commands, and those of functions that it defines and never calls."""
+        self._walk(parse(text, self.expand.file))
+        while self.uncalled:
+            name = next(iter(self.uncalled))
+            del self.uncalled[name]
+            self._walk_function(name)
+        return self.script
+
+    def _walk(self, node: Node) -> None:
+        self.visited += 1
+        if self.visited > _MAX_NODES:
+            raise UnreadableError(f"{self.expand.file}: more than {_MAX_NODES} statements: no script has so many")
+        if self.depth > _MAX_DEPTH:
+            return
+        self.depth += 1
+        try:
+            getattr(self, f"_visit_{node.type}", self._visit_children)(node)
+        finally:
+            self.depth -= 1
+
+    def _visit_children(self, node: Node) -> None:
+        for child in node.named_children:
+            self._walk(child)
+
+    def _visit_comment(self, node: Node) -> None:
+        pass
+
+    _visit_test_command = _visit_word = _visit_file_redirect = _visit_heredoc_redirect = _visit_comment
+
+    def _visit_list(self, node: Node) -> None:
+        """Walk `A && B`: after a test, or behind `||`, B may not run."""
+        first, second = node.named_children[0], node.named_children[-1]
+        self._walk(first)
+        operator = node.children[1].type if len(node.children) > 1 else "&&"
+        if operator == "||" or first.type == "test_command":
+            self._branch(second)
+        elif second is not first:
+            self._walk(second)
+
+    def _visit_subshell(self, node: Node) -> None:
+        self.expand.scopes.append(self.scope.copy())
+        self._visit_children(node)
+        self.expand.scopes.pop()
+
+    def _branch(self, *nodes: Node, on_arguments: bool = False) -> None:
+        """Walk nodes that may not run, and merge what they set."""
+        if len(self.expand.scopes) >= _MAX_DEPTH:
+            return
+        self.expand.count_output(0)
+        self.visited += (len(self.scope.variables) + len(self.scope.arrays)) // 8
+        self.expand.scopes.append(self.scope.copy())
+        self.branches += 1
+        self.argument_branches += on_arguments
+        for node in nodes:
+            self._walk(node)
+        self.branches -= 1
+        branch = self.expand.scopes.pop()
+        if self.argument_branches:
+            self.scope.merge_argument_branch(branch)
+        else:
+            self.scope.merge_branch(branch)
+        self.argument_branches -= on_arguments
+
+    def _visit_if_statement(self, node: Node) -> None:
+        parts = [child for child in node.named_children if child.type != "comment"]
+        condition, rest = parts[:1], parts[1:]
+        for child in condition:
+            self._walk(child)
+        on_arguments = self._tests_arguments(node_text(condition[0]) if condition else "")
+        body = [child for child in rest if child.type not in {"elif_clause", "else_clause"}]
+        self._branch(*body, on_arguments=on_arguments)
+        for clause in rest:
+            if clause.type in {"elif_clause", "else_clause"}:
+                self._branch(*clause.named_children)
+
+    def _visit_while_statement(self, node: Node) -> None:
+        *condition, body = node.named_children or [node]
+        text = " ".join(map(node_text, condition))
+        self._branch(body, on_arguments=self._tests_arguments(text))
+
+    def _visit_c_style_for_statement(self, node: Node) -> None:
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self.scope.variables[node_text(child.named_children[0])] = HOLE
+        self._branch(*node.named_children[-1:])
+
+    def _visit_case_statement(self, node: Node) -> None:
+        for item in node.named_children:
+            if item.type == "case_item":
+                self._branch(*item.named_children[1:])
+
+    def _visit_for_statement(self, node: Node) -> None:
+        name, *items = [child for child in node.named_children if child.type not in {"comment", "do_group"}]
+        bodies = [child for child in node.named_children if child.type == "do_group"]
+        variable, body = node_text(name), bodies[-1] if bodies else node
+        words = self.expand.words(*items)
+        known = 1 <= len(words) <= _MAX_ROUNDS and not any(HOLE in word.text for word in words)
+        fits = self.bodies < _MAX_BODIES and self.loops < _MAX_NESTED_LOOPS
+        if bodies and known and fits:
+            self.loops += 1
+            for word in words:
+                self.bodies += 1
+                self.scope.variables[variable] = word.text
+                self._walk(body)
+            self.loops -= 1
+            return
+        self.scope.variables[variable] = HOLE
+        if bodies:
+            script_arguments = not items or [word.text for word in words] == [SCRIPT_ARGUMENTS]
+            self._branch(body, on_arguments=script_arguments and "@" not in self.scope.arrays)
+
+    def _tests_arguments(self, condition: str) -> bool:
+        """Whether a condition holds only if the script itself gets arguments."""
+        return "@" not in self.scope.arrays and bool(_TESTS_ARGUMENTS.search(condition))
+
+    def _visit_function_definition(self, node: Node) -> None:
+        name = node.child_by_field_name("name")
+        body = node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.functions[node_text(name)] = (body, self.expand.file, self.expand.first_line)
+            self.uncalled[node_text(name)] = None
+
+    def _walk_function(self, name: str) -> None:
+        body, file, first_line = self.functions[name]
+        before = self.expand.file, self.expand.first_line
+        self.expand.file, self.expand.first_line = file, first_line
+        self._walk(body)
+        self.expand.file, self.expand.first_line = before
+
+    def _call(self, name: str, words: list[Word]) -> None:
+        """Walk a function's body with its arguments."""
+        self.uncalled.pop(name, None)
+        before = {position: self.scope.variables.get(position) for position in _POSITIONS}
+        arguments = self.scope.arrays.get("@")
+        self._bind_arguments(words)
+        self.calls.append(name)
+        self.bodies += 1
+        try:
+            self._walk_function(name)
+        finally:
+            self.calls.pop()
+            self._bind_arguments(arguments)
+            self.scope.variables.update({key: text for key, text in before.items() if text is not None})
+
+    def _bind_arguments(self, words: list[Word] | None) -> None:
+        """Set `$1`, `$2` and `"$@"`; None restores those of the script itself, which are unknown."""
+        for position in _POSITIONS:
+            self.scope.variables.pop(position, None)
+        self.scope.arrays.pop("@", None)
+        if words is None:
+            return
+        self.scope.arrays["@"] = list(words)
+        certain = True
+        for number, position in enumerate(_POSITIONS):
+            word = words[number] if number < len(words) else None
+            certain = certain and not (word is not None and word.unknown)
+            self.scope.variables[position] = HOLE if not certain else word.text if word else ""
+
+    def _shift(self, words: list[Word]) -> None:
+        """Apply `shift` and `set -- ...`, which move the arguments."""
+        arguments = self.scope.arrays.get("@")
+        if words[0].clean == "set":
+            self._bind_arguments(words[2:])
+        elif arguments is not None:
+            number = words[1].clean if len(words) > 1 else "1"
+            known = number.isdecimal() and not self.branches and not any(word.unknown for word in arguments)
+            self._bind_arguments(arguments[int(number) :] if known else [Word(HOLE, words[0].line)])
+
+    def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
+        """Set a variable or an array; return the value of a variable."""
+        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if target is None or target.type != "variable_name":
+            return None
+        name, appends = node_text(target), any(child.type == "+=" for child in node.children)
+        if value is not None and value.type == "array":
+            items = self.expand.words(*(item for item in value.named_children if item.type != "comment"))
+            self.scope.arrays[name] = [*(self.scope.arrays.get(name, []) if appends else ()), *items]
+            return None
+        text = self.expand.text(value) if value is not None else ""
+        if appends:
+            text = self.scope.variables.get(name, HOLE) + text
+        self.expand.count_output(len(text))
+        self.scope.variables[name] = text
+        result = Word(text, self.expand.line_of(node)).to_value(self.expand.file).with_key(name)
+        if exported or name in self.scope.exported:
+            self.scope.exported[name] = result
+        return result
+
+    def _visit_declaration_command(self, node: Node) -> None:
+        exports = node.children[0].type == "export" or "-x" in node_text(node).split()[1:2]
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self._visit_variable_assignment(child, exported=exports)
+            elif exports:
+                for word in self.expand.words(child):
+                    self._export(word)
+
+    def _export(self, word: Word) -> None:
+        """Apply `export NAME`, and `export $VARIABLE` that contains an assignment."""
+        name, equals, text = word.text.partition("=")
+        if equals:
+            self.scope.variables[name] = text
+        known = self.scope.variables.get(name.replace(SOFT, ""))
+        if known is not None:
+            name = name.replace(SOFT, "")
+            value = Word(known, word.line).to_value(self.expand.file)
+            self.scope.exported[name] = value.with_key(name)
+
+    def _visit_unset_command(self, node: Node) -> None:
+        for child in node.named_children:
+            for names in (self.scope.variables, self.scope.arrays, self.scope.exported):
+                names.pop(node_text(child), None)
+
+    def _visit_command(self, node: Node, redirects: tuple[Node, ...] = ()) -> None:
+        assignments = [child for child in node.named_children if child.type == "variable_assignment"]
+        for statement in assignments[: _count_statements(node)]:
+            self._visit_variable_assignment(statement)
+        del assignments[: _count_statements(node)]
+        arguments: list[Node] = []
+        for child in (*node.named_children, *redirects):
+            if child.type == "variable_assignment":
+                continue
+            if child.type == "file_redirect":
+                # Arguments may follow a redirect's file, as in `a > log --x 1`.
+                operands = [each for each in child.named_children if each.type != "file_descriptor"]
+                arguments += operands[1:]
+            elif child.type not in {"comment", "herestring_redirect", "heredoc_redirect"}:
+                arguments.append(child)
+        words = self.expand.words(*arguments)
+        # `A=1 command` sets A for that command alone.
+        self.expand.scopes.append(self.scope.copy())
+        values = [self._visit_variable_assignment(each) for each in assignments]
+        env = {value.key: value for value in values if value is not None}
+        self.expand.scopes.pop()
+        if words and self._run_builtin(words):
+            return
+        self._read_heredoc(words, redirects)
+        if words:
+            command_env = {**self.scope.exported, **env}
+            command = Command(words, command_env, words[0].line, tuple(self.unread_sources))
+            self.script.commands.append(command)
+
+    def _visit_redirected_statement(self, node: Node) -> None:
+        body = node.child_by_field_name("body")
+        redirects = tuple(child for child in node.named_children if child.type.endswith("_redirect"))
+        if body is not None and body.type == "command":
+            self._visit_command(body, redirects)
+        else:
+            for child in node.named_children:
+                self._walk(child)
+        for redirect in redirects:
+            # The rest of a pipeline or list stands inside the here-document's node: `cat <<EOF | bash`.
+            for child in redirect.named_children if redirect.type == "heredoc_redirect" else ():
+                if child.type in {"pipeline", "list", "command"}:
+                    self._walk(child)
+
+    def _run_builtin(self, words: list[Word]) -> bool:
+        """Apply a command that changes the state: `source`, `shift`, `set --`, a function; tell whether it is one."""
+        name = words[0].clean
+        if name in {"source", "."} and len(words) > 1:
+            self._source(words[1])
+        elif name == "shift" or [word.clean for word in words[:2]] == ["set", "--"]:
+            self._shift(words)
+        elif name in self.functions and name not in self.calls:
+            if len(self.calls) >= _MAX_CALLS or self.bodies >= _MAX_BODIES:
+                return False
+            self._call(name, words[1:])
+        else:
+            return False
+        return True
+
+    def _source(self, word: Word) -> None:
+        """Apply `source FILE`: its variables are the script's own."""
+        if _ACTIVATES.search(word.clean):
+            return
+        path = _find_file(word.clean, self.expand.file)
+        if path is None or self.sourced >= _MAX_CALLS:
+            self.unread_sources.append(word)
+            return
+        try:
+            text = given.text(path, MAX_BYTES).translate(_CONTROL)
+        except OSError:
+            self.unread_sources.append(word)
+            return
+        before = self.expand.file, self.expand.first_line
+        self.expand.file, self.expand.first_line = str(path), 1
+        self.sourced += 1
+        try:
+            self._walk(parse(text, str(path)))
+        finally:
+            self.expand.file, self.expand.first_line = before
+            self.sourced -= 1
+
+    def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
+        """Read a here-document: a script for a shell, or a config file that the script writes."""
+        heredoc = next((each for each in redirects if each.type == "heredoc_redirect"), None)
+        body = next((child for child in heredoc.named_children if child.type == "heredoc_body"), None) if heredoc else None
+        if heredoc is None or body is None or not words or self.sourced >= _MAX_CALLS:
+            return
+        quoted = any(child.type == "heredoc_start" and node_text(child)[:1] in "'\"\\" for child in heredoc.named_children)
+        # A here-document's redirects may stand before or after `<<EOF`.
+        files = [*redirects, *heredoc.named_children]
+        targets = [node_text(each.named_children[-1]) for each in files if each.type == "file_redirect" and each.named_children]
+        names = [word.clean.rpartition("/")[2] for word in words]
+        targets += [word.clean for word in words[1:]] if names[0] == "tee" else []
+        line = self.expand.line_of(body)
+        text = node_text(body) if quoted else self.expand.heredoc(body)
+        for target in targets:
+            if target.endswith(_CONFIG_SUFFIXES):
+                self.script.configs[target] = HereDocument(text, line)
+        if _SHELLS & set(names) or any(target.endswith(SCRIPT_SUFFIXES) for target in targets):
+            self._read_inner_script(text, line)
+
+    def _read_inner_script(self, text: str, line: int) -> None:
+        reader = _ScriptReader(self.expand.file, line)
+        reader.expand.main, reader.sourced = self.expand.main, self.sourced + 1
+        reader.scope.exported.update(self.scope.exported)
+        for name, value in self.scope.exported.items():
+            fallback = str(value.data) if value.known else HOLE
+            reader.scope.variables[name] = self.scope.variables.get(name, fallback)
+        for variable in slurm.job_variables(text, line):
+            reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
+        inner = reader.read(text)
+        self.script.commands += inner.commands
+        self.script.configs |= inner.configs
+
+
+def _count_statements(command: Node) -> int:
+    """Return how many of a command's assignments are statements before it.
+
+    tree-sitter-bash joins `A=1 B=2` to the command on the next line.
+    """
+    source, offset = command.text or b"", command.start_byte
+    statements = 0
+    for number, (child, following) in enumerate(pairwise(command.named_children), start=1):
+        gap = source[child.end_byte - offset : following.start_byte - offset]
+        if child.type == "variable_assignment" and b"\n" in gap.replace(b"\\\n", b""):
+            statements = number
+    return statements
+
+
+def _find_file(name: str, file: str) -> Path | None:
+    """Find a file that a script names, from the script's folder or one above."""
+    if HOLE in name or len(name) > 300:
+        return None
+    start = Path(file).absolute().parent
+    for folder in (start, *list(start.parents)[:3]):
+        try:
+            path = folder / name
+            if path.is_file() and path.stat().st_size <= MAX_BYTES:
+                return path
+        except (OSError, ValueError):
+            return None
+    return None

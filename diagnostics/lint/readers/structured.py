@@ -1,0 +1,294 @@
+"""YAML, JSON and TOML with line numbers, bounded in depth and size: nested data whose leaves are Values."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import yaml
+
+from diagnostics.lint.values import Place, Value, parse_scalar
+
+# A config is far below these limits; anything above is refused, so no input costs unbounded time or memory.
+MAX_BYTES = 2_000_000
+MAX_DEPTH = 48
+MAX_NODES = 100_000
+
+_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# YAML 1.1, as PyYAML and so transformers' own parser read it.
+_YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
+_JSON_TOKEN = re.compile(r'[ \t\r\n]*+(?:("(?:[^"\\\n]|\\.)*+")|([\[\]{}:,])|([^\s\[\]{}:,"]++))')
+_BLANK = re.compile(r"\s*+")
+_TOML_HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
+# tomllib takes quadratic time in the number of a key's parts.
+_TOML_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
+_TOML_KEY = re.compile(r"([A-Za-z0-9_.\"' \t-]+)=")
+
+
+class UnreadableError(ValueError):
+    """Raised when a file cannot be parsed; the message is one line for the user."""
+
+
+def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
+    """Parse a text of syntax `yaml`, `json` or `toml` into its documents.
+
+    Raises:
+        UnreadableError: The text has another syntax, or is deeper or larger than a config.
+    """
+    if syntax == "yaml":
+        return parse_yaml(text, file)
+    return [parse_json(text, file) if syntax == "json" else parse_toml(text, file)]
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Value]:
+    """Lay nested tables out under dotted keys; a list stays one value."""
+    if not isinstance(tree, dict):
+        return {prefix: _join_list(tree).with_key(prefix)} if prefix else {}
+    flat: dict[str, Value] = {}
+    for key, value in tree.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, dict):
+            flat.update(flatten(value, name))
+        else:
+            flat[name] = _join_list(value).with_key(name)
+    return flat
+
+
+def _join_list(node: Any) -> Value:
+    """Turn a list into one Value, at the line of its first leaf."""
+    if isinstance(node, Value):
+        return node
+    first = _first_leaf(node)
+    if first is None:
+        raise UnreadableError("an empty table where a value was expected")
+    return Value(_plain_data(node), first.place, first.key)
+
+
+def _first_leaf(node: Any) -> Value | None:
+    if isinstance(node, Value):
+        return node
+    children = list(node.values()) if isinstance(node, dict) else list(node)
+    return next((leaf for child in children if (leaf := _first_leaf(child)) is not None), None)
+
+
+def _plain_data(node: Any) -> Any:
+    if isinstance(node, Value):
+        return node.data
+    if isinstance(node, dict):
+        return {key: _plain_data(value) for key, value in node.items()}
+    return [_plain_data(value) for value in node]
+
+
+def parse_yaml(text: str, file: str) -> list[Any]:
+    """Parse the documents of a YAML text by libyaml's events: no tags, no objects.
+
+    Raises:
+        UnreadableError: See `parse_documents`.
+    """
+    builder = _YamlBuilder(file)
+    try:
+        for event in yaml.parse(text, Loader=_YAML_LOADER):
+            builder.add_event(event)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, UnreadableError):
+            raise
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UnreadableError(f"{file}:{line}: {problem}") from None
+    return builder.documents
+
+
+class _YamlBuilder:
+    """Builds trees from events without recursion.
+
+    An alias counts as many nodes as it stands for each time it is used, so that a file which doubles itself with
+    every line is refused.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.documents: list[Any] = []
+        self.stack: list[tuple[Any, list[Any], str | None]] = []
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.nodes = 0
+
+    def add_event(self, event: Any) -> None:
+        """Add one event of the parser."""
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.ScalarEvent):
+            self._add(self._scalar(event, line), event.anchor, line)
+        elif isinstance(event, yaml.AliasEvent):
+            node, size = self.anchors.get(event.anchor, (Value(None, Place(self.file, line)), 1))
+            self._count(size, line)
+            self._add(node, None, line)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            if len(self.stack) >= MAX_DEPTH:
+                raise UnreadableError(f"{self.file}:{line}: nested more than {MAX_DEPTH} levels deep")
+            self._count(1, line)
+            container: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
+            self.stack.append((container, [self.nodes, line], event.anchor))
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            container, (before, started, *_), anchor = self.stack.pop()
+            if anchor:
+                self.anchors[anchor] = (container, self.nodes - before + 1)
+            self._add(container, None, started, counted=True)
+
+    def _scalar(self, event: Any, line: int) -> Value:
+        place = Place(self.file, line)
+        if not event.implicit[0]:
+            return Value(event.value, place)
+        lowered = event.value.lower()
+        return Value(_YAML_WORDS[lowered] if lowered in _YAML_WORDS else parse_scalar(event.value), place)
+
+    def _count(self, size: int, line: int) -> None:
+        self.nodes += size
+        if self.nodes > MAX_NODES:
+            raise UnreadableError(f"{self.file}:{line}: more than {MAX_NODES} values: no config has so many")
+
+    def _add(self, node: Any, anchor: str | None, line: int, *, counted: bool = False) -> None:
+        if not counted and isinstance(node, Value):
+            self._count(1, line)
+        if anchor:
+            self.anchors[anchor] = (node, 1)
+        if not self.stack:
+            self.documents.append(node)
+            return
+        container, state, _anchor = self.stack[-1]
+        if isinstance(container, list):
+            container.append(node)
+        elif len(state) == 2:
+            state.append(node)
+        else:
+            _put(container, state.pop(), node)
+
+
+def _put(container: dict[str, Any], key: Any, node: Any) -> None:
+    if not isinstance(key, Value):
+        return
+    if key.data == "<<" and isinstance(node, dict):
+        for name, value in node.items():
+            container.setdefault(name, value)
+        return
+    # An empty list stands for itself, with its line.
+    container[str(key.data)] = Value([], key.place) if node == [] else node
+
+
+def parse_json(text: str, file: str) -> Any:
+    """Parse a JSON text token by token; huge integers stay text.
+
+    Raises:
+        UnreadableError: See `parse_documents`.
+    """
+    return _JsonReader(text, file).read()
+
+
+class _JsonReader:
+    def __init__(self, text: str, file: str) -> None:
+        self.text, self.file = text, file
+        self.position, self.line = 0, 1
+
+    def _error(self, problem: str) -> UnreadableError:
+        return UnreadableError(f"{self.file}:{self.line}: {problem}")
+
+    def _next_token(self) -> tuple[str, Any]:
+        """Return the next token as (kind, value): `string`, `word`, `end` or the punctuation itself."""
+        match = _JSON_TOKEN.match(self.text, self.position)
+        if match is None:
+            blank = _BLANK.match(self.text, self.position)
+            if blank and blank.end() == len(self.text):
+                return "end", None
+            raise self._error("not JSON")
+        self.line += self.text.count("\n", self.position, match.end())
+        self.position = match.end()
+        if match[1] is not None:
+            try:
+                return "string", json.loads(match[1], strict=False)
+            except ValueError:
+                raise self._error("not JSON: a broken string") from None
+        return (match[2], None) if match[2] else ("word", parse_scalar(match[3]))
+
+    def read(self) -> Any:
+        """Read the whole document; an empty table or list is a Value of an empty list."""
+        stack: list[list[Any]] = []  # [container, key whose value comes next]
+        for _ in range(MAX_NODES * 2):
+            kind, data = self._next_token()
+            if kind in {"{", "["}:
+                if len(stack) >= MAX_DEPTH:
+                    raise self._error(f"nested more than {MAX_DEPTH} levels deep")
+                stack.append([{} if kind == "{" else [], None])
+                continue
+            if kind == "," and stack:
+                continue
+            if kind == "string" and stack and isinstance(stack[-1][0], dict) and stack[-1][1] is None:
+                if self._next_token()[0] != ":":
+                    raise self._error("not JSON: expected a colon")
+                stack[-1][1] = str(data)
+                continue
+            node = self._node(kind, data, stack)
+            if not stack:
+                return node
+            self._attach(stack[-1], node)
+        raise self._error(f"more than {MAX_NODES} values: no config has so many")
+
+    def _node(self, kind: str, data: Any, stack: list[list[Any]]) -> Any:
+        if kind in {"string", "word"}:
+            return Value(data, Place(self.file, self.line))
+        if stack and kind == ("}" if isinstance(stack[-1][0], dict) else "]"):
+            return stack.pop()[0] or Value([], Place(self.file, self.line))
+        raise self._error("not JSON")
+
+    def _attach(self, top: list[Any], node: Any) -> None:
+        container, key = top
+        if isinstance(container, list):
+            container.append(node)
+        elif key is None:
+            raise self._error("not JSON: expected a key")
+        else:
+            container[key], top[1] = node, None
+
+
+def parse_toml(text: str, file: str) -> dict[str, Any]:
+    """Parse a TOML text.
+
+    Raises:
+        UnreadableError: See `parse_documents`.
+    """
+    if _TOML_LONG_KEY.search(text):
+        raise UnreadableError(f"{file}: a key with more than {MAX_DEPTH} parts")
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise UnreadableError(f"{file}: not TOML: {str(error) or 'nested too deep'}") from None
+    tree: dict[str, Any] = _toml_values(document, _toml_lines(text), "", file, 0)
+    return tree
+
+
+def _toml_lines(text: str) -> dict[str, int]:
+    """Return the line of each dotted key."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TOML_HEADER.match(line):
+            table = _unquote_key(header[1])
+            lines.setdefault(table, number)
+        elif key := _TOML_KEY.match(line.lstrip()):
+            lines.setdefault(f"{table}.{_unquote_key(key[1])}".strip("."), number)
+    return lines
+
+
+def _unquote_key(name: str) -> str:
+    return ".".join(part.strip(" \t\"'") for part in name.split("."))
+
+
+def _toml_values(node: Any, lines: dict[str, int], key: str, file: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise UnreadableError(f"{file}: nested more than {MAX_DEPTH} levels deep")
+    if isinstance(node, dict):
+        return {
+            name: _toml_values(value, lines, f"{key}.{name}".strip("."), file, depth + 1)
+            for name, value in node.items()
+        }
+    return Value(node, Place(file, lines.get(key, 0)))

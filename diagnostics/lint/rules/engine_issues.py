@@ -1,0 +1,128 @@
+"""Engine: settings that trigger a known issue of vLLM's scheduler, [[config]] tables of the catalog, Ray's address."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from diagnostics import catalog
+from diagnostics.catalog.affects import (
+    CONCERNED,
+    UNKNOWN,
+    UNREADABLE,
+    affects,
+    claims_of,
+    of_package,
+    subject,
+)
+from diagnostics.catalog.offers import occurring
+from diagnostics.lint.rules.registry import Problem, codes_without_table, rule
+from diagnostics.lint.rules.report import load_entry
+from diagnostics.lint.run_plan import VOCABULARY
+from diagnostics.output.findings import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from diagnostics.catalog.model import Issue
+    from diagnostics.lint.run_plan import RunPlan
+
+CHECK = "engine"
+_OVERLONG_TRIGGERS = {"overlong_prompt", "overlong_dropped", "overlong_poisons_next"}
+
+
+@rule("SCH002", check=CHECK, warns=True)
+def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
+    """Chunked prefill with async output on the V0 engine fails on prompts over max_model_len."""
+    if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
+        return
+    filters = plan.values.get("data.filters_overlong")
+    unfiltered = filters is None and plan.framework in {"verl", "easyr1"}
+    if plan.get("data.filters_overlong") is not False and plan.framework != "vllm" and not unfiltered:
+        return
+    if not _uses_v0(plan):
+        return
+    entry = load_entry("SCH002")
+    # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
+    triggers = tuple(name for name in occurring(entry, plan.releases) if name in _OVERLONG_TRIGGERS)
+    applies = _to_bool(affects(entry, plan.releases).answer)
+    yield Problem(
+        "Chunked prefill with async output on the V0 engine: a prompt over max_model_len is accepted and stops the run "
+        "or the next one of the same engine, or another request is dropped silently.",
+        plan.evidence("engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
+        applies=applies and bool(triggers), package="vllm", triggers=triggers, severity=Severity.WARNING,
+    )  # fmt: skip
+
+
+def _uses_v0(plan: RunPlan) -> bool:
+    """Tell whether the V0 engine runs: the only one before 0.8, by a variable up to 0.10.2, removed in 0.11."""
+    if plan.versions.within("vllm", ">=0.11"):
+        return False
+    return plan.get("engine.v1") is False or plan.versions.within("vllm", "<0.8") is True
+
+
+@rule("SCH001", check=CHECK, frameworks=("ms-swift",), warns=True)
+def evaluation_has_its_own_engine(plan: RunPlan) -> Iterator[Problem]:
+    """ms-swift evaluates in the main thread while async_generate uses the same engine in another."""
+    if not plan.get("rollout.async") or plan.get("train.evaluates") is not True:
+        return
+    claims = claims_of(load_entry("SCH001"), "ms-swift")
+    applies = _to_bool(of_package(claims, plan.releases.get("ms-swift"))[0])
+    if applies is None and "num_infer_workers" not in plan.options:
+        return
+    yield Problem(
+        "async_generate samples in a thread, and these releases evaluate on the same engine at the same time.",
+        plan.evidence("rollout.async", "train.evaluates"), applies=applies, severity=Severity.WARNING,
+        fix="Set --eval_strategy no, leave --async_generate out, or use ms-swift 3.5.0 or newer.",
+        triggers=("swift_two_threads",),
+    )  # fmt: skip
+
+
+@rule("ENV902", check=CHECK, frameworks=("verl", "easyr1", "openrlhf"))
+def ray_address_is_a_cluster(plan: RunPlan) -> Iterator[Problem]:
+    """RAY_ADDRESS must not be the dashboard's web address."""
+    address, launcher = plan.values.get("ray.address"), plan.settings.launcher.get("launcher")
+    if address is None or not str(address.data).startswith(("http://", "https://")):
+        return
+    if launcher is None or launcher.data != "ray":
+        yield Problem(
+            f"RAY_ADDRESS is {address.data}: ray.init() takes it for the address of a cluster and fails.",
+            [address], fix="Unset RAY_ADDRESS, or set the cluster's own address, as 10.0.0.1:6379 or auto.",
+        )  # fmt: skip
+
+
+@rule(check="catalogue", warns=True)
+def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
+    """Every known issue of the catalog whose [[config]] matches this run, in an affected release."""
+    for entry in _entries_with_table():
+        for table in () if entry.status == "retired" else entry.config:
+            if not _may_match(plan, table.when) or not all(_equals(plan, *pair) for pair in table.when):
+                continue
+            yield Problem(
+                f"This configuration is the issue's condition: {table.about}.",
+                plan.evidence(*(name for name, _ in table.when if name != "framework")), code=entry.code,
+                applies=_to_bool(affects(entry, plan.releases).answer), package=subject(entry),
+                severity=Severity.WARNING,
+            )  # fmt: skip
+
+
+@cache
+def _entries_with_table() -> tuple[Issue, ...]:
+    return tuple(catalog.with_config(codes_without_table()))
+
+
+def _may_match(plan: RunPlan, conditions: Iterable[tuple[str, object]]) -> bool:
+    """Whether no known value contradicts a condition; only then is an unknown value worth reporting."""
+    pairs = [(plan.values.get(name), wanted) for name, wanted in conditions]
+    return all(value is not None and (not value.known or value.data == wanted) for value, wanted in pairs)
+
+
+def _equals(plan: RunPlan, name: str, wanted: object) -> bool:
+    if name not in VOCABULARY:
+        return False
+    data = plan.get(name)
+    return data is not None and data == wanted and isinstance(data, bool) == isinstance(wanted, bool)
+
+
+def _to_bool(answer: str) -> bool | None:
+    return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED

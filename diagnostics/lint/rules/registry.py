@@ -1,0 +1,159 @@
+"""The registry of rules: a decorator that gives a function its codes, its group and the runs it checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from diagnostics.output.findings import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from diagnostics.catalog.model import Issue
+    from diagnostics.lint.values import Value
+
+# Groups of rules, in the order of the report.
+CHECKS = (
+    "mode and resources",
+    "devices",
+    "batches and groups",
+    "lengths",
+    "memory and sleep",
+    "servers and ports",
+    "sampling",
+    "options",
+    "engine",
+    "catalogue",
+    "trainer beside server",
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A fault that a rule found in a run.
+
+    Attributes:
+        message: What is wrong, in a sentence with this run's numbers.
+        values: The settings it rests on; the first is the location that is shown.
+        fix: What to change.
+        severity: Its severity if everything it rests on is certain; otherwise it is a warning at most.
+        code: Its code, if the rule has several.
+        applies: Whether the release is affected; None if the release is not known.
+        package: The package whose release that is; the framework if empty.
+        fix_is_complete: The mitigations of the code's entry are for its other cases.
+        triggers: The entry's triggers that apply here.
+    """
+
+    message: str
+    values: Iterable[Value | None]
+    fix: str = ""
+    severity: Severity = Severity.ERROR
+    code: str = ""
+    applies: bool | None = True
+    package: str = ""
+    fix_is_complete: bool = False
+    triggers: tuple[str, ...] = ()
+
+
+CheckFunction = Callable[..., Iterator[Problem]]
+Function = TypeVar("Function", bound=CheckFunction)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function from a run plan to problems.
+
+    Attributes:
+        codes: The codes it finds; none for the rule that checks the catalog's [[config]] tables.
+        check: Its group.
+        frameworks: The frameworks it checks; empty for all.
+        role: `train`, `serve`, or empty for both.
+        releases: The framework's releases it applies to.
+        scope: `run`, `pair` (a trainer and its server) or `servers` (two servers of one script).
+        uses_table: The [[config]] of its entries is checked besides; otherwise the rule replaces it.
+        warns: It finds no errors, so that an unknown value cannot hide one.
+        function: The function.
+    """
+
+    codes: tuple[str, ...]
+    check: str
+    frameworks: tuple[str, ...]
+    role: str
+    releases: str
+    scope: str
+    uses_table: bool
+    warns: bool
+    function: CheckFunction
+
+    @property
+    def name(self) -> str:
+        """The function's name, under which its cases are listed."""
+        return self.function.__name__
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file and line of the function."""
+        code = self.function.__code__
+        return code.co_filename, code.co_firstlineno
+
+
+_rules: list[Rule] = []
+
+
+def rule(
+    *codes: str,
+    check: str,
+    frameworks: tuple[str, ...] = (),
+    role: str = "",
+    releases: str = "",
+    scope: str = "run",
+    uses_table: bool = False,
+    warns: bool = False,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a rule; the arguments are those of `Rule`."""
+
+    def register(function: Function) -> Function:
+        _rules.append(Rule(codes, check, frameworks, role, releases, scope, uses_table, warns, function))
+        return function
+
+    return register
+
+
+def registered_rules() -> list[Rule]:
+    """Return all rules, by file and line."""
+    return sorted(_rules, key=lambda each: each.place)
+
+
+def codes_without_table() -> set[str]:
+    """Return the codes whose rule replaces the [[config]] table of their entry."""
+    return {code for each in _rules if not each.uses_table for code in each.codes}
+
+
+def find_registration_errors(known_codes: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
+    """Return mistakes in registrations, and [[config]] tables that nothing checks, one line each."""
+    errors = _unchecked_tables(entries)
+    for each in registered_rules():
+        path, line = each.place
+        if each.check not in CHECKS:
+            expected = ", ".join(CHECKS)
+            errors.append(f"{path}:{line}: there is no check {each.check!r}: expected one of {expected}")
+        errors += [f"{path}:{line}: the code {code} has no entry" for code in each.codes if code not in known_codes]
+    return errors
+
+
+def _unchecked_tables(entries: Iterable[Any]) -> list[str]:
+    replaced = codes_without_table()
+    errors = []
+    for entry in entries:
+        for table in entry.config:
+            if table.by_rule == (entry.code in replaced):
+                continue
+            reason = (
+                "no rule replaces it: leave `by_rule` out"
+                if table.by_rule
+                else "a rule replaces this code's tables: extend the rule, and set `by_rule = true`"
+            )
+            errors.append(f"{entry.code}: [[config]] {table.about!r}: {reason}")
+    return errors

@@ -1,0 +1,123 @@
+"""From a rule's problem to a finding: title and mitigations of the catalog's entry, severity by what is certain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from diagnostics import catalog
+from diagnostics.catalog import model, offers
+from diagnostics.catalog.own_codes import finding as check_finding
+from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint import option_index
+from diagnostics.output.findings import Evidence, Finding, Severity
+from diagnostics.output.remedies import Advice, Explain, Remedy
+
+if TYPE_CHECKING:
+    from diagnostics.lint.rules.registry import Problem
+    from diagnostics.lint.run_plan import RunPlan
+    from diagnostics.lint.values import Value
+    from diagnostics.output.remedies import Offer
+
+# Findings about the command itself, or about the copy's own options, hold for a changed copy too.
+_HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
+# Codes of checks that are no known issues.
+_CHECK_CODES = {"CFG901": "static", "ENV902": "executed"}
+
+
+@cache
+def load_entry(code: str) -> model.Issue:
+    """Load the catalog's entry of a code."""
+    return catalog.find(code)
+
+
+def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
+    """Turn a problem into a finding; None if the release is not affected."""
+    if problem.applies is False:
+        return None
+    values = [value for value in problem.values if value is not None]
+    severity, message = problem.severity, problem.message
+    # `${X:-8}` may have another value in a real run, so what rests on it is no certain failure.
+    if any(value.outside for value in values):
+        severity = min(severity, Severity.WARNING)
+    if severity > Severity.WARNING and code not in _HOLDS_FOR_COPIES and _is_changed_copy(plan):
+        severity = Severity.WARNING
+        message = f"{message} The project's own copy has options of its own, and may allow it."
+    if problem.applies is None:
+        severity = min(severity, Severity.WARNING)
+        message = f"{message} {_ask_for_release(problem.package or plan.framework)}"
+    soft = any(value.soft for value in values)
+    certainty = "hypothesis" if problem.applies is None else "supported" if soft else "established"
+    evidence = tuple(dict.fromkeys(item for value in values for item in _evidence(value)))
+    evidence = evidence or (Evidence(plan.framework, str(plan.settings.place)),)
+    if code in _CHECK_CODES:
+        return check_finding(
+            code, severity, known_by=_CHECK_CODES[code], detail=message, evidence=evidence,
+            remedy=Remedy.of(problem.fix), certainty=certainty,
+        )  # fmt: skip
+    entry = load_entry(code)
+    return Finding(
+        code=code,
+        title=entry.title,
+        severity=severity,
+        certainty=certainty,
+        known_by=_evidence_level(entry, plan.framework),
+        detail=message,
+        evidence=evidence,
+        remedy=Remedy.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem),
+        references=tuple(reference.ref for reference in entry.references),
+    )
+
+
+def _ask_for_release(package: str) -> str:
+    if package in FRAMEWORKS and FRAMEWORKS[package].packages:
+        return f"The release is not known: give it, as --{package} VERSION, for a firm answer."
+    return f"No release of {package} is known."
+
+
+def _evidence(value: Value) -> list[Evidence]:
+    """Quote a value as the file has it; a product is quoted by its factors."""
+    if value.factors:
+        return [item for factor in value.factors for item in _evidence(factor)]
+    return [Evidence(value.as_text + (" (a default)" if value.soft else ""), str(value.place))]
+
+
+def _is_changed_copy(plan: RunPlan) -> bool:
+    """Whether the project's own copy was changed: the run sets options that no release has."""
+    if not plan.own_copy:
+        return False
+    names = option_index.option_names(plan.framework, plan.role)
+    return any(not option_index.accepts(value.key, names) for value in option_index.set_options(plan.settings))
+
+
+def _evidence_level(entry: model.Issue, framework: str) -> str:
+    """Return the best evidence for this framework; a run on another framework proves nothing for it."""
+    own = [claim.evidence for claim in entry.affected if claim.package == framework]
+    if not own and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
+        return "static"  # it has no releases to claim; its checks were read in its repository
+    others = set(model.FRAMEWORKS) - {"vllm"}
+    general = [claim.evidence for claim in entry.affected if claim.package not in others]
+    return max(own or general or ["declared"], key=model.EVIDENCE.index)
+
+
+def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Remedy:
+    """Return this run's own fix, the entry's best mitigation, and those with an edit for its framework."""
+    ranked = offers.remedy(entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases)
+    own = [offer for offer in ranked.offers if _is_own(offer, plan)]
+    chosen = [*(offer for offer in ranked.offers[:1] if offer not in own), *own]
+    return Remedy(
+        actions=((Advice(problem.fix),) if problem.fix else ()) + ranked.actions,
+        offers=tuple(_unprefixed(offer, plan) for offer in chosen),
+        does_not_help=tuple(_unprefixed(offer, plan) for offer in ranked.does_not_help if _is_own(offer, plan)),
+    )
+
+
+def _is_own(offer: Offer, plan: RunPlan) -> bool:
+    return any(edit.framework == plan.framework for edit in offer.edits)
+
+
+def _unprefixed(offer: Offer, plan: RunPlan) -> Offer:
+    """Leave the framework's name out where it is the run's own."""
+    edits = [replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits]
+    return replace(offer, edits=tuple(edits))

@@ -1,0 +1,143 @@
+"""Training scripts of the user: whether they train by GRPO, what options they declare, and the config they create."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from diagnostics import given
+from diagnostics.lint.project_files import find_script
+from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
+from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.output.findings import NotJudged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TRAINS = re.compile(r"\b(?:GRPOTrainer|GRPOConfig)\b")
+_PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
+_MAX_PARENTS = 5
+_MAX_IMPORTS = 8
+
+
+@dataclass
+class UserScript:
+    """A script that trains by GRPO.
+
+    Attributes:
+        options: Fields of its dataclasses and arguments of its parser, of the files that it imports too.
+        uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
+        configs: The GRPOConfig objects that it creates itself.
+    """
+
+    options: frozenset[str] = frozenset()
+    uses_parser: bool = False
+    configs: list[Settings] = field(default_factory=list)
+
+
+def read_user_script(path: Path) -> UserScript | None:
+    """Read a script; None if it does not train by GRPO, or is no Python."""
+    text = given.text(path, MAX_BYTES)
+    tree = parse_python(text) if _TRAINS.search(text) else None
+    if tree is None:
+        return None
+    try:
+        configs = [config for config in read_configs(text, str(path)) if config.framework == "trl"]
+    except UnreadableError:
+        configs = []
+    return UserScript(_all_options(tree, path), bool(_PARSES.search(text)), configs)
+
+
+def read_declared_options(path: Path) -> frozenset[str]:
+    """Return the options that a file declares; none if it cannot be read."""
+    try:
+        tree = parse_python(given.text(path, MAX_BYTES))
+    except OSError:
+        tree = None
+    return frozenset(declared_options(tree)) if tree is not None else frozenset()
+
+
+def _all_options(tree: ast.Module, path: Path) -> frozenset[str]:
+    options = set(declared_options(tree))
+    for imported in islice(_imported_files(tree, path), _MAX_IMPORTS):
+        options |= read_declared_options(imported)
+    return frozenset(options)
+
+
+def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
+    """Yield the project's files that a script imports, beside it or from the folder that the run starts in."""
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        parts = node.module.split(".")
+        for folder in islice(path.parents, _MAX_PARENTS):
+            package = folder.joinpath(*parts) / "__init__.py"
+            if package.is_file():
+                yield from _reexported_files(package, {name.name for name in node.names})
+                break
+            candidates = (folder.joinpath(*parts).with_suffix(".py"), folder / f"{parts[-1]}.py")
+            module = next((each for each in candidates if each.is_file()), None)
+            if module is not None:
+                yield module
+                break
+
+
+def _reexported_files(package: Path, names: set[str]) -> Iterator[Path]:
+    """Yield the modules of a package from which its `__init__` imports these names."""
+    tree = parse_python(given.text(package, MAX_BYTES))
+    for node in tree.body if tree is not None else ():
+        relative = isinstance(node, ast.ImportFrom) and node.level == 1
+        if relative and isinstance(node, ast.ImportFrom) and names & {each.name for each in node.names}:
+            module = package.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            if module.is_file():
+                yield module
+
+
+def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:
+    """Add what the started script sets itself; the command's options win."""
+    path = find_script(settings.target, file, module=module)
+    if path is None:
+        _report(settings, "it is not here, so its use of the options was not read", "lint it where the script is")
+        return
+    settings.files.add(str(path))
+    script = read_user_script(path)
+    if script is None:
+        # A trainer of another name may declare options of its own.
+        tree = parse_python(given.text(path, MAX_BYTES))
+        settings.script_options = _all_options(tree, path) if tree is not None else frozenset()
+        return
+    settings.script_options = script.options
+    if script.uses_parser:
+        return
+    if not script.configs:
+        _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))
+    elif len(script.configs) > 1:
+        why = "it creates several configs, and which one the run takes is decided at run time"
+        _report(settings, why, f"lint {path.name} by itself", Place(str(path)))
+        settings.options.clear()
+        settings.has_unread_options = True
+    else:
+        _apply_config(settings, script.configs[0])
+
+
+def _apply_config(settings: Settings, config: Settings) -> None:
+    """Take the options of the script's config, filled in with what the command passes to it."""
+    arguments, settings.options = dict(settings.options), dict(config.options)
+    for key, option in config.forwarded.items():
+        if option in arguments:
+            settings.set(key, arguments[option])
+        elif key not in settings.options:
+            settings.options[key] = Value(UNKNOWN, config.place, key)
+    settings.has_unread_options = config.has_unread_options
+    settings.framework_parser = config.framework_parser
+    settings.not_checked += config.not_checked
+    settings.env = {**config.env, **settings.env}
+
+
+def _report(settings: Settings, why: str, remedy: str, place: Place | None = None) -> None:
+    settings.not_checked.append(NotJudged(settings.target, why, remedy, str(place or settings.place)))

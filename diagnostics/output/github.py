@@ -1,0 +1,60 @@
+"""A report as GitHub workflow commands, which become annotations in a pull request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnostics.findings import Severity
+from diagnostics.fixes import fix_text, one_line
+from diagnostics.output.locations import file_locations
+from diagnostics.output.redact import redact
+
+if TYPE_CHECKING:
+    from diagnostics.findings import Finding, Report
+
+_COMMANDS = {
+    Severity.BLOCKER: "error", Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice",
+}  # fmt: skip
+
+
+def render(report: Report) -> str:
+    """Return one line for each finding and for everything that was not checked."""
+    lines = [_annotation(finding) for finding in report.findings]
+    lines += [
+        _command("error", "check crashed", f"{check.check}: {check.reason}")
+        for check in report.checks
+        if check.outcome == "crashed"
+    ]
+    lines += [
+        _command("warning", "not checked", f"{', '.join(names)}: {each.text}")
+        for each, names in report.not_checked.items()
+        if each.decides
+    ]
+    if report.unresolved:
+        lines.append(_command("warning", report.tool, report.unresolved))
+    return "\n".join(lines)
+
+
+def _annotation(finding: Finding) -> str:
+    text = one_line(finding.detail) or finding.title
+    values = "; ".join(f"{item.text} [{item.place}]" for item in finding.evidence)
+    fix = f"\nFix: {fix_text(finding.remedy)}" if finding.remedy else ""
+    location = next(iter(file_locations(finding)), None)
+    where = {"file": location.file, "line": str(location.line or "")} if location else {}
+    return _command(
+        _COMMANDS[finding.severity], f"{finding.code} {finding.title}", f"{text}\n{values}{fix}", where
+    )
+
+
+def _command(name: str, title: str, text: str, where: dict[str, str] | None = None) -> str:
+    properties = {"title": redact(title), **(where or {})}
+    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
+    return f"::{name} {listed}::{_data(redact(text))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,32 @@
+"""HTML pages by Jinja templates with autoescape: one look for all commands, no scripts, nothing loaded.
+
+Templates lie in `diagnostics/output/templates/*.html.j2` and extend `page.html.j2`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = Path(__file__).parent / "look.css"
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Return a page; every value is escaped unless it is Markup."""
+    page: str = _environment().get_template(template).render(**values)
+    return page + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=select_autoescape(("html", "html.j2")),
+    )  # fmt: skip
+    environment.globals["style"] = Markup(STYLE.read_text(encoding="utf-8"))  # noqa: S704 - our own file
+    return environment

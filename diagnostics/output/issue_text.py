@@ -1,0 +1,134 @@
+"""A known issue explained on a terminal."""
+
+from __future__ import annotations
+
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from diagnostics.findings import EVIDENCE_LEVELS
+from diagnostics.fixes import fix_lines, one_line
+from diagnostics.frameworks import SHOWN
+from diagnostics.output.redact import mask
+from diagnostics.output.terminal import print_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+    from diagnostics.fixes import Fix
+
+_LINE = 200
+"""Most characters of a line that was typed, or of a fix in a list."""
+
+
+def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], Fix | None]]) -> None:
+    """Print issues one after the other."""
+    for place, (document, fix) in enumerate(explained):
+        if place:
+            print_text(console, "\n")
+        print_issue(console, document, fix)
+
+
+def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None = None) -> None:
+    """Print what a code means and the recommended fix, then why it happens, what else helps, and the evidence."""
+    print_text(console, f"{document['code']}  {document['title']}", "bold")
+    if document["kind"] == "check":
+        print_text(console, "\n" + document["cause"])
+        return
+    affected = ", ".join(SHOWN[name] for name in document["frameworks"])
+    print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
+    for line in fix_lines(fix)[:1] if fix else ():
+        print_text(console, f"Fix: {line}", "bold")
+    paragraphs = [one_line(each) for each in document["detail"].split("\n\n") if each]
+    _section(console, "Why", [one_line(document["cause"]), *paragraphs])
+    _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
+    if document["signature"]:
+        _section(console, "In a log", [f"/{one}/" for one in document["signature"]["any"]])
+    _section(console, "Reported by audit as", [", ".join(document.get("audit") or ())])
+    _section(console, "Triggers", [trigger_text(one) for one in document["triggers"]])
+    print_text(console, "\nMitigations", "bold")
+    by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
+    for name in (*document["offered"], *document["does_not_help"]):
+        _print_mitigation(console, by_name[name])
+    _section(console, "References", [f"{one['ref']}: {one['about']}" for one in document["references"]])
+
+
+def print_matches(
+    console: Console, text: str, found_by: str, explained: Sequence[tuple[Mapping[str, Any], Fix | None]]
+) -> None:
+    """Print the codes that match a text, three lines each.
+
+    Args:
+        console: Where it goes.
+        text: The text on the command line.
+        found_by: `printed` if a signature matched, `near` if only its words are similar.
+        explained: Each code's document and fix.
+    """
+    codes = ", ".join(document["code"] for document, _ in explained)
+    result = (
+        f"printed by {codes}" if found_by == "printed" else "no signature matches; similar issues by words"
+    )
+    print_text(console, f"{shorten(mask(text), _LINE, placeholder=' …')}: {result}", "bold", whole=True)
+    for document, fix in explained:
+        print_text(
+            console, f"\n{document['code']}  {document['title']}  ({document['kind']})", "bold", whole=True
+        )
+        for line in fix_lines(fix)[:1] if fix else ():
+            print_text(console, f"Fix: {shorten(line, _LINE, placeholder=' …')}", indent=8, whole=True)
+        print_text(
+            console, f"More: python -m diagnostics explain {document['code']}", "dim", indent=8, whole=True
+        )
+
+
+def claim_text(claim: Mapping[str, Any]) -> str:
+    """Return one claim about affected releases."""
+    examined = f", examined up to {claim['looked_to']}" if claim["looked_to"] else ""
+    releases = claim["versions"] or ", ".join(claim["releases"]) or "every release"
+    return (
+        f"{claim['package']} {releases} ({EVIDENCE_LEVELS[claim['evidence']]}{examined}): {claim['source']}"
+    )
+
+
+def trigger_text(trigger: Mapping[str, Any]) -> str:
+    """Return one trigger with the releases it occurs in."""
+    versions = f" ({trigger['versions']})" if trigger["versions"] else ""
+    return f"{trigger['name']}{versions}: {trigger['about']}"
+
+
+def mitigation_result(mitigation: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a test showed of a mitigation, and a style for it."""
+    if mitigation["evidence"] != "executed":
+        return f"not tested ({EVIDENCE_LEVELS[mitigation['evidence']]})", "yellow"
+    if not mitigation["fails"]:
+        return "verified", "green"
+    if mitigation["helps"]:
+        return "verified for some triggers, does not help with others", "yellow"
+    return "does not help (tested)", "red"
+
+
+def edits_of(mitigation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the edits of a mitigation with framework and, where they differ, the releases they are for."""
+    bounds = mitigation["bounds"] or [{"versions": ""}] * len(mitigation["edits"])
+    for (name, edit), bound in zip(mitigation["edits"], bounds, strict=True):
+        yield f"{SHOWN[name]} {bound['versions']}".rstrip(), edit
+
+
+def _section(console: Console, title: str, lines: list[str]) -> None:
+    if any(lines):
+        print_text(console, f"\n{title}", "bold")
+        for line in lines:
+            print_text(console, line, indent=2)
+
+
+def _print_mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
+    result, style = mitigation_result(mitigation)
+    print_text(console, Text(f"  {mitigation['name']}  ", "bold") + Text(result, style))
+    lines = [mitigation["about"], mitigation["note"]]
+    lines += [f"helps against: {', '.join(mitigation['helps'])}"] if mitigation["helps"] else []
+    lines += [f"does not help against: {', '.join(mitigation['fails'])}"] if mitigation["fails"] else []
+    lines += [f"{framework}: {edit}" for framework, edit in edits_of(mitigation)]
+    for line in filter(None, [*lines, f"cost: {mitigation['cost']}"]):
+        print_text(console, line, indent=6)

@@ -1,0 +1,29 @@
+"""A report as one JSON document, or as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diagnostics.findings import Report
+
+
+def dump(document: Any) -> str:
+    """Return a document as indented JSON."""
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def render(report: Report) -> str:
+    """Return one JSON document."""
+    return dump(report.to_json())
+
+
+def render_lines(report: Report) -> str:
+    """Return the report, then each check, then each finding, one object a line with a `type`."""
+    document = report.to_json()
+    checks, findings = document.pop("checks", []), document.pop("findings", [])
+    lines: list[dict[str, Any]] = [{"type": "report", **document}]
+    lines += [{"type": "check", **check} for check in checks]
+    lines += [{"type": "finding", **finding} for finding in findings]
+    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)

@@ -1,0 +1,37 @@
+"""Files and lines of a finding, for formats that have a field for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics.findings import Location
+from diagnostics.output.redact import redact
+
+if TYPE_CHECKING:
+    from diagnostics.findings import Finding
+
+
+def file_locations(finding: Finding) -> list[Location]:
+    """Return the files and lines of a finding's evidence, each once, relative to the working folder."""
+    found = []
+    for item in finding.evidence:
+        location = Location.parse(item.place)
+        # A place can also be prose, such as the source of a claim.
+        if (location.line and " " not in location.file) or _is_file(location.file):
+            found.append(Location(_relative(location.file), min(location.line, 10**9)))
+    return list(dict.fromkeys(found))
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _relative(path: str) -> str:
+    try:
+        return redact(Path(path).absolute().relative_to(Path.cwd()).as_posix())
+    except (ValueError, OSError):
+        return redact(Path(path).as_posix())

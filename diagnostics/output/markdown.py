@@ -1,0 +1,82 @@
+"""Markdown by Jinja templates that escape every value: nothing becomes markup, a mention or a link.
+
+Templates lie in `diagnostics/output/templates/*.md.j2`. In them `{{ value }}` is escaped prose and
+`{{ text | code_block }}` is a fenced block.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from diagnostics.fixes import commands_of, fix_lines, one_line
+from diagnostics.output.redact import redact
+
+if TYPE_CHECKING:
+    from diagnostics.findings import Report
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(report: Report) -> str:
+    """Return a report as one Markdown document."""
+    template = report.extra.template() if report.extra else ""
+    return render_template(template or "report.md.j2", report=report)
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Return a Markdown template filled with values, each escaped."""
+    text = _environment().get_template(name).render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, finalize=_finalize, trim_blocks=True,
+        lstrip_blocks=True, autoescape=False,  # noqa: S701 - `_finalize` escapes for Markdown
+    )  # fmt: skip
+    environment.filters |= {
+        "code_block": code_block,
+        "one_line": one_line,
+        "fix_lines": fix_lines,
+        "prose": prose,
+    }
+    environment.globals["commands_of"] = commands_of
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    return value if isinstance(value, Markup) else escape(str(value))
+
+
+def escape(text: str) -> str:
+    """Escape prose: nothing in it becomes markup, a mention or a link."""
+    # An entity could become an @ after mentions are looked for; a line's first character can start a heading or list.
+    escaped = re.sub(r"([\\`*_{}\[\]<>|~&]|^\s*[#+=-])", r"\\\1", redact(text).replace("\n", " "))
+    # A bare URL links itself, and a link to an issue notifies everybody who follows that issue.
+    return re.sub(r"([@#]|\bGH-)(?=\w)|(:)(?=//)|(\bwww)(?=\.)", "\\1\\2\\3\u200b", escaped)
+
+
+def prose(text: str) -> Markup:
+    """Escape prose of ours, in which text between backticks is code."""
+    pieces = re.split(r"(`[^`\n]+`)", one_line(text))
+    return Markup(  # noqa: S704 - escaped here
+        "".join(
+            piece if place % 2 else re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", piece)
+            for place, piece in enumerate(pieces)
+        )
+    )
+
+
+def code_block(text: str, language: str = "") -> Markup:
+    """Return a fenced block; the fence is longer than any run of backticks in the text."""
+    shown = redact(text).strip("\n")
+    longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markup(f"{fence}{language}\n{shown}\n{fence}")  # noqa: S704 - a fence longer than any in the text

@@ -1,0 +1,91 @@
+"""Mask and escape every text of a report before any format sees it.
+
+One walk over the data serves every command, so no format has to think of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from diagnostics.collect.names import names_a_package
+from diagnostics.output import redact, sanitize
+
+T = TypeVar("T")
+Change = Callable[[str], str]
+# Texts that may have several lines; every other text is one line.
+_MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
+# A tab in a command would be shown as blanks, which is another command.
+_COMMANDS = {"Install", "Uninstall", "Unset", "SetVariables", "Run"}
+# Formats with a field for a file redact the location themselves.
+_LOCATIONS = frozenset({("Evidence", "place")})
+
+
+def for_screen(value: T) -> T:
+    """Mask secrets and escape control characters in every text, for the user's own screen."""
+    masked = lru_cache(1024)(redact.mask)
+    changed: T = _walk(
+        value,
+        lambda text: sanitize.escape_line(masked(text)),
+        lambda text: sanitize.escape(masked(text)),
+        frozenset(),
+    )
+    return changed
+
+
+def for_sharing(value: T, *, locations: bool = True) -> T:
+    """Also redact what identifies a person or a machine.
+
+    Args:
+        value: A report, a plan, a document.
+        locations: Whether to redact locations of evidence too.
+    """
+    changed: T = _walk(value, redact.redact, redact.redact, frozenset() if locations else _LOCATIONS)
+    return changed
+
+
+def _walk(value: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
+    """Return the value with every text changed, keys of dicts too."""
+    if isinstance(value, str):
+        return line(value)
+    if isinstance(value, dict):
+        return {
+            line(key) if isinstance(key, str) else key: _dict_value(key, item, line, prose, skip)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        items = [_walk(item, line, prose, skip) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        own_line = _tab_escaped(line) if name in _COMMANDS else line
+        changed = {
+            field.name: _walk(
+                getattr(value, field.name),
+                prose if (name, field.name) in _MULTI_LINE else own_line,
+                prose,
+                skip,
+            )
+            for field in fields(value)
+            if field.init and (name, field.name) not in skip
+        }
+        return replace(value, **changed)
+    return value
+
+
+def _tab_escaped(line: Change) -> Change:
+    return lambda text: line(text).replace("\t", r"\u0009")
+
+
+def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
+    """Change a value together with its key: what is called a password is one, whatever it looks like."""
+    if not isinstance(key, str) or not isinstance(item, str):
+        return _walk(item, line, prose, skip)
+    # Four numbers with dots are a release here, and an address everywhere else.
+    if key in {"version", "python"} and names_a_package("a", item):
+        return item
+    prefix = f"{key}="
+    changed = line(prefix + item)
+    return changed.removeprefix(prefix) if changed.startswith(prefix) else line(item)

@@ -1,0 +1,128 @@
+"""Options shared by commands that report findings, and the one function that writes a report.
+
+A ported command:
+
+    @click.command(cls=Command, examples=..., exit_codes=...)
+    @click.argument("files", nargs=-1)
+    @report_options
+    def command(files, output):
+        return write_report(check(files), output)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diagnostics.findings import Severity
+from diagnostics.output import filters, prepare, sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diagnostics.findings import Report
+
+FORMATS = {
+    "terminal": "terminal:render", "json": "json_output:render", "jsonl": "json_output:render_lines",
+    "sarif": "sarif:render", "junit": "junit:render", "github": "github:render", "markdown": "markdown:render",
+}  # fmt: skip
+"""Output formats and the function of each, imported on use."""
+# Formats with a field for a file, which they fill with a redacted path themselves.
+_WITH_FILE_FIELD = {"github", "sarif"}
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Values of the shared options."""
+
+    format: str = "terminal"
+    verbose: bool = False
+    fail_on: Severity = Severity.ERROR
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    baseline: Path | None = None
+
+
+class CodesType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """Codes or families, separated by commas."""
+
+    name = "CODE[,CODE]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a value."""
+        try:
+            return filters.parse_codes(value) if isinstance(value, str) else value
+        except filters.UnknownCodeError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """Complete a code."""
+        del ctx, param
+        codes = sorted(path.stem for path in filters.CATALOG.glob("*/*.toml"))
+        return [
+            click.shell_completion.CompletionItem(code)
+            for code in codes
+            if code.startswith(incomplete.upper())
+        ]
+
+
+def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the shared options; the command receives them as `output: ReportOptions`."""
+    names = ("format", "verbose", "fail_on", "select", "ignore", "baseline")
+
+    @wraps(function)
+    def wrapper(**values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in names}
+        chosen["fail_on"] = Severity[chosen["fail_on"].upper()]
+        for name in ("select", "ignore"):
+            chosen[name] = tuple(code for codes in chosen[name] for code in codes)
+        return function(output=ReportOptions(**chosen), **values)
+
+    options = (
+        click.option("--format", type=click.Choice(list(FORMATS)), default="terminal", help="Output format."),
+        click.option("--verbose", is_flag=True, help="Print everything known of each finding."),
+        click.option(
+            "--fail-on", type=click.Choice([each.word for each in Severity]), default="error", show_default=True,
+            help="Lowest severity that exits with 1.",
+        ),
+        click.option("--select", type=CodesType(), multiple=True, help="Report only these codes or families."),
+        click.option("--ignore", type=CodesType(), multiple=True, help="Do not report these codes or families."),
+        click.option(
+            "--baseline", type=click.Path(path_type=Path), metavar="FILE",
+            help="An earlier --format json: report only what is new.",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        wrapper = option(wrapper)
+    return wrapper
+
+
+def filter_report(report: Report, options: ReportOptions) -> Report:
+    """Keep the findings that --select, --ignore and --baseline leave."""
+    report = filters.select(report, options.select, options.ignore)
+    return report if options.baseline is None else filters.without_known(report, options.baseline)
+
+
+def write_report(report: Report, options: ReportOptions) -> int:
+    """Filter a report, write it masked to standard output, and return the exit code."""
+    report = filter_report(report, options)
+    print_report(report, options)
+    return report.exit_code(options.fail_on)
+
+
+def print_report(report: Report, options: ReportOptions) -> None:
+    """Write a report to standard output: masked, and redacted unless it goes to the terminal."""
+    form, report = options.format, prepare.for_screen(report)
+    module, _, name = FORMATS[form].partition(":")
+    render = getattr(import_module(f"diagnostics.output.{module}"), name)
+    if form == "terminal":
+        render(report, verbose=options.verbose)
+        return
+    report = prepare.for_sharing(report, locations=form not in _WITH_FILE_FIELD)
+    text = render(report, options.fail_on) if form == "junit" else render(report)
+    (sanitize.write_ci_commands if form == "github" else print)(text)

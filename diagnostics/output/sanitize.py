@@ -1,0 +1,191 @@
+r"""Escape control characters and CI workflow commands in everything we print.
+
+Control characters are shown as `\uXXXX` rather than removed, because removing one sequence can create another. JSON
+reads the escape as the character again, so a document stays valid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+
+# C0 except tab and newline, DEL, C1, soft hyphen, direction marks and overrides, line separators, lone surrogates,
+# annotations and tags. Zero-width joiners stay, because names need them.
+_INVISIBLE = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f"
+)
+_COLOUR = r"\x1b\[[0-9;]{0,32}m"
+_CONTROL = re.compile(f"[{_INVISIBLE}]")
+_CONTROL_OR_NEWLINE = re.compile(f"[{_INVISIBLE}\n]")
+_CONTROL_OR_COLOUR = re.compile(f"{_COLOUR}|[{_INVISIBLE}]")
+# `##[error]` (older GitHub) and `##vso[...]` (Azure) are commands anywhere in a line.
+_HASH_COMMAND = re.compile(r"##(?=\w{0,32}\[)")
+# `::error` is a command at the start of a line, after blanks; a single colon may be continued by the next write.
+_COLON_COMMAND = re.compile(rf"(?m)^((?:[^\S\n]|{_COLOUR})*):(?=:|\Z)")
+_BLANK = re.compile(rf"(?:\s|{_COLOUR})*")
+_TRAILING_BLANKS = re.compile(rf"(?<! ) +((?:{_COLOUR})*)\n")
+before_write: Callable[[], None] | None = None
+"""Called before anything is written, so that a progress line can be cleared."""
+
+
+def escape(text: str) -> str:
+    r"""Return a text with control characters and CI commands escaped.
+
+    >>> escape("\x1b\x1b[m]52;c;aGk=\x07")
+    '\\u001b\\u001b[m]52;c;aGk=\\u0007'
+    """
+    return _HASH_COMMAND.sub(r"#\\u0023", _CONTROL.sub(_escape_match, text))
+
+
+def escape_line(text: object) -> str:
+    r"""Escape a text that must stay one line, such as a file name.
+
+    >>> escape_line("run\n::error::x.log")
+    'run\\u000a::error::x.log'
+    """
+    return _HASH_COMMAND.sub(r"#\\u0023", _CONTROL_OR_NEWLINE.sub(_escape_match, str(text)))
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    found = match[0]
+    if len(found) > 1:
+        return found  # a colour sequence of ours
+    units = found.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+class SanitizedStream:
+    """A text stream that escapes what is written; after a reader closes the pipe, the rest is dropped.
+
+    Attributes:
+        reader_gone: Whether a reader closed the pipe of any such stream.
+    """
+
+    reader_gone = False
+    unread = False  # old name, to be removed
+    _pattern = _CONTROL
+
+    def __init__(self, inner: TextIO, change: Callable[[str], str] | None = None) -> None:
+        """Wrap a stream.
+
+        Args:
+            inner: The stream.
+            change: Applied to each text first, such as masking on standard error.
+        """
+        self.inner, self._change = inner, change
+        self._at_line_start = True
+
+    def write(self, text: str) -> int:
+        """Write a text, escaped."""
+        if before_write is not None:
+            before_write()
+        changed = self._change(text) if self._change and len(text) > 1 else text
+        shown = _HASH_COMMAND.sub(r"#\\u0023", self._pattern.sub(_escape_match, changed))
+        head, newline, rest = ("", "", shown) if self._at_line_start else shown.partition("\n")
+        if self._at_line_start or newline:
+            rest = _COLON_COMMAND.sub(r"\1\\u003a", rest)
+        _, broken, tail = shown.rpartition("\n")
+        if shown:
+            self._at_line_start = bool((broken or self._at_line_start) and _BLANK.fullmatch(tail))
+        with self._broken_pipe_ignored():
+            self.inner.write(head + newline + rest)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts."""
+        for text in lines:
+            self.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        with self._broken_pipe_ignored():
+            self.inner.flush()
+
+    @contextlib.contextmanager
+    def _broken_pipe_ignored(self) -> Iterator[None]:
+        """After `| head -1` closes the pipe, drop the rest; the exit code is that of the result."""
+        try:
+            yield
+        except BrokenPipeError:
+            SanitizedStream.reader_gone = SanitizedStream.unread = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.inner.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _ColourStream(SanitizedStream):
+    """The stream behind a Rich console: its colours pass, blanks at wrapped line ends are dropped."""
+
+    _pattern = _CONTROL_OR_COLOUR
+
+    def write(self, text: str) -> int:
+        return super().write(_TRAILING_BLANKS.sub(r"\1\n", text))
+
+
+class _EscapeHook:
+    """Rich render hook that escapes the text of each segment, before Rich adds colours."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Escaped(one) for one in renderables]
+
+
+class _Escaped:
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._inner, options):
+            yield segment if segment.control else type(segment)(escape(segment.text), segment.style)
+
+
+def unwrap(stream: Any) -> TextIO:
+    """Return the stream behind a sanitized one."""
+    inner: TextIO = stream.inner if hasattr(stream, "inner") else stream
+    return inner
+
+
+def console(stream: TextIO | None = None, **options: Any) -> Console:
+    """Return a Rich console that escapes all text; every console of ours is made here."""
+    # Imported here: 0.15 s that JSON and CI output do not need.
+    from rich.console import Console
+
+    options = {"highlight": False, "markup": False, "emoji": False} | options
+    target: Any = _ColourStream(unwrap(sys.stdout if stream is None else stream))
+    made = Console(file=target, **options)
+    made.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
+    return made
+
+
+def write_ci_commands(text: str) -> None:
+    """Write lines that a CI runner shall obey to standard output; their content is escaped by the caller."""
+    if before_write is not None:
+        before_write()
+    unwrap(sys.stdout).write(escape(text) + "\n")
+
+
+@contextlib.contextmanager
+def sanitize_stdio(mask: Callable[[str], str] | None = None) -> Iterator[None]:
+    """Sanitize standard output and standard error; error messages, which repeat arguments, are masked too."""
+    before = sys.stdout, sys.stderr
+    out, errors = (unwrap(stream) or io.StringIO() for stream in before)  # None if closed before we started
+    sys.stdout, sys.stderr = SanitizedStream(out), SanitizedStream(errors, mask)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # a full disk: Python reports it at exit
+            sys.stdout.flush()
+            sys.stderr.flush()
+        sys.stdout, sys.stderr = before

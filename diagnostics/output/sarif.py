@@ -1,0 +1,107 @@
+"""A report as SARIF 2.1.0, for code scanning and editors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from diagnostics import version
+from diagnostics.findings import Severity
+from diagnostics.fixes import Explain, command_of, fix_lines, one_line
+from diagnostics.output.filters import fingerprint
+from diagnostics.output.locations import file_locations
+from diagnostics.output.redact import redact
+
+if TYPE_CHECKING:
+    from diagnostics.findings import Finding, Report
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {
+    Severity.BLOCKER: "error",
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "note",
+}
+
+
+def render(report: Report) -> str:
+    """Return one SARIF log with one run."""
+    findings = report.findings
+    codes = sorted({finding.code for finding in findings})
+    run = {
+        "tool": {
+            "driver": {
+                "name": "grpo-doctor",
+                "semanticVersion": version(),
+                "rules": [
+                    _rule(next(finding for finding in findings if finding.code == code)) for code in codes
+                ],
+            }
+        },
+        "results": [_result(finding, codes.index(finding.code), report.tool) for finding in findings],
+        "invocations": [_invocation(report)],
+        "columnKind": "unicodeCodePoints",
+    }
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.code,
+        "shortDescription": {"text": redact(finding.title)},
+        "help": {"text": command_of(Explain(finding.code))},
+    }
+
+
+def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
+    lines = fix_lines(finding.remedy) if finding.remedy else []
+    fix = f" Fix: {lines[0]}" if lines else ""
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": redact(f"{one_line(finding.detail) or finding.title}{fix}")},
+        "partialFingerprints": {"grpoDoctor/v1": fingerprint(finding.to_json(), tool)},
+        "properties": {
+            "severity": finding.severity.word,
+            "certainty": finding.certainty,
+            "knownBy": finding.known_by,
+            "evidence": [redact(f"{item.text} [{item.place}]") for item in finding.evidence],
+        },
+    }
+    places = [_location(location.file, location.line) for location in file_locations(finding)]
+    if places:
+        result["locations"] = places[:1]
+    if places[1:]:
+        result["relatedLocations"] = places[1:]
+    return result
+
+
+def _location(file: str, line: int) -> dict[str, Any]:
+    artifact: dict[str, Any] = {"uri": quote(file)}
+    if not file.startswith("/"):
+        artifact["uriBaseId"] = "%SRCROOT%"
+    physical: dict[str, Any] = {"artifactLocation": artifact}
+    if line:
+        physical["region"] = {"startLine": line}
+    return {"physicalLocation": physical}
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    """Return whether the tool finished, and what it could not check."""
+    notifications = [
+        {
+            "level": "error" if check.outcome == "crashed" else "warning" if check.incomplete else "note",
+            "message": {"text": redact(f"{check.check}: {line}")},
+        }
+        for check in report.checks
+        for line in check.unseen
+    ]
+    if report.unresolved:
+        notifications.append({"level": "warning", "message": {"text": redact(report.unresolved)}})
+    return {
+        "executionSuccessful": not any(check.outcome == "crashed" for check in report.checks),
+        "toolExecutionNotifications": notifications,
+    }

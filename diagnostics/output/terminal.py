@@ -1,0 +1,241 @@
+"""A report on a terminal: what is wrong, where, the recommended fix, and how well it is known.
+
+The first screen has at most five lines for each finding; `--verbose` prints everything. Commands with a form of their
+own use `print_text`, `print_finding` and `print_not_checked` from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.text import Text
+
+from diagnostics.findings import Severity
+from diagnostics.fixes import (
+    commands_of,
+    count_of,
+    first_step,
+    fix_lines,
+    fold_command,
+    one_line,
+    quote_command,
+)
+from diagnostics.output.sanitize import console as make_console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
+
+    from rich.console import Console
+
+    from diagnostics.findings import CheckResult, Finding, NotChecked, Report
+
+STYLES = {
+    Severity.BLOCKER: "bold red", Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan",
+}  # fmt: skip
+OUTCOMES = {
+    "ok": ("passed", "ok", "green"),
+    "findings": ("with findings", "found", "yellow"),
+    "not_judged": ("incomplete", "unknown", "yellow"),
+    "ignored": ("filtered out", "ignored", "dim"),
+    "skipped": ("not applicable", "skipped", "dim"),
+    "crashed": ("crashed", "CRASHED", "bold red"),
+    "unread": ("unreadable", "unread", "bold yellow"),
+}
+"""For each outcome of a check: the word in counts, the word before its name, the style."""
+INDENT = 8
+MAX_DETAILED = 6
+"""Findings printed in full on the first screen; the rest take one line each."""
+_EVIDENCE_WIDTH = 240
+_MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor "
+
+
+def render(report: Report, stream: TextIO | None = None, *, verbose: bool = False) -> None:
+    """Print a report; colour and width follow the terminal, NO_COLOR and COLUMNS."""
+    console = make_console(sys.stdout if stream is None else stream)
+    if report.extra is not None:
+        report.extra.render(report, console, verbose=verbose)
+        return
+    print_text(console, f"{report.tool}: {summary(report)}", "bold")
+    for line in subject_lines(report):
+        print_text(console, line)
+    print_findings(console, report.findings, verbose=verbose)
+    console.print()
+    print_checks(console, report, verbose=verbose)
+
+
+def print_text(
+    console: Console, text: str | Text, style: str = "", *, indent: int = 0, whole: bool = False
+) -> None:
+    """Print a text with an indent, wrapped on a terminal; elsewhere, or if `whole`, each line stays one line.
+
+    Commands in it are shown as the user started us.
+    """
+    content = text if isinstance(text, Text) else Text(_as_called(text), style)
+    if whole or not console.is_terminal:
+        if indent:
+            content = Text("\n").join(Text(" " * indent) + line for line in content.split("\n"))
+        console.print(content, soft_wrap=True)
+    else:
+        console.print(Padding(content, (0, 0, 0, indent), expand=False))
+
+
+def _as_called(text: str) -> str:
+    return text.replace(_MODULE, _PROGRAM) if sys.argv[0].rpartition("/")[2] == _PROGRAM.strip() else text
+
+
+def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:
+    """Print findings, the worst first; on the first screen only some of them in full."""
+    for place, finding in enumerate(findings):
+        full = verbose or (place < MAX_DETAILED and finding.severity > Severity.INFO)
+        if full or place == 0:
+            console.print()
+        if full:
+            print_finding(console, finding, verbose=verbose)
+        else:
+            print_text(console, _headline(finding), whole=not console.is_terminal)
+
+
+def print_finding(console: Console, finding: Finding, *, verbose: bool = False) -> None:
+    """Print one finding: code and title, the evidence, the fix, how well it is known; or everything known of it."""
+    print_text(console, _headline(finding))
+    if verbose:
+        _print_details(console, finding)
+        return
+    if finding.evidence:
+        print_text(console, _first_evidence(finding), "dim", indent=INDENT)
+    sentence, command = first_step(finding.remedy)
+    if sentence:
+        print_text(console, f"Fix: {sentence}", indent=INDENT)
+    if command:
+        print_command(console, command)
+    more = f" More: python -m diagnostics explain {finding.code}" if finding.code else ""
+    print_text(console, f"{finding.proof}{more}", "dim", indent=INDENT)
+
+
+def _headline(finding: Finding) -> Text:
+    style = STYLES[finding.severity]
+    return Text(f"{finding.severity.word:<{INDENT}}", style) + Text(
+        f"{finding.code} {finding.title}", f"bold {style}"
+    )
+
+
+def _first_evidence(finding: Finding) -> str:
+    first, *rest = finding.evidence
+    more = f" and {len(rest)} more" if rest else ""
+    return f"{shorten(first.text, _EVIDENCE_WIDTH, placeholder=' …')} [{first.place}]{more}"
+
+
+def _print_details(console: Console, finding: Finding) -> None:
+    if finding.detail:
+        print_text(console, one_line(finding.detail), indent=INDENT)
+    print_text(console, finding.proof, indent=INDENT)
+    for item in finding.evidence:
+        print_text(console, f"- {item.text} [{item.place}]", "dim", indent=INDENT)
+    if finding.remedy:
+        print_text(console, "Fix:", "bold", indent=INDENT)
+        for line in fix_lines(finding.remedy):
+            print_text(console, f"* {line}", indent=INDENT)
+        for command in commands_of(finding.remedy.actions):
+            print_command(console, command)
+    for reference in finding.references:
+        print_text(console, f"see {reference}", "dim", indent=INDENT)
+
+
+def print_command(console: Console, command: str, indent: int = INDENT) -> None:
+    """Print a command to copy: folded with backslashes on a terminal, in one line elsewhere."""
+    shown = _as_called(command)
+    lines = fold_command(shown, console.width - indent - 2) if console.is_terminal else [shown]
+    for place, line in enumerate(lines):
+        print_text(console, f"{' ' * indent}{'$ ' if place == 0 else '  '}{line}", "bold", whole=True)
+
+
+def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[str] = ()) -> None:
+    """Print one thing that was not checked, with the checks that needed it."""
+    names = ", ".join(dict.fromkeys(checks))
+    print_text(
+        console,
+        Text(f"{'unknown':<{INDENT}}", "yellow") + Text(f"{names}: not checked" if names else "not checked"),
+    )
+    print_text(console, missing.text, indent=INDENT)
+
+
+def print_checks(console: Console, report: Report, *, verbose: bool = False) -> None:
+    """Print what was not checked, crashed checks, the counts, and the notes."""
+    for check in report.checks:
+        if verbose or check.outcome == "crashed":
+            _print_check(console, check)
+    if not verbose:
+        for missing, names in report.not_checked.items():
+            print_not_checked(console, missing, names)
+        print_text(console, count_checks(report), "dim")
+    for note in report.remarks if verbose else filter(None, [report.how]):
+        print_text(console, f"note: {note}", "dim")
+
+
+def _print_check(console: Console, check: CheckResult) -> None:
+    unread = check.reads and check.outcome == "crashed"
+    _, word, style = OUTCOMES["unread" if unread else check.outcome]
+    reason = f": {check.reason}" if check.reason else ""
+    print_text(console, Text(f"{word:<{INDENT}}", style) + Text(f"{check.check}{reason}"))
+    for missing in check.not_judged:
+        print_text(console, f"not checked: {missing.text}", indent=INDENT)
+
+
+def count_checks(report: Report) -> str:
+    """Return how the checks ended: "21 checks: 11 passed, 1 incomplete, 9 not applicable"."""
+    counts = report.outcomes
+    listed = [f"{counts[outcome]} {word}" for outcome, (word, _, _) in OUTCOMES.items() if counts[outcome]]
+    return f"{count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
+
+
+def summary(report: Report) -> str:
+    """Return the result in a few words: "2 errors, 1 warning; 1 of 9 checks incomplete"."""
+    severities = [finding.severity for finding in report.findings]
+    listed = [
+        f"{severities.count(each)} {each.word}{'s' if severities.count(each) > 1 and each > Severity.INFO else ''}"
+        for each in reversed(Severity)
+        if each in severities
+    ]
+    counts = report.outcomes
+    checked = any(each.outcome not in {"skipped", "crashed"} and not each.reads for each in report.checks)
+    parts = [
+        ", ".join(listed) or ("no problems found" if checked or not report.checks else "nothing was checked")
+    ]
+    if incomplete := sum(bool(check.not_judged) for check in report.checks):
+        parts.append(f"{incomplete} of {len(report.checks)} checks incomplete")
+    if counts["unread"]:
+        parts.append(f"{count_of(counts['unread'], 'file')} unreadable")
+    if counts["crashed"]:
+        parts.append(f"{counts['crashed']} of {len(report.checks)} checks crashed")
+    return "; ".join(parts)
+
+
+def subject_lines(report: Report) -> list[str]:
+    """Return what was examined: an environment, or files and the releases they are checked for."""
+    subject = report.subject
+    packages = ", ".join(f"{name} {version}" for name, version in subject.get("packages", {}).items())
+    if "files" in subject:
+        lines = [f"{file['file']}: {_file_kinds(report, file)}" for file in subject["files"]]
+        return [*lines, f"checked for {packages}" if packages else "checked for no particular release"]
+    if "prefix" not in subject:
+        return [packages] if packages else []
+    own = ", grpo-doctor's own environment" if "unnamed" in subject else ""
+    lines = [f"Python {subject['python']} in {subject['prefix']}{own}"]
+    lines += [
+        f"Did you mean the environment at {prefix}? Run: "
+        + quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
+        for prefix in subject.get("unnamed", ())[:3]
+    ]
+    return [*lines, packages or "no supported package is installed"]
+
+
+def _file_kinds(report: Report, file: dict[str, object]) -> str:
+    plans: list[dict[str, str]] = file["plans"]  # type: ignore[assignment]  # as the document has it
+    kinds = [f"{plan['framework']} {'server' if plan['role'] == 'serve' else 'run'}" for plan in plans]
+    named = {f"reading {file['file']}", "reading the command"}
+    skipped = (each.reason for each in report.checks if each.check in named and each.outcome == "skipped")
+    return ", ".join(kinds) or next(skipped, "no known framework")

@@ -1,0 +1,224 @@
+"""Start child processes: own session, time limit, no process left behind, no import from the user's folder.
+
+Everything that starts a program uses `run` (wait for it) or `start` (keep it running). Our own modules are
+started with `own_python`, which ignores the working folder: a file `ray.py` or `subprocess.py` there is not imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+GRACE_S = 5.0
+"""Seconds between SIGTERM and SIGKILL for a process group."""
+MAX_OUTPUT_BYTES = 32 << 20
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ROOT = str(Path(__file__).resolve().parents[1])
+# The project's folder comes last, so that it shadows no installed package.
+_RUN_MODULE = (
+    "import runpy, sys; sys.path.append({root!r}); "
+    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended.
+
+    Attributes:
+        code: Exit code; negative for a signal.
+        output: Standard output.
+        errors: Standard error; empty if it went to a file.
+    """
+
+    code: int
+    output: str
+    errors: str
+    seconds: float
+    timed_out: bool
+
+
+def own_python(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command that runs one of our modules without the working folder on its import path."""
+    return [python, "-P", "-c", _RUN_MODULE.format(root=_ROOT, module=module), *arguments]
+
+
+def start(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    own_session: bool = True,
+    **streams: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a program and return it running; end it with `end_group`.
+
+    Args:
+        command: Program and arguments; no shell interprets them.
+        env: Its whole environment; None to inherit ours.
+        cwd: Working folder.
+        own_session: Whether it gets its own session, so that a signal reaches all its descendants and none of ours.
+        streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is closed by default.
+    """
+    streams.setdefault("stdin", subprocess.DEVNULL)
+    arguments = [os.fspath(part) for part in command]
+    return subprocess.Popen(
+        arguments, env=None if env is None else dict(env), cwd=cwd, start_new_session=own_session, **streams
+    )
+
+
+def run(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    log: Path | None = None,
+    ledger: Path | None = None,
+    max_output: int = MAX_OUTPUT_BYTES,
+) -> Completed:
+    """Run a program to its end and kill whatever it leaves behind.
+
+    Args:
+        command: Program and arguments.
+        timeout_s: Seconds after which its process group is ended.
+        env: Its whole environment; None to inherit ours.
+        cwd: Working folder.
+        stdin: Text for its standard input.
+        log: File for standard error, overwritten; None to return it.
+        ledger: File that records the running group, so that the next run can end what a killed one left.
+        max_output: Bytes of each stream that are kept; the rest is read and dropped.
+    """
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        errors = stack.enter_context(log.open("wb")) if log else subprocess.PIPE
+        process = start(
+            command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=errors,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        )  # fmt: skip
+        stack.callback(end_group, process)
+        record_group(ledger, process.pid)
+        readers = [_Reader(stream, max_output) for stream in (process.stdout, process.stderr) if stream]
+        _feed(process, stdin)
+        timed_out = not _ends_within(process, timeout_s)
+    for reader in readers:
+        reader.join(GRACE_S)
+    if ledger is not None:
+        ledger.unlink(missing_ok=True)
+    texts = [*(reader.text for reader in readers), "", ""]
+    return Completed(process.returncode, texts[0], texts[1], time.monotonic() - began, timed_out)
+
+
+class _Reader(threading.Thread):
+    """Read a pipe to its end and keep at most `limit` bytes."""
+
+    def __init__(self, stream: IO[bytes], limit: int) -> None:
+        super().__init__(daemon=True)
+        self._stream, self._limit, self._data = stream, limit, bytearray()
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._stream:
+            while chunk := self._stream.read1(1 << 16):  # type: ignore[attr-defined]  # buffered, as Popen makes them
+                self._data += chunk[: max(0, self._limit - len(self._data))]
+
+    @property
+    def text(self) -> str:
+        """What was read, as text."""
+        return bytes(self._data).decode("utf-8", "replace")
+
+
+def _feed(process: subprocess.Popen[bytes], text: str | None) -> None:
+    if text is not None and process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+            stream.write(text.encode())
+
+
+def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """End a program started by `start` and all its descendants: SIGTERM, then SIGKILL after GRACE_S."""
+    if process.poll() is None:
+        _signal_group(process.pid, signal.SIGTERM)
+        _ends_within(process, GRACE_S)
+    _signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+@contextlib.contextmanager
+def forward_signals(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Pass signals that end us on to a program in its own session, hang-ups included."""
+    before = {number: signal.getsignal(number) for number in FORWARDED}
+    for number in FORWARDED:
+        signal.signal(number, lambda received, _frame: _signal_group(process.pid, received))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def record_group(ledger: Path | None, pid: int) -> None:
+    """Record a running process group in a file."""
+    if ledger is not None:
+        ledger.write_text(json.dumps({"group": pid, "started": _start_time(pid)}), encoding="utf-8")
+
+
+def end_recorded_group(ledger: Path) -> int | None:
+    """Kill the process group that an interrupted run left; returns its id if there was one.
+
+    The kernel's start time distinguishes it from another process that got the same id since.
+    """
+    try:
+        recorded = json.loads(ledger.read_text(encoding="utf-8"))
+        group, started = int(recorded["group"]), recorded["started"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    ledger.unlink(missing_ok=True)
+    if started is None or _start_time(group) != started:
+        return None
+    _signal_group(group, signal.SIGKILL)
+    return group
+
+
+def _start_time(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
+
+
+def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:
+    """Return the last lines of a log, each cut to `width` characters."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - (64 << 10)))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(line[:width] for line in text.splitlines()[-lines:])

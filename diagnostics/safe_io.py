@@ -1,0 +1,187 @@
+"""Read untrusted files safely: regular files only, with a size limit. Write files completely or not at all.
+
+FIFOs, devices and kernel file systems are refused, because reading them can wait for ever or never end. Every refusal
+is an OSError, so a caller treats a refused file like a missing one. Standard library only: it runs on remote hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+# Size limits by kind of file; the largest file known of each kind has a tenth of it or less.
+SMALL = 64 * KIB
+METADATA = 4 * MIB
+SOURCE = 8 * MIB
+DOCUMENT = 64 * MIB
+ARTIFACT = GIB
+# Bytes that a JSON value takes in memory, for each character that introduces one.
+_VALUE_BYTES = {"{": 240, "[": 72, ",": 64, ":": 64}
+MAX_VALUE_BYTES = GIB // 2
+# tomllib needs time quadratic in the number of parts of a dotted key.
+_LONG_TOML_KEY = re.compile(r"(?:\.[ \t]*[A-Za-z0-9_\"'-]{1,60}[ \t]*){64}")
+
+
+class UnsafeFileError(OSError):
+    """Raised for a file that is not regular, too large or outside its folder; `strerror` says why."""
+
+    def __init__(self, why: str, path: object = None) -> None:
+        super().__init__(errno.EINVAL, why, os.fspath(path) if isinstance(path, (str, os.PathLike)) else None)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class TooLargeError(ValueError):
+    """Raised for a document whose values would take more memory than any real one."""
+
+
+def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False) -> BufferedReader:
+    """Open a regular file without blocking.
+
+    Args:
+        path: The file. Links are followed.
+        inside: Folder that must contain the file after links are resolved; None for anywhere.
+        pipes: Accept a pipe or /dev/null too, for a path the user typed (a shell's `<(...)` is a pipe).
+
+    Raises:
+        OSError: The file is missing, unreadable or refused (UnsafeFileError).
+    """
+    try:
+        real = os.path.realpath(path) if inside is not None else os.fspath(path)
+        if inside is not None and not Path(real).is_relative_to(os.path.realpath(inside)):
+            raise UnsafeFileError("a link that leads out of the folder", path)
+        _check_kind(os.stat(real), path, pipes=pipes)  # noqa: PTH116 - before opening: opening a device can have effects
+        no_links = os.O_NOFOLLOW if inside is not None else 0
+        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | no_links)
+    except ValueError as error:  # a NUL or a lone surrogate in the name
+        raise UnsafeFileError(f"not a file name: {error}") from None
+    try:
+        _check_kind(os.fstat(descriptor), path, pipes=pipes)  # it may have been replaced meanwhile
+        os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_kind(found: os.stat_result, path: Path, *, pipes: bool) -> None:
+    null = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
+    if pipes and (stat.S_ISFIFO(found.st_mode) or null):
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise UnsafeFileError("not a regular file", path)
+    if found.st_dev in _kernel_devices():
+        raise UnsafeFileError("not a file but a kernel interface", path)
+
+
+@functools.cache
+def _kernel_devices() -> frozenset[int]:
+    """Device numbers of /proc and /sys, whose files can be endless or block."""
+    devices = set()
+    for folder in ("/proc", "/sys"):
+        with contextlib.suppress(OSError):
+            devices.add(os.stat(folder).st_dev)  # noqa: PTH116 - as text
+    with contextlib.suppress(OSError):
+        devices.discard(os.stat("/").st_dev)  # noqa: PTH116 - where nothing is mounted there
+    return frozenset(devices)
+
+
+def read_bytes(path: Path, limit: int, *, inside: Path | None = None, pipes: bool = False) -> bytes:
+    """Read a whole file of at most `limit` bytes; raises what `open_regular` raises, and refuses a larger file."""
+    with open_regular(path, inside=inside, pipes=pipes) as file:
+        too_large = os.fstat(file.fileno()).st_size > limit
+        data = b"" if too_large else file.read(limit + 1)
+    if too_large or len(data) > limit:
+        size = (
+            f"{limit // MIB} MiB"
+            if limit >= MIB
+            else f"{limit // KIB} KiB"
+            if limit >= KIB
+            else f"{limit} bytes"
+        )
+        raise UnsafeFileError(f"larger than {size}", path)
+    return data
+
+
+def read_head(path: Path, size: int, *, inside: Path | None = None) -> bytes:
+    """Read the first bytes of a file of any size."""
+    with open_regular(path, inside=inside) as file:
+        return file.read(size)
+
+
+def read_tail(path: Path, size: int) -> bytes:
+    """Read the last bytes of a file of any size."""
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read(size)
+
+
+def read_text(path: Path, limit: int, *, inside: Path | None = None, pipes: bool = False) -> str:
+    """Read a whole file as UTF-8 with invalid bytes replaced and line ends normalised."""
+    data = read_bytes(path, limit, inside=inside, pipes=pipes).decode("utf-8", "replace")
+    return data.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def check_json_size(document: bytes | str, start: int = 0) -> None:
+    """Refuse a JSON text whose values would take more than MAX_VALUE_BYTES of memory.
+
+    Three bytes of JSON can become a list of seventy bytes, so a size limit on the file is not enough.
+    """
+    if len(document) - start <= MAX_VALUE_BYTES // max(_VALUE_BYTES.values()):
+        return
+    if isinstance(document, str):
+        total = sum(size * document.count(sign, start) for sign, size in _VALUE_BYTES.items())
+    else:
+        total = sum(size * document.count(sign.encode(), start) for sign, size in _VALUE_BYTES.items())
+    if total > MAX_VALUE_BYTES:
+        raise TooLargeError("more values than any real document")
+
+
+def parse_json(document: bytes | str) -> Any:
+    """Parse JSON; raises ValueError if it is invalid, nested too deep or too large."""
+    check_json_size(document)
+    try:
+        return json.loads(document)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def parse_toml(document: str) -> dict[str, Any]:
+    """Parse TOML; raises ValueError if it is invalid, nested too deep or has an endless key."""
+    import tomllib  # not in Python 3.10, which remote hosts may have and which reads no TOML
+
+    if _LONG_TOML_KEY.search(document):
+        raise TooLargeError("a key with more than 64 parts")
+    try:
+        return tomllib.loads(document)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
+    """Write a file completely or not at all, readable by its owner alone; a link at `path` is replaced."""
+    content = data.encode() if isinstance(data, str) else data
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,197 @@
+"""Releases, version ranges, and the one answer to "does this known issue affect that release?".
+
+A release or a range can be any text that a package, a lock or a user declares, so every function accepts text that is
+no version: it is in no range, and it compares to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from diagnostics.catalog.model import Affected, Issue
+
+
+@cache
+def parse_version(text: str) -> Version | None:
+    """Parse a release; None if the text is none.
+
+    >>> parse_version("0.8.5.post1"), parse_version("dev")
+    (<Version('0.8.5.post1')>, None)
+    """
+    try:
+        return Version(text) if len(text) <= 200 else None
+    except InvalidVersion:
+        return None
+
+
+@cache
+def parse_specifier(text: str) -> SpecifierSet | None:
+    """Parse a version range such as `>=0.6,<0.11`; None if the text is none. An empty text allows every release."""
+    try:
+        return SpecifierSet(text) if len(text) <= 2000 else None
+    except InvalidSpecifier:
+        return None
+
+
+def is_release(text: str) -> bool:
+    """Return whether a text is a release."""
+    return parse_version(text) is not None
+
+
+def in_range(release: str | Version, versions: str | SpecifierSet, *, prereleases: bool = True) -> bool:
+    """Return whether a release is in a range; False if either is not readable.
+
+    >>> in_range("0.8.5.post1", ">=0.8,<0.9"), in_range("dev", ">=0.8"), in_range("0.9rc1", "<0.9")
+    (True, False, False)
+    """
+    version = parse_version(release) if isinstance(release, str) else release
+    wanted = parse_specifier(versions) if isinstance(versions, str) else versions
+    return version is not None and wanted is not None and wanted.contains(version, prereleases=prereleases)
+
+
+def may_be_in_range(release: str | Version | None, versions: str) -> bool | None:
+    """Return whether a release is in a range; None if the release is unknown."""
+    if not versions:
+        return True
+    return None if release is None else in_range(release, versions)
+
+
+def compare(one: str, other: str) -> int | None:
+    """Compare two releases: -1, 0 or 1; None if either is not readable.
+
+    >>> compare("0.10.2", "0.9"), compare("1.0", "1.0.0"), compare("1.0", "main")
+    (1, 0, None)
+    """
+    left, right = parse_version(one), parse_version(other)
+    if left is None or right is None:
+        return None
+    return (left > right) - (left < right)
+
+
+def newest(releases: Iterable[str]) -> str:
+    """Return the newest of some readable releases; empty if there is none."""
+    return max(filter(is_release, releases), key=Version, default="")
+
+
+def minor_line(release: str) -> tuple[int, int] | None:
+    """Return a release's minor line as (0, 25); None if it is not readable."""
+    version = parse_version(release)
+    return None if version is None else (version.major, version.minor)
+
+
+AFFECTED, NOT_AFFECTED, NOT_EXAMINED, UNREADABLE, UNKNOWN = (
+    "affected", "not affected", "not examined", "unreadable", "unknown",
+)  # fmt: skip
+"""The five answers: affected; not affected; newer than what was examined; release not readable; release unknown."""
+
+
+@dataclass(frozen=True)
+class MatchingClaim:
+    """A claim that covers an installed release."""
+
+    package: str
+    release: str
+    claim: Affected
+
+
+@dataclass(frozen=True)
+class Applicability:
+    """Whether a known issue affects the releases at hand.
+
+    Attributes:
+        answer: AFFECTED, NOT_AFFECTED, NOT_EXAMINED, UNREADABLE or UNKNOWN.
+        package: The package that decided.
+        release: Its release at hand; empty if unknown.
+        matching: All claims that cover a release at hand, of other packages too.
+        examined_to: The newest release that was examined, if the one at hand is newer.
+    """
+
+    answer: str
+    package: str
+    release: str
+    matching: tuple[MatchingClaim, ...]
+    examined_to: str = ""
+
+    @property
+    def held(self) -> tuple[MatchingClaim, ...]:
+        """Old name of `matching`."""
+        return self.matching
+
+    @property
+    def looked_to(self) -> str:
+        """Old name of `examined_to`."""
+        return self.examined_to
+
+    @property
+    def own(self) -> tuple[Affected, ...]:
+        """The claims that cover the deciding release."""
+        return tuple(each.claim for each in self.matching if each.package == self.package)
+
+
+def affects(issue: Issue, releases: Mapping[str, str]) -> Applicability:
+    """Answer whether a known issue affects these releases, by package; an absent package is unknown.
+
+    The package the issue is in decides, and every package that the issue needs.
+    """
+    package = issue_package(issue)
+    answer, examined_to = check_claims(claims_of(issue, package), releases.get(package))
+    needed = {claim.package for claim in issue.affected if claim.needed and claim.package in releases}
+    if answer in {AFFECTED, NOT_EXAMINED}:
+        for other in sorted(needed - {package}):
+            also, beyond = check_claims(claims_of(issue, other), releases[other])
+            if also != AFFECTED:
+                answer, examined_to, package = also, beyond, other
+                break
+    matching = tuple(
+        MatchingClaim(claim.package, releases[claim.package], claim)
+        for claim in issue.affected
+        if claim.package in releases and check_claims([claim], releases[claim.package])[0] == AFFECTED
+    )
+    return Applicability(answer, package, releases.get(package, ""), matching, examined_to)
+
+
+def issue_package(issue: Issue) -> str:
+    """Return the package an issue is in: the first component with a claim."""
+    claimed = [claim.package for claim in issue.affected if not claim.needed]
+    return next((name for name in issue.components if name in claimed), claimed[0])
+
+
+def claims_of(issue: Issue, package: str) -> list[Affected]:
+    """Return the claims about one package."""
+    return [claim for claim in issue.affected if claim.package == package]
+
+
+def check_claims(claims: Iterable[Affected], release: str | None) -> tuple[str, str]:
+    """Check claims about one package; returns the answer and the newest examined release if this one is newer.
+
+    Single releases that were run say nothing about others.
+    """
+    claims = list(claims)
+    if release is None:
+        return UNKNOWN, ""
+    if any(release in claim.releases for claim in claims):
+        return AFFECTED, ""
+    ranges = [claim for claim in claims if claim.versions]
+    if not is_release(release):
+        return (UNREADABLE if ranges else NOT_EXAMINED), ""
+    inside = [claim for claim in ranges if in_range(release, claim.versions)]
+    if any(not claim.looked_to or in_range(release, f"<={claim.looked_to}") for claim in inside):
+        return AFFECTED, ""
+    if inside:
+        return NOT_EXAMINED, newest(claim.looked_to for claim in inside)
+    return (NOT_AFFECTED if ranges else NOT_EXAMINED), ""
+
+
+def fixed_in(claims: Iterable[Affected]) -> str:
+    """Return the range of releases after the claims end, such as `>=0.11`; empty if no claim ends."""
+    parts = [part.strip() for claim in claims for part in claim.versions.split(",")]
+    ends = [part[1:] for part in parts if part.startswith("<")]
+    return f">={ends[0]}" if ends else ""

@@ -1,0 +1,1 @@
+"""Measurements and acceptance figures; not collected by pytest."""

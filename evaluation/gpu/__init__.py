@@ -1,0 +1,1 @@
+"""GPU checks that fit into ten minutes."""

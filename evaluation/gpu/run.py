@@ -1,0 +1,351 @@
+"""Run every GPU check within a time budget; write one JSON file per step as soon as it ends.
+
+usage: python -m evaluation.gpu.run OUT [--device cuda|cpu] [--budget SECONDS] [--only STEP ...]
+
+Each step is a process with its own time limit, so a step that hangs or is killed costs only itself. OUT receives
+`NN-step.json` per step and `gpu.json` with all finished steps, rewritten after each. On a CPU the same steps run at toy
+size, to rehearse. Exit code 0 if no step failed, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = "grpo-doctor.gpu.v2"
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "safetensors", "numpy", "vllm")
+# Test files with tests marked `gpu` that need no vLLM, each run in a process of its own.
+TEST_FILES = (
+    "tests/gpu/test_numbers.py",
+    "tests/gpu/test_runs.py",
+    "tests/gpu/test_weights.py",
+    "tests/gpu/test_machine.py",
+    "tests/grpo_core/test_precision.py",
+    "tests/grpo_core/test_sync_digest.py",
+)
+SHORT_RUN = {"train.steps": 4}
+
+
+class StepError(RuntimeError):
+    """Raised when a step's program fails; the message is the end of its output."""
+
+
+def run(command: list[str], *, timeout_s: float, **environ: str) -> str:
+    """Run a program of this checkout and return its standard output.
+
+    Raises:
+        StepError: It exited with an error or ran past its time limit.
+    """
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", **environ}
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=max(timeout_s, 1))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        raise StepError(f"stopped after {timeout_s:.0f} s: {(errors or output)[-600:]}") from None
+    if process.returncode:
+        raise StepError(f"exit code {process.returncode}: {(errors + output)[-1500:]}")
+    return output
+
+
+def train(folder: Path, device: str, timeout_s: float, **settings: Any) -> dict[str, Any]:
+    """Train the shipped task and return the run's summary."""
+    name = settings.pop("name")
+    wanted = {
+        "train.device": device,
+        "rollout.device": device,
+        "output.dir": folder,
+        "output.name": name,
+        **SHORT_RUN,
+    }
+    options = [f"--{key.replace('__', '.')}={value}" for key, value in (wanted | settings).items()]
+    run(
+        [sys.executable, "-m", "grpo_core", "train", *options],
+        timeout_s=timeout_s,
+        CUBLAS_WORKSPACE_CONFIG=":4096:8",
+    )
+    summary: dict[str, Any] = json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))
+    return {
+        key: summary[key]
+        for key in ("outcome", "parameters", "seconds", "max_logprob_difference", "syncs_proven", "syncs")
+    }
+
+
+def facts(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Describe the machine, and compare doctor's facts with nvidia-smi's."""
+    found: dict[str, Any] = {"python": platform.python_version(), "packages": {}}
+    for name in PACKAGES:
+        try:
+            found["packages"][name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found["packages"][name] = None
+    if device == "cuda":
+        query = "name,memory.total,driver_version,compute_cap,ecc.mode.current,mig.mode.current,power.limit"
+        found["nvidia_smi"] = run(
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], timeout_s=30
+        ).strip()
+    doctor = [sys.executable, "-m", "diagnostics", "doctor", "--python", sys.executable, "--format", "json"]
+    done = subprocess.run(doctor, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    (out / "doctor.json").write_text(done.stdout or done.stderr, encoding="utf-8")
+    document = json.loads(done.stdout)
+    found["doctor"] = {
+        "exit_code": done.returncode,
+        "findings": [f"{each['code']} {each['severity']}" for each in document.get("findings", [])],
+    }
+    return found
+
+
+def shipped_task(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Train in float32 twice with equal parameters, then in bfloat16."""
+    del out
+    folder = Path(os.environ["GPU_WORK"])
+    runs = {
+        name: train(folder, device, timeout_s / 3, name=f"task-{name}", **{"model.dtype": dtype})
+        for name, dtype in (("float32", "float32"), ("float32-again", "float32"))
+    }
+    settings = {"model.dtype": "bfloat16", "rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.5}
+    runs["bfloat16"] = train(folder, device, timeout_s / 3, name="task-bfloat16", **settings)
+    if runs["float32"]["parameters"] != runs["float32-again"]["parameters"]:
+        raise StepError(f"two equal runs end with different parameters: {runs}")
+    return runs
+
+
+def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Run the tests marked `gpu` (on a CPU: their twins), one process per file."""
+    chosen = (
+        ("-m", "gpu and not vllm")
+        if device == "cuda"
+        else ("-k", "cpu and float32 and not modes", "-m", "not vllm")
+    )
+
+    def one(path: str) -> dict[str, Any]:
+        junit = out / f"junit-{Path(path).stem}.xml"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x" if device == "cpu" else "-q",
+            *chosen,
+            path,
+            "-p",
+            "no:cacheprovider",
+        ]
+        command += [
+            "-W",
+            "default",
+            "-o",
+            "addopts=--import-mode=importlib",
+            "--timeout=150",
+            f"--junitxml={junit}",
+        ]
+        try:
+            output = run(command, timeout_s=timeout_s, OMP_NUM_THREADS="2")
+        except StepError as error:
+            output = str(error)
+        failed = [line[:300] for line in output.splitlines() if line.startswith(("FAILED", "ERROR", "E  "))]
+        return {"closing": (output.strip().splitlines() or ["no output"])[-1], "failed": failed[:40]}
+
+    with ThreadPoolExecutor(6 if device == "cuda" else 2) as pool:
+        return dict(zip(TEST_FILES, pool.map(one, TEST_FILES), strict=True))
+
+
+def benchmark(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Step and tokens/s at 0.5B shapes against TRL with transformers, with the hardware's limits."""
+    del out
+    options = ["--json", "--device", device, "--rounds", "4", "--trl", sys.executable]
+    command = [sys.executable, "-m", "benchmarks.gpu", *options]
+    try:
+        return dict(json.loads(run(command, timeout_s=timeout_s * 0.8)))
+    except StepError as error:
+        alone = json.loads(run(command[:-2], timeout_s=timeout_s / 2))
+        return {"TRL": str(error)[-800:], **alone}
+
+
+def profile(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Profile three steps of the 0.5B model: kernels by time, and peak memory."""
+    del out
+    return dict(
+        json.loads(run([sys.executable, "-m", "evaluation.gpu.profile_steps", device], timeout_s=timeout_s))
+    )
+
+
+def one_gpu_modes(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Three modes with trainer and engine on one GPU end with equal parameters."""
+    del out
+    folder = Path(os.environ["GPU_WORK"])
+    runs: dict[str, Any] = {}
+    for mode in ("colocate", "async", "server"):
+        settings = {"rollout.mode": mode} | ({"rollout.max_staleness": 0} if mode == "async" else {})
+        try:
+            runs[mode] = train(folder, device, timeout_s / 3, name=f"mode-{mode}", **settings)
+        except StepError as error:
+            runs[mode] = {"outcome": str(error)[-800:], "parameters": None}
+    if len({each["parameters"] for each in runs.values()}) != 1:
+        raise StepError(json.dumps(runs))
+    return runs
+
+
+def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """A run that is killed at a checkpoint and resumed ends with the parameters of the run that was not."""
+    del out
+    folder = Path(os.environ["GPU_WORK"])
+    settings = {"train.steps": 6, "checkpoint.every": 1}
+    whole = train(folder, device, timeout_s / 3, name="whole", **settings)
+    command = [
+        sys.executable,
+        "-m",
+        "grpo_core",
+        "train",
+        f"--train.device={device}",
+        f"--rollout.device={device}",
+    ]
+    command += [f"--output.dir={folder}", "--output.name=killed", "--output.completions_every=0"]
+    options = [f"--{key}={value}" for key, value in settings.items()]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    process = subprocess.Popen(
+        [*command, *options], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    reached, deadline = (
+        folder / "killed" / "checkpoints" / "step-00000003" / "state.json",
+        time.monotonic() + timeout_s / 3,
+    )
+    while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    if not reached.exists():
+        raise StepError("no checkpoint of step 3 was written before the run ended")
+    run([*command, *options, "--resume"], timeout_s=timeout_s / 3, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+    summary = json.loads((folder / "killed" / "summary.json").read_text(encoding="utf-8"))
+    if summary["parameters"] != whole["parameters"]:
+        raise StepError(f"resumed: {summary['parameters']}, uninterrupted: {whole['parameters']}")
+    return {"parameters": whole["parameters"], "killed_after_step": 3}
+
+
+def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """`hang` on a process that holds CUDA in a deadlock, and `audit` on the run of the shipped task."""
+    del out
+    found: dict[str, Any] = {}
+    program = [sys.executable, "tests/gpu/programs/locks_with_tensors.py", device]
+    process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        command = [
+            sys.executable,
+            "-m",
+            "diagnostics",
+            "hang",
+            "--pid",
+            str(process.pid),
+            "--seconds",
+            "4",
+            "--patience",
+            "3",
+        ]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        found["hang"] = {"exit_code": done.returncode, "output": (done.stdout + done.stderr)[-1500:]}
+    finally:
+        process.kill()
+        process.wait()
+    command = [
+        sys.executable,
+        "-m",
+        "diagnostics",
+        "audit",
+        str(Path(os.environ["GPU_WORK"]) / "task-float32"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    found["audit"] = {"exit_code": done.returncode, "output": (done.stdout + done.stderr)[-1500:]}
+    return found
+
+
+# In the order of use: name, function, seconds on a GPU.
+STEPS = (
+    ("facts", facts, 60),
+    ("shipped_task", shipped_task, 90),
+    ("one_gpu_modes", one_gpu_modes, 120),
+    ("gpu_tests", gpu_tests, 170),
+    ("benchmark", benchmark, 200),
+    ("killed_run", killed_run, 75),
+    ("profile", profile, 90),
+    ("hang_and_audit", hang_and_audit, 60),
+)
+
+
+def main() -> int:
+    """Run the steps that still fit into the budget."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--budget", type=float, default=540, metavar="SECONDS")
+    parser.add_argument("--only", nargs="*", choices=[name for name, _, _ in STEPS])
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    # Not in OUT: checkpoints are too large to be brought back.
+    os.environ["GPU_WORK"] = tempfile.mkdtemp(prefix="grpo-doctor-gpu-")
+    started, steps, wrong = time.monotonic(), [], 0
+    for number, (name, step, limit_s) in enumerate(STEPS, 1):
+        if options.only and name not in options.only:
+            continue
+        left_s = options.budget - (time.monotonic() - started)
+        began = time.monotonic()
+        record: dict[str, Any] = {"step": name}
+        if left_s < 10:
+            record |= {"outcome": "skipped", "reason": "the time budget is used up"}
+        else:
+            try:
+                record |= {"outcome": "ok", "result": step(options.out, options.device, min(limit_s, left_s))}
+            except Exception as error:  # noqa: BLE001 - one step's failure must not end the others
+                record |= {"outcome": "failed", "reason": f"{type(error).__name__}: {error}"[-3000:]}
+        record["seconds"] = round(time.monotonic() - began, 1)
+        wrong += record["outcome"] == "failed"
+        steps.append(record)
+        write(options.out / f"{number:02}-{name}.json", record)
+        made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        write(
+            options.out / "gpu.json",
+            {"schema": SCHEMA, "made": made, "device": options.device, "steps": steps},
+        )
+        print(f"== {name}: {record['outcome']} in {record['seconds']} s")
+        print(json.dumps(record.get("result", record.get("reason")), indent=1)[:2500], flush=True)
+    return 1 if wrong else 0
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write JSON so that a reader never sees half a file."""
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,390 @@
+"""Lint's rules against the frameworks themselves: what they refuse, and nothing else.
+
+    python evaluation/lint/against_frameworks.py trl|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
+    python evaluation/lint/against_frameworks.py easyr1 PYTHON --source DIR
+
+PYTHON is the interpreter of an environment with that framework: TRL 0.18 or newer, where GRPOConfig checks sizes
+itself; verl with `validate_config`; ms-swift 4.2 or newer, whose GRPOConfig is made; OpenRLHF, of which what stands in
+`train_ppo_ray.py` before the first engine is executed as it is, with stand-ins for Ray and DeepSpeed; EasyR1, which is
+in no registry, from a checkout: the statements of `RayPPOTrainer.__init__` and `FSDPWorker` that look at sizes. Every
+combination of the settings below is given to it there, in one process, and to lint here; each disagreement is printed.
+Exit code 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+from diagnostics.lint.engine import check_rule, plans_of
+from diagnostics.lint.reading import read_command_line
+from diagnostics.lint.rules import registered_rules
+from diagnostics.lint.versions import Versions
+from diagnostics.output.findings import Severity
+
+ASK_TRL = """
+import contextlib, json, logging, sys, tempfile, warnings
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)
+import trl
+from trl import GRPOConfig
+answers = []
+with tempfile.TemporaryDirectory() as folder:
+    for case in json.load(sys.stdin):
+        try:
+            GRPOConfig(output_dir=folder, use_cpu=True, report_to=[], **case)
+            answers.append("")
+        except ValueError as error:
+            answers.append(str(error))
+print("\\n" + json.dumps([trl.__version__, answers]))
+"""
+ASK_VERL = """
+import contextlib, io, json, os, sys, warnings
+warnings.simplefilter("ignore")
+import verl
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+from verl.utils.config import validate_config
+base = OmegaConf.load(os.path.join(os.path.dirname(verl.__file__), "trainer/config/_generated_ppo_trainer.yaml"))
+base.actor_rollout_ref.rollout.name = "vllm"
+base.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 1
+base.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu = 1
+answers = []
+for case in json.load(sys.stdin):
+    for key, value in case.items():
+        OmegaConf.update(base, key, None if value == "null" else value)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            validate_config(base, use_reference_policy=False, use_critic=False)
+        answers.append("")
+    except (ValueError, AssertionError, InstantiationException) as error:
+        answers.append(str(error))
+print("\\n" + json.dumps([verl.__version__, answers]))
+"""
+
+ASK_VERL_OPTIONS = ASK_VERL.replace(
+    "use_reference_policy=False", "use_reference_policy=bool(base.actor_rollout_ref.actor.use_kl_loss)"
+)
+ASK_SWIFT = """
+import json, logging, os, sys, tempfile, warnings
+warnings.simplefilter("ignore")
+real, said = sys.stdout, open(os.devnull, "w")
+sys.stdout = said
+logging.disable(logging.CRITICAL)
+import swift
+from swift.rlhf_trainers.arguments import GRPOConfig
+answers = []
+with tempfile.TemporaryDirectory() as folder:
+    for case in json.load(sys.stdin):
+        try:
+            GRPOConfig(output_dir=folder, use_cpu=True, report_to=[], **case)
+            answers.append("")
+        except ValueError as error:
+            answers.append(str(error))
+real.write("\\n" + json.dumps([swift.__version__, answers]) + "\\n")
+"""
+ASK_OPENRLHF = """
+import argparse, ast, contextlib, io, json, os, sys, warnings
+from importlib import metadata
+from types import ModuleType
+from unittest.mock import MagicMock
+warnings.simplefilter("ignore")
+
+class Reached(Exception):
+    pass
+
+class Names(dict):
+    def __missing__(self, name):
+        if hasattr(__builtins__, name):
+            return getattr(__builtins__, name)
+        return MagicMock(name=name)
+
+def reached(*args, **kwargs):
+    raise Reached
+
+path = next(str(f.locate()) for f in metadata.files("openrlhf") if str(f).endswith("cli/train_ppo_ray.py"))
+tree = ast.parse(open(path).read())
+# Only its module `config` is asked for; the package's own __init__ imports what an engine would need.
+package = ModuleType("openrlhf.utils")
+package.__path__ = [os.path.join(os.path.dirname(os.path.dirname(path)), "utils")]
+sys.modules["openrlhf.utils"] = package
+function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "train")
+main = next(n for n in tree.body if isinstance(n, ast.If))
+names = Names(argparse=argparse, os=os, sys=sys, create_vllm_engines=reached, RayActorGroup=reached)
+exec(compile(ast.Module([function], []), path, "exec"), names)
+program = compile(ast.Module(main.body, []), path, "exec")
+answers = []
+for case in json.load(sys.stdin):
+    sys.argv = ["train_ppo_ray"]
+    for key, value in case.items():
+        sys.argv += [] if value is False else ["--" + key] if value is True else ["--" + key, str(value)]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(program, names)
+        answers.append("")
+    except Reached:
+        answers.append("")
+    except AssertionError as error:
+        answers.append(str(error) or "refused")
+print("\\n" + json.dumps([metadata.version("openrlhf"), answers]))
+"""
+ASK_EASYR1 = """
+import ast, contextlib, io, json, os, sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+folder = sys.argv[1]
+
+def method(path, kind, name):
+    tree = ast.parse(open(os.path.join(folder, path)).read())
+    owner = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == kind)
+    return next(n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == name)
+
+trainer = method("verl/trainer/ray_trainer.py", "RayPPOTrainer", "__init__")
+worker = next(n for n in ast.parse(open(os.path.join(folder, "verl/workers/fsdp_workers.py")).read()).body
+              if isinstance(n, ast.ClassDef) and n.name == "FSDPWorker")
+checks = [n for n in trainer.body if isinstance(n, ast.If) and any(isinstance(b, ast.Raise) for b in n.body)
+          and ("batch_size" in ast.unparse(n.test) or "rollout.n " in ast.unparse(n.test))]
+sizes = next(n for n in worker.body if isinstance(n, ast.FunctionDef)
+             and "global_batch_size_per_device" in ast.unparse(n))
+start = next(i for i, n in enumerate(sizes.body) if "self.config.rollout.n > 1" in ast.unparse(n))
+checks_of_worker = sizes.body[start:]
+program = compile(ast.Module(checks, []), "ray_trainer.py", "exec")
+of_worker = compile(ast.Module(checks_of_worker, []), "fsdp_workers.py", "exec")
+answers = []
+for case in json.load(sys.stdin):
+    data = SimpleNamespace(rollout_batch_size=case["data.rollout_batch_size"])
+    fsdp = SimpleNamespace(enable_cpu_offload=case["worker.actor.fsdp.enable_cpu_offload"])
+    actor = SimpleNamespace(
+        global_batch_size=case["worker.actor.global_batch_size"], fsdp=fsdp,
+        ulysses_size=case["worker.actor.ulysses_size"],
+        micro_batch_size_per_device_for_update=case["worker.actor.micro_batch_size_per_device_for_update"],
+        micro_batch_size_per_device_for_experience=case["worker.actor.micro_batch_size_per_device_for_experience"])
+    rollout = SimpleNamespace(n=case["worker.rollout.n"])
+    inside = SimpleNamespace(actor=actor, rollout=rollout)
+    estimator = case["algorithm.adv_estimator"]
+    config = SimpleNamespace(data=data, worker=inside, algorithm=SimpleNamespace(adv_estimator=estimator))
+    kinds = SimpleNamespace(GRPO="grpo", RLOO="rloo", GAE="gae")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(program, {"config": config, "AdvantageEstimator": kinds, "self": MagicMock()})
+            exec(of_worker, {"config": actor, "self": SimpleNamespace(config=inside, print_rank0=lambda *a: None),
+                             "role": "actor", "world_size": case["trainer.n_gpus_per_node"]})
+        answers.append("")
+    except ValueError as error:
+        answers.append(str(error))
+print("\\n" + json.dumps(["0.3.2", answers]))
+"""
+
+
+NULL = "null"
+_VERL = (
+    "python3", "-m", "verl.trainer.main_ppo", "data.train_files=x",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework: how it is asked, which sizes, and how a case is written for lint."""
+
+    ask: str
+    sizes: dict[str, tuple[Any, ...]]
+    rules: tuple[Any, ...]
+    command: tuple[str, ...]
+
+    def cases(self) -> list[dict[str, Any]]:
+        """Every combination; a setting that is None is left out, one that is NULL is set to null."""
+        combined = (
+            zip(self.sizes, values, strict=True) for values in itertools.product(*self.sizes.values())
+        )
+        return [{key: value for key, value in case if value is not None} for case in combined]
+
+
+_V = "actor_rollout_ref."
+PEERS = {
+    "trl": Peer(
+        ASK_TRL,
+        {
+            "per_device_train_batch_size": (1, 2, 3, 8),
+            "gradient_accumulation_steps": (1, 2, 3),
+            "num_generations": (1, 2, 3, 4, 8),
+            "generation_batch_size": (None, 4, 6, 8, 12, 24),
+            "steps_per_generation": (None, 1, 2),
+        },
+        ("generation_holds_whole_groups", "generation_holds_whole_steps", "group_has_several_completions",
+         "conflicting_options"),
+        ("python", "grpo.py", "--use_vllm", "true"),
+    ),
+    "verl": Peer(
+        ASK_VERL,
+        {
+            "data.train_batch_size": (3, 8, 16, 64),
+            _V + "actor.ppo_mini_batch_size": (1, 8, 32, 128),
+            _V + "rollout.n": (1, 2, 5),
+            "trainer.n_gpus_per_node": (4, 7, 8),
+            "trainer.nnodes": (1, 2),
+            _V + "actor.use_dynamic_bsz": (False, True),
+        },
+        ("verl_batches_divide",),
+        (*_VERL, _V + "actor.ppo_micro_batch_size_per_gpu=1"),
+    ),
+    "verl-options": Peer(
+        ASK_VERL_OPTIONS,
+        {
+            "trainer.n_gpus_per_node": (8,),
+            _V + "actor.use_dynamic_bsz": (False, True),
+            _V + "actor.ppo_micro_batch_size": (NULL, 16),
+            _V + "actor.ppo_micro_batch_size_per_gpu": (NULL, 2),
+            _V + "rollout.log_prob_micro_batch_size": (NULL, 16),
+            _V + "rollout.log_prob_micro_batch_size_per_gpu": (NULL, 2),
+            _V + "ref.log_prob_micro_batch_size_per_gpu": (NULL, 2),
+            _V + "actor.use_kl_loss": (False, True),
+            _V + "actor.loss_agg_mode": ("token-mean", "token-sum", "mean"),
+            _V + "rollout.temperature": (0, 1.0),
+            _V + "rollout.val_kwargs.do_sample": (False, True),
+        },
+        ("verl_batches_divide", "verl_micro_batch_is_set", "conflicting_options"),
+        _VERL,
+    ),
+    "ms-swift": Peer(
+        ASK_SWIFT,
+        {
+            "per_device_train_batch_size": (1, 2, 3, 8),
+            "gradient_accumulation_steps": (1, 2, 3),
+            "num_generations": (2, 3, 4, 8),
+            "generation_batch_size": (None, 4, 6, 8, 24),
+            "steps_per_generation": (None, 1, 2),
+        },
+        ("generation_holds_whole_groups", "generation_holds_whole_steps", "generation_sizes_agree",
+         "conflicting_options"),
+        ("NPROC_PER_NODE=1", "swift", "rlhf", "--rlhf_type", "grpo", "--reward_funcs", "format"),
+    ),
+    "openrlhf": Peer(
+        ASK_OPENRLHF,
+        {
+            "algo.advantage.estimator": ("reinforce",),
+            "rollout.batch_size": (1, 8, 64),
+            "rollout.n_samples_per_prompt": (1, 4),
+            "rollout.micro_batch_size": (1, 4, 16),
+            "actor.num_nodes": (1, 2),
+            "actor.num_gpus_per_node": (4, 8),
+            "ds.ring_attn_size": (1, 2),
+            "vllm.num_engines": (2, 8),
+            "vllm.tensor_parallel_size": (1, 4),
+            "train.colocate_all": (False, True),
+            "ref.num_gpus_per_node": (4, 8),
+        },
+        ("openrlhf_actors_get_micro_batches", "openrlhf_engines_match_actor", "openrlhf_reference_matches_actor",
+         "conflicting_options"),
+        ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
+    ),
+    "openrlhf-options": Peer(
+        ASK_OPENRLHF,
+        {
+            "algo.advantage.estimator": ("reinforce", "rloo", "group_norm", "dr_grpo"),
+            "rollout.n_samples_per_prompt": (1, 4),
+            "vllm.num_engines": (0, 8),
+            "vllm.enable_sleep": (False, True),
+            "train.colocate_all": (False, True),
+            "train.async_enable": (False, True),
+            "train.partial_rollout_enable": (False, True),
+            "rollout.vllm_generate_batch_size": (None, 2048),
+            "algo.dynamic_filtering_enable": (False, True),
+            "reward.remote_url": (None, "http://localhost:5000"),
+            "eval.dataset": (None, "data"),
+            "ds.packing_samples": (False, True),
+        },
+        ("openrlhf_actors_get_micro_batches", "group_has_several_completions", "openrlhf_engines_match_actor",
+         "openrlhf_reference_matches_actor", "sleep_has_an_effect", "oversampling_needs_async", "rollout_queue_has_room",
+         "conflicting_options"),
+        ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
+    ),
+    "easyr1": Peer(
+        ASK_EASYR1,
+        {
+            "data.rollout_batch_size": (8, 32, 96),
+            "worker.actor.global_batch_size": (4, 8, 32),
+            "worker.rollout.n": (1, 2, 5),
+            "worker.actor.micro_batch_size_per_device_for_update": (1, 2, 3),
+            "worker.actor.micro_batch_size_per_device_for_experience": (4, 16),
+            "worker.actor.ulysses_size": (1, 2),
+            "worker.actor.fsdp.enable_cpu_offload": (False, True),
+            "trainer.n_gpus_per_node": (4, 8, 64),
+            "algorithm.adv_estimator": ("grpo", "reinforce_plus_plus"),
+        },
+        ("easyr1_batches_divide", "group_has_several_completions", "easyr1_offload_needs_one_micro_batch"),
+        ("python3", "-m", "verl.trainer.main"),
+    ),
+}
+
+
+def main() -> int:
+    """Asks each environment; returns the exit code."""
+    name, *pythons = sys.argv[1:]
+    source = pythons.pop() if "--source" in pythons else ""
+    pythons = [python for python in pythons if python != "--source"]
+    peer = PEERS[name]
+    wrong = 0
+    for python in pythons:
+        done = subprocess.run(
+            [python, "-c", peer.ask, source], input=json.dumps(peer.cases()), capture_output=True, text=True,
+            timeout=1800, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            print(f"{python}: {done.stderr.strip().splitlines()[-1]}")
+            wrong += 1
+            continue
+        version, answers = json.loads(done.stdout.strip().splitlines()[-1])
+        found = disagreements(name, version, answers)
+        for line in found[:20]:
+            print(line)
+        wrong += len(found)
+        refused = sum(map(bool, answers))
+        print(
+            f"{name} {version}: {len(answers)} combinations, {refused} refused by it, {len(found)} disagreements"
+        )
+    return 1 if wrong else 0
+
+
+def disagreements(name: str, version: str, answers: list[str]) -> list[str]:
+    """The cases in which a framework and lint do not say the same."""
+    found = []
+    for case, answer in zip(PEERS[name].cases(), answers, strict=True):
+        said = errors(name, case, version)
+        if bool(said) != bool(answer):
+            found.append(f"{case}: {name} says {answer or 'nothing'!r}, lint says {said or 'nothing'}")
+    return found
+
+
+def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
+    """What lint finds at error in a case, for one process."""
+    peer, framework = PEERS[name], name.removesuffix("-options")
+    if framework in {"verl", "easyr1"}:
+        words = [f"{key}={_written(value)}" for key, value in case.items()]
+    else:
+        words = [word for key, value in case.items() for word in _flag(key, value)]
+    [plan] = plans_of(read_command_line([*peer.command, *words]), Versions({framework: Version(version)}))
+    rules = [rule for rule in registered_rules() if rule.name in peer.rules]
+    assert len(rules) == len(peer.rules)
+    findings = [finding for rule in rules for finding in check_rule(rule, plan)]
+    return [finding.code for finding in findings if finding.severity >= Severity.ERROR]
+
+
+def _written(value: Any) -> str:
+    return "null" if value is None or value == NULL else str(value)
+
+
+def _flag(key: str, value: Any) -> list[str]:
+    if value is False:
+        return []
+    return [f"--{key}"] if value is True else [f"--{key}", str(value)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

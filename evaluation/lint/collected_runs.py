@@ -1,0 +1,56 @@
+"""Lints a collection of other people's runs and writes what came of each; a person judges it.
+
+    python -m evaluation.lint.collected_runs FOLDER OUT.jsonl
+
+FOLDER has an `index.jsonl` with `id` and `path` of each run, and each run's files under `FOLDER/ID/`. No release is
+given and none that is installed counts, so that what is known of one is what the run's own project says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from diagnostics.lint.engine import lint_paths
+from diagnostics.lint.versions import collect_versions
+from diagnostics.output.findings import INCOMPLETE, Severity
+
+
+def main() -> int:
+    """Lints each; returns the exit code, 1 where one crashed."""
+    folder, out = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()
+    releases = collect_versions({}, installed=False)
+    counts: Counter[str] = Counter()
+    with out.open("w", encoding="utf-8") as file:
+        for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
+            run = json.loads(line)
+            os.chdir(folder / run["id"])
+            report = lint_paths([Path(run["path"])], releases)
+            document = report.to_json()
+            read = [plan["framework"] for each in document["subject"]["files"] for plan in each["plans"]]
+            code = report.exit_code(Severity.ERROR) if read else INCOMPLETE
+            verdict = _verdict(report.findings, read, code)
+            crashed = [check["reason"] for check in document["checks"] if check["outcome"] == "crashed"]
+            counts[verdict] += 1
+            counts["crashed"] += len(crashed)
+            told = {"verdict": verdict, "code": code, "plans": read, "crashed": crashed}
+            file.write(json.dumps({**run, **told, "report": document}) + "\n")
+    print(f"{folder.name}: {dict(counts)}")
+    return 1 if counts["crashed"] else 0
+
+
+def _verdict(findings: list, read: list[str], code: int) -> str:  # type: ignore[type-arg]
+    if any(finding.severity >= Severity.ERROR for finding in findings):
+        return "error"
+    if not read:
+        return "no run recognised (3)"
+    if code == INCOMPLETE:
+        return "not judged (3)"
+    return "warnings only (0)" if findings else "nothing found (0)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,548 @@
+"""From what a user gives to run plans: five frameworks, files that belong together, what starts a script, copies."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from diagnostics import __main__ as command
+from diagnostics.lint import option_index, project_files
+from diagnostics.lint.engine import lint_paths
+from diagnostics.lint.readers import hydra
+from diagnostics.lint.reading import detect_syntax, read_file, read_text
+from diagnostics.lint.versions import collect_versions, installed_version
+from diagnostics.output.findings import INCOMPLETE, Severity
+from tests.diagnostics.lint_helpers import codes, findings, lint, plans
+
+FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
+SAME_RUN = {
+    "trl": (
+        "accelerate launch --num_processes 4 train_grpo.py --num_generations 8 --per_device_train_batch_size 2 "
+        "--use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 2 --vllm_gpu_memory_utilization 0.3 "
+        "--temperature 0.7 --max_completion_length 512"
+    ),
+    "ms-swift": (
+        "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --num_generations 8 --per_device_train_batch_size 2 "
+        "--use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 2 --vllm_gpu_memory_utilization 0.3 "
+        "--temperature 0.7 --max_completion_length 512"
+    ),
+    "verl": (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 "
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.temperature=0.7 "
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.3 trainer.n_gpus_per_node=4 trainer.nnodes=1 "
+        "data.max_response_length=512"
+    ),
+    "easyr1": (
+        "python3 -m verl.trainer.main worker.rollout.n=8 worker.rollout.tensor_parallel_size=2 "
+        "worker.rollout.temperature=0.7 worker.rollout.gpu_memory_utilization=0.3 trainer.n_gpus_per_node=4 "
+        "data.max_response_length=512"
+    ),
+    "openrlhf": (
+        "python3 -m openrlhf.cli.train_ppo_ray --rollout.n_samples_per_prompt 8 --vllm.num_engines 2 "
+        "--vllm.tensor_parallel_size 2 --vllm.gpu_memory_utilization 0.3 --train.colocate_all "
+        "--actor.num_nodes 1 --actor.num_gpus_per_node 4 --rollout.temperature 0.7 --rollout.max_new_tokens 512"
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", SAME_RUN)
+def test_one_run_in_five_frameworks_is_one_plan(framework):
+    [plan] = plans(SAME_RUN[framework])
+    assert plan.framework == framework
+    expected = {
+        "rollout.mode": "colocate", "group.size": 8, "engine.tensor_parallel": 2, "engine.memory_share": 0.3,
+        "devices.train": 4, "sampling.temperature": 0.7, "data.max_completion": 512,
+    }  # fmt: skip
+    assert {name: plan.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "syntax", "framework"),
+    [
+        ("num_generations: 8\nuse_vllm: true", "yaml", "trl"),
+        ("rlhf_type: grpo\nnum_generations: 8", "yaml", "ms-swift"),
+        ('{"rlhf_type": "grpo", "swift_version": "3.5.0", "num_generations": 8}', "json", "ms-swift"),
+        ("actor_rollout_ref:\n  rollout:\n    n: 8", "yaml", "verl"),
+        ("worker:\n  rollout:\n    n: 8", "yaml", "easyr1"),
+        ("tensor-parallel-size: 2\nmax-model-len: 4096", "yaml", "vllm"),
+        ('[rollout]\nmode = "async"\nmax_staleness = 1', "toml", "own"),
+        ("GRPOConfig(num_generations=8)", "python", "trl"),
+        ("vllm serve model --tensor-parallel-size 2", "shell", "vllm"),
+        ("trl vllm-serve --model m", "shell", "trl"),
+        ("python -m openrlhf.cli.train_ppo_ray --n_samples_per_prompt 8", "shell", "openrlhf"),
+        ("bash -c 'swift rlhf --rlhf_type grpo'", "shell", "ms-swift"),
+        ("swift rlhf --rlhf_type dpo --model m", "shell", ""),
+        ("rlhf_type: dpo\ntuner_type: lora", "yaml", ""),
+        ("learning_rate: 0.1", "yaml", ""),
+        ("pip install vllm", "shell", ""),
+        ("SFTConfig(packing=True)", "python", ""),
+        ("python -m verl.trainer.sft data.x=1", "shell", ""),
+    ],
+)
+def test_the_framework_is_recognised(text, syntax, framework):
+    """By keys, commands and calls; another method or program makes no plan."""
+    assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
+
+
+@pytest.mark.parametrize("form", FORMS["found"], ids=lambda form: form["name"])
+def test_a_mistake_is_found_on_its_line_in_every_form(form):
+    """Whatever stands before, around or between."""
+    found = findings(form["text"], form["syntax"], **form.get("releases", {}))
+    matching = [each for each in found if f"{each.severity.word} {each.code}" == form["finds"]]
+    assert f"run:{form['line']}" in {item.place for each in matching for item in each.evidence}
+
+
+@pytest.mark.parametrize("form", FORMS["accepted"], ids=lambda form: form["name"])
+def test_a_value_that_may_be_another_one_is_no_error(form):
+    found = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
+    assert not any(each.startswith("error") for each in found)
+
+
+def test_a_config_that_a_command_names_is_read(tmp_path):
+    """Its values are under the command's own, with their file and line."""
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "config.yaml").write_text("worker:\n  rollout:\n    n: 5\n    top_p: 0.9\n")
+    script = tmp_path / "examples" / "run.sh"
+    script.write_text("python3 -m verl.trainer.main config=examples/config.yaml worker.rollout.n=16\n")
+    [settings] = read_file(script)
+    assert settings.options["worker.rollout.n"].data == 16
+    value = settings.options["worker.rollout.top_p"]
+    assert (value.data, value.place.line, Path(value.place.file).name) == (0.9, 4, "config.yaml")
+
+
+def test_arguments_of_the_script_take_no_severity_from_what_it_sets():
+    """`"$@"` adds options; only a wrapper that leaves the model to it is incomplete without."""
+    sizes = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+    complete = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=M " + sizes
+    assert {"error CFG102", "error CFG111"} <= codes(complete + '"$@"', verl="0.7.1")
+    assert codes(complete + '"$@"', verl="0.7.1") == codes(complete, verl="0.7.1")
+    wrapper = "python3 -m verl.trainer.main_ppo " + sizes
+    assert "error CFG111" not in codes(wrapper + '"$@"', verl="0.7.1")
+    [plan] = plans(wrapper + '"$@"')
+    assert plan.values["group.size"].outside
+
+
+def test_a_default_that_changed_needs_a_known_release():
+    """TRL's vllm_mode: server until 1.0, colocate from then on."""
+    script = "trl grpo --use_vllm true --num_generations 8"
+    modes = [plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})]
+    assert modes == [None, "server", "colocate"]
+
+
+def test_abbreviated_options_are_the_full_ones():
+    """argparse takes an unambiguous beginning, so the rules see the option that it means."""
+    [plan] = plans(
+        "python -m openrlhf.cli.train_ppo_ray --n_samples 4 --micro_train_batch 2 --adv g", openrlhf="0.10.1"
+    )
+    assert (plan.get("group.size"), plan.get("batch.micro")) == (4, 2)
+    [dotted] = plans("python -m openrlhf.cli.train_ppo_ray --rollout.n_samples 4", openrlhf="0.11.0")
+    assert dotted.get("group.size") == 4
+
+
+def test_files_named_together_make_one_run(tmp_path):
+    """accelerate's processes, DeepSpeed's batch, the rest in Python; alone accelerate's config is not "nothing found"."""
+    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
+    (tmp_path / "train.py").write_text(
+        "GRPOConfig(num_generations=8, per_device_train_batch_size=3, use_vllm=True, deepspeed='ds.json',\n"
+        "    gradient_accumulation_steps=1)\n"
+    )
+    report = lint(tmp_path / "accelerate.yaml", tmp_path / "train.py", trl="1.9.0")
+    details = {finding.code: finding.detail for finding in report.findings}
+    assert details["CFG101"].startswith("One generation makes 12 completions")
+    assert details["CFG102"].startswith("gradient_accumulation_steps is 2 in DeepSpeed's config and 1")
+    alone = lint(tmp_path / "accelerate.yaml")
+    assert [check.outcome for check in alone.checks if check.reads] == ["skipped"]
+
+
+YAML = (
+    "num_generations: 8\nper_device_train_batch_size: 3\ngradient_accumulation_steps: 1\nuse_vllm: true\n"
+    "vllm_mode: colocate\n"
+)
+PARSES = "from trl import GRPOConfig, GRPOTrainer, TrlParser\nparser = TrlParser((GRPOConfig,))\n"
+FORWARDS = (
+    "import argparse\nfrom trl import GRPOConfig, GRPOTrainer\np = argparse.ArgumentParser()\n"
+    "p.add_argument('--group', type=int, default=8)\np.add_argument('--bs', type=int, default=8)\n"
+    "a = p.parse_args()\ncfg = GRPOConfig(output_dir='x', num_generations=a.group, per_device_train_batch_size=a.bs,\n"
+    "  gradient_accumulation_steps=1)\n"
+)
+FILES = {"c.yaml": YAML, "hf.py": PARSES, "own.py": FORWARDS, "env.sh": "export NPROC_PER_NODE=4\n"}
+SWIFT = "swift rlhf --rlhf_type grpo --reward_funcs format --use_vllm true --vllm_mode colocate --num_generations 8 "
+SIZES = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1"
+WORDS = (SWIFT + SIZES).split()
+
+
+@pytest.fixture
+def in_project(tmp_path):
+    """Lint a file with a text, beside the others of its project."""
+
+    def run(text, name="run.sh", **known):
+        for other, content in FILES.items():
+            (tmp_path / other).write_text(content)
+        (tmp_path / name).write_text(text)
+        return lint(tmp_path / name, **known)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "accelerate launch --num_processes 4 hf.py --config c.yaml"),
+        ("run.sh", "python -m accelerate.commands.launch --num_processes 4 hf.py --config c.yaml"),
+        ("run.sh", "python -m torch.distributed.run --nproc_per_node 4 hf.py --config c.yaml"),
+        ("run.sh", "deepspeed --num_gpus 4 hf.py --config c.yaml"),
+        ("run.sh", "srun -n 4 python hf.py --config c.yaml"),
+        ("run.sh", "mpirun -np 4 python hf.py --config c.yaml 2>&1 | tee log"),
+        ("run.sh", f"source env.sh\n{SWIFT}{SIZES}"),
+        ("Dockerfile", f'FROM x\nENV NPROC_PER_NODE=4\nCMD ["bash", "-c", "{SWIFT}{SIZES}"]'),
+        ("Dockerfile", f"ENV NPROC_PER_NODE 4\nENTRYPOINT {json.dumps(WORDS[:8])}\nCMD {json.dumps(WORDS[8:])}"),
+        ("Dockerfile", f"ENV NPROC_PER_NODE=4\nRUN {SWIFT}\\\n  # sizes\n\n  {SIZES}"),
+        ("job.yaml", f"containers:\n- command: [swift, rlhf]\n  args: {json.dumps(WORDS[2:])}\n"
+         "  env:\n  - name: NPROC_PER_NODE\n    value: '4'\n"),
+        ("a.ipynb", '{"cells": [{"cell_type": "code", "source": ["!accelerate launch --num_processes 4 hf.py '
+         '--config c.yaml"]}]}'),
+    ],
+)  # fmt: skip
+def test_a_fault_across_two_files_is_found(in_project, name, text):
+    """A group of 8 over 3 x 4 completions, wherever the two stand."""
+    found = in_project(text, name, trl="1.9.0").findings
+    assert [f.severity for f in found if f.code == "CFG101"] == [Severity.ERROR]
+
+
+def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
+    report = in_project("accelerate launch --num_processes 3 own.py --bs 3", trl="1.9.0")
+    assert [f.severity for f in report.findings if f.code == "CFG101"] == [Severity.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("accelerate launch --num_processes 4 gone.py --num_generations 8", "gone.py"),
+        ("accelerate launch --num_processes 4 hf.py --config gone.yaml --num_generations 8", "gone.yaml"),
+        ("accelerate launch --config_file gone.yaml hf.py --num_generations 8", "gone.yaml"),
+        (f"source gone.sh\nNPROC_PER_NODE=8 {SWIFT}", "gone.sh"),
+        ("python -m verl.trainer.main_ppo --config-path=gone --config-name=mine data.train_batch_size=8", "mine.yaml"),
+    ],
+)
+def test_a_missing_file_is_reported_and_nothing_passes_as_fine(in_project, text, name):
+    report = in_project(text, trl="1.9.0", ms_swift="3.7.0", verl="0.6.1")
+    assert name in {entry.what for check in report.checks for entry in check.not_judged}
+    assert report.exit_code(Severity.ERROR) == INCOMPLETE
+
+
+def test_the_project_names_the_release(tmp_path):
+    """A pin in its requirements counts before what is installed, an option before both."""
+    (tmp_path / "requirements.txt").write_text("trl[vllm]==0.17.0\n# vllm==0.1\nverl>=0.4\n")
+    script = tmp_path / "run.sh"
+    script.write_text("trl grpo --use_vllm true --vllm_mode colocate --num_generations 8\n")
+    report = lint(script)
+    assert report.subject["packages"] == {"trl": "0.17.0"}
+    assert "CFG113" in {finding.code for finding in report.findings}
+    assert lint(script, trl="1.9.0").findings == []
+    assert installed_version("pytest") is not None
+    assert collect_versions({}, installed=False).known == {}
+
+
+def test_hydras_files_are_read(tmp_path):
+    """`--config-path`, `--config-name`, and a list of defaults; the command's overrides win."""
+    (tmp_path / "conf/actor").mkdir(parents=True)
+    (tmp_path / "conf/mine.yaml").write_text(
+        "defaults:\n- actor@actor_rollout_ref.actor: a\ndata: {train_batch_size: 64}\n"
+    )
+    (tmp_path / "conf/actor/a.yaml").write_text("ppo_mini_batch_size: 128\n")
+    text = "python3 -m verl.trainer.main_ppo --config-path=$PWD/conf --config-name=mine data.train_batch_size=32\n"
+    [settings] = read_text(text, str(tmp_path / "run.sh"))
+    assert settings.options["data.train_batch_size"].data == 32
+    assert settings.options["actor_rollout_ref.actor.ppo_mini_batch_size"].data == 128
+
+
+def test_a_folder_and_standard_input(in_project, tmp_path, monkeypatch):
+    """A folder has all runs below it, but no file twice that another one starts; `-` is read like a script."""
+    in_project("accelerate launch --num_processes 4 hf.py --config c.yaml")
+    report = lint(tmp_path, trl="1.9.0")
+    assert {Path(source["file"]).name for source in report.subject["files"]} == {"run.sh", "own.py"}
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"trl grpo --num_generations 1\n")))
+    assert "CFG110" in {finding.code for finding in lint(Path("-"), trl="1.9.0").findings}
+
+
+SERVER = "CUDA_VISIBLE_DEVICES={} swift rollout --model M --port 8000 {}&\n"
+TRAINER = (
+    "CUDA_VISIBLE_DEVICES={} NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true "
+    "--vllm_mode server --vllm_server_host {} --vllm_server_port 8000 --per_device_train_batch_size 4 "
+    "--num_generations 8\n"
+)
+
+
+def shared_gpus(*paths):
+    return [finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"]
+
+
+def test_trainer_and_server_are_paired_within_a_script(tmp_path):
+    """Never across a folder: another script's server is another run's."""
+    for name, server, trainer in (("a.sh", "2", "0,1"), ("b.sh", "0", "2,3")):
+        (tmp_path / name).write_text(SERVER.format(server, "") + TRAINER.format(trainer, "127.0.0.1"))
+    assert shared_gpus(tmp_path) == shared_gpus(tmp_path / "a.sh", tmp_path / "b.sh") == []
+    (tmp_path / "b.sh").write_text(SERVER.format("2", "") + TRAINER.format("2,3", "127.0.0.1"))
+    assert shared_gpus(tmp_path) == [Severity.ERROR]
+
+
+def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
+    (tmp_path / "serve.sh").write_text(SERVER.format("0", "--vllm_max_model_len 128 "))
+    (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "127.0.0.1"))
+    assert shared_gpus(tmp_path) == []
+    assert shared_gpus(tmp_path / "serve.sh", tmp_path / "train.sh") == [Severity.ERROR]
+
+
+def test_an_explicit_address_pairs_across_a_folder(tmp_path):
+    (tmp_path / "serve.sh").write_text(SERVER.format("0", "--host 10.0.0.7 --vllm_max_model_len 128 "))
+    (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "10.0.0.7") + "  --max_completion_length 4096\n")
+    (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "10.0.0.7").rstrip() + " --max_completion_length 4096\n")
+    assert "CFG103" in {finding.code for finding in lint(tmp_path, ms_swift="4.6.0").findings}
+    (tmp_path / "serve.sh").write_text(SERVER.format("0", "--host 10.0.0.8 --vllm_max_model_len 128 "))
+    assert "CFG103" not in {finding.code for finding in lint(tmp_path, ms_swift="4.6.0").findings}
+
+
+def test_a_later_phase_has_its_own_server(tmp_path):
+    """Two trainings in one script, one after the other, each with its server on the same port."""
+    phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
+    phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
+    (tmp_path / "run.sh").write_text(phases)
+    assert {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings} & {"CFG108", "CFG109"} == set()
+
+
+def test_identical_findings_of_several_files_are_one(tmp_path):
+    for name in ("a.sh", "b.sh", "c.sh"):
+        (tmp_path / name).write_text("trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n")
+    [found] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
+    assert {Path(item.place).name for item in found.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
+
+
+def read_options(text, name):
+    [settings] = read_text(text, name, syntax=detect_syntax(Path(name), text))
+    return {key: (value.data if value.known else None, value.soft) for key, value in settings.options.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Makefile", "GROUP ?= 6\nBATCH := 4\nNOW := $(shell date)\n\n.PHONY: train\ntrain: data\n"
+         "\t@trl grpo --num_generations $(GROUP) \\\n\t  --per_device_train_batch_size $(BATCH) --run_name $(NOW)\n"),
+        ("justfile", 'batch := "4"\nwhen := `date`\n\ntrain group="6":\n    trl grpo --num_generations {{group}} \\\n'
+         "      --per_device_train_batch_size {{ batch }} --run_name {{when}}\n"),
+    ],
+)  # fmt: skip
+def test_make_and_just_pass_their_variables_to_recipes(name, text):
+    options = read_options(text, name)
+    assert options["num_generations"] == (6, True)
+    assert options["per_device_train_batch_size"] == (4, False)
+    assert options["run_name"][0] is None
+
+
+def test_python_starts_a_named_list():
+    """What a branch adds may be anything; a list that is assigned twice is unknown."""
+    text = (
+        "import subprocess, sys\n"
+        "def main(args):\n"
+        "    cmd = ['trl', 'grpo', '--num_generations', '6', '--run_name', f'{args.name}-x']\n"
+        "    if args.more:\n        cmd += ['--seed', '1']\n"
+        "    subprocess.run(cmd, check=True)\n"
+    )
+    [settings] = read_text(text, "launch.py", syntax="python")
+    assert settings.options["num_generations"].data == 6
+    assert not settings.options["run_name"].known
+    assert settings.has_unread_options
+    twice = "import subprocess\ncmd = ['trl', 'grpo', '--seed', '1']\ncmd = ['trl', 'sft']\nsubprocess.run(cmd)\n"
+    assert read_text(twice, "launch.py", syntax="python") == []
+
+
+def test_a_script_of_another_machine_is_found_by_its_name(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "src" / "own").mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    code = "from trl import GRPOConfig, GRPOTrainer\nconfig = GRPOConfig(num_generations=6)\n"
+    (tmp_path / "src" / "own" / "train.py").write_text(code)
+    run = tmp_path / "runs" / "go.sh"
+    run.write_text("python /home/me/checkout/own/train.py\n")
+    [settings] = read_file(run)
+    assert settings.options["num_generations"].data == 6
+    (tmp_path / "old" / "own").mkdir(parents=True)
+    (tmp_path / "old" / "own" / "train.py").write_text(code)
+    project_files.project_listing.cache_clear()
+    assert read_file(run) == []  # two have that name
+
+
+def test_a_script_without_values_says_what_starts_it(tmp_path, capsys):
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "train.py").write_text("from trl import GRPOTrainer, TrlParser\n")
+    (tmp_path / "go.sh").write_text("accelerate launch train.py --num_generations 8\n")
+    (tmp_path / "other.sh").write_text("python my_train.py\n")
+    (tmp_path / "empty.sh").touch()
+    for name, reason in (("train.py", "lint what starts it: go.sh"), ("empty.sh", "it is empty")):
+        assert command.main(["lint", str(tmp_path / name)]) == INCOMPLETE
+        assert reason in " ".join(capsys.readouterr().out.split())
+
+
+def test_options_that_a_fetched_script_never_receives(tmp_path):
+    run = tmp_path / "job.sh"
+    run.write_text(
+        "git clone https://example.org/x && cd x\naccelerate launch --num_processes 8 src/x/grpo.py \\\n"
+        "  --config recipes/a.yaml \\\n  --hub_model_id me/x\n  --wandb_project p \\\n  --use_vllm false\n"
+    )
+    report = lint(run)
+    assert "CFG114" in {finding.code for finding in report.findings}
+    assert any(entry.what == "src/x/grpo.py" for check in report.checks for entry in check.not_judged)
+
+
+def test_options_of_an_imported_config_are_the_scripts_own(tmp_path):
+    (tmp_path / "src" / "scripts").mkdir(parents=True)
+    (tmp_path / "src" / "trainer").mkdir()
+    (tmp_path / "src" / "trainer" / "__init__.py").write_text("from .own import Own\n")
+    (tmp_path / "src" / "trainer" / "own.py").write_text("class Own(GRPOConfig):\n    own_size: int = 2\n")
+    (tmp_path / "src" / "scripts" / "train.py").write_text(
+        "from trl import GRPOTrainer, TrlParser\nfrom src.trainer import Own\nparser = TrlParser((Own,))\n"
+    )
+    run = tmp_path / "go.sh"
+    run.write_text(
+        "accelerate launch --num_processes 8 src/scripts/train.py --num_generations 8 --own_size 3\n"
+    )
+    [settings] = read_file(run)
+    assert "own_size" in settings.script_options
+
+
+CONFIG = {
+    "ppo_trainer.yaml": (
+        "defaults:\n  - engine: dp\n  - actor@worker.actor: ${engine}_actor\n  - _self_\n"
+        "trainer:\n  nnodes: 1\n  val_only: false\n  resume: null\n  must: ???\n  same: ${trainer.nnodes}\n"
+        "  many: [a]\n"
+    ),
+    "engine/dp.yaml": "# @package _global_\nengine: dp\n",
+    "engine/other.yaml": "# @package _global_\nengine: other\n",
+    "actor/actor.yaml": "lr: 1\n",
+    "actor/dp_actor.yaml": "defaults:\n  - ../optim@optim: dp\n  - actor\n  - _self_\nfsdp: 1\n",
+    "actor/other_actor.yaml": "defaults:\n  - actor\n  - _self_\nother: 1\n",
+    "optim/dp.yaml": "betas: 1\n",
+}
+COMMON = {
+    "engine", "worker", "worker.actor", "worker.actor.lr", "trainer", "trainer.nnodes", "trainer.val_only",
+    "trainer.resume", "trainer.must", "trainer.same", "trainer.many",
+}  # fmt: skip
+
+
+@pytest.fixture
+def verl_copy(tmp_path):
+    config = tmp_path / "verl" / "trainer" / "config"
+    for name, text in CONFIG.items():
+        path = config / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    main = "@hydra.main(config_path='config', config_name='ppo_trainer', version_base=None)\ndef main(config): ...\n"
+    (tmp_path / "verl" / "trainer" / "main_ppo.py").write_text(main)
+    return tmp_path
+
+
+def errors_of_copy(folder, overrides):
+    (folder / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo trainer.nnodes=1 {overrides}\n")
+    found = lint(folder / "run.sh").findings
+    return {f.code: " ".join(item.text for item in f.evidence) for f in found if f.severity is Severity.ERROR}
+
+
+def test_a_config_is_composed_of_its_groups_files(verl_copy):
+    config = verl_copy / "verl" / "trainer" / "config"
+    dp = {"worker.actor.fsdp", "worker.actor.optim.betas", "worker.actor.optim"}
+    assert set(hydra.composed_options(config, "ppo_trainer")) == COMMON | dp
+    other = hydra.composed_options(config, "ppo_trainer", {"engine": "other"})
+    assert set(other) == COMMON | {"worker.actor.other"}
+    assert hydra.config_groups(config, "ppo_trainer") == {"engine", "actor@worker.actor"}
+    # A generated config counts only where a part is missing.
+    (config / "_generated_ppo_trainer.yaml").write_text("trainer:\n  nnodes: 1\n")
+    assert set(hydra.composed_options(config, "ppo_trainer")) == COMMON | dp
+    (config / "engine" / "dp.yaml").unlink()
+    assert set(hydra.composed_options(config, "ppo_trainer")) == {"trainer", "trainer.nnodes"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("worker.actor.fsdp=2", {}),
+        ("worker.actor.other=2", {"CFG113": "worker.actor.other = 2"}),
+        ("engine=other worker.actor.other=2", {}),
+        ("engine=other worker.actor.fsdp=2", {"CFG113": "worker.actor.fsdp = 2"}),
+        ("actor@worker.actor=other_actor worker.actor.other=2", {}),
+        ("nowhere@worker.actor=other_actor worker.actor.other=2", {}),
+        ("+trainer.val_only=true", {"CFG121": "trainer.val_only = true"}),
+        ("+trainer.many=b", {"CFG121": "trainer.many = b"}),
+        ("++trainer.val_only=true +trainer.mine=1 trainer.val_only=true", {}),
+        ("+trainer.resume=auto +trainer.must=1 +trainer.same=2 +trainer.nnodes=[1]", {}),
+    ],
+)
+def test_a_copys_hydra_accepts_and_refuses(verl_copy, overrides, expected):
+    """A key of the chosen part is accepted, another one is not; + only where nothing but null is there."""
+    assert errors_of_copy(verl_copy, overrides) == expected
+
+
+def test_a_copy_without_its_config_is_not_checked(tmp_path):
+    (tmp_path / "verl/trainer").mkdir(parents=True)
+    (tmp_path / "verl/trainer/main_ppo.py").write_text('@hydra.main(config_name="ppo_trainer")\n')
+    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.mine=1\n")
+    option_index.composed_copy.cache_clear()
+    assert lint(tmp_path / "run.sh").exit_code(Severity.ERROR) == INCOMPLETE
+
+
+def test_a_changed_copy_may_allow_what_releases_refuse(tmp_path):
+    """An option that no release has shows that the copy was changed."""
+    part = tmp_path / "trl" / "trainer" / "grpo_trainer.py"
+    part.parent.mkdir(parents=True)
+    part.write_text("class GRPOTrainer: ...\n")
+    run = tmp_path / "run.yaml"
+    body = "model_name_or_path: a\nuse_vllm: true\nnum_generations: 1\nmax_completion_length: 8\n"
+    for more, expected in (("", Severity.ERROR), ("codes_of_mine: 1\n", Severity.WARNING)):
+        run.write_text(body + more)
+        assert [f.severity for f in lint(run).findings if f.code == "CFG110"] == [expected]
+
+
+@pytest.mark.parametrize(
+    "trainer", ["verl.trainer.main worker.rollout.n=8", "verl.trainer.main_ppo actor_rollout_ref.rollout.n=8"]
+)
+def test_easyr1_starts_its_workers_without_expandable_segments(trainer):
+    """Whatever the shell exports; verl passes the variable on."""
+    script = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\npython3 -m {trainer}"
+    assert ("error CFG112" in codes(script, vllm="0.10.2")) == ("main_ppo" in trainer)
+
+
+def test_another_projects_trainer_is_not_trls(tmp_path):
+    """Most of its options are in no release of TRL."""
+    run = tmp_path / "run.sh"
+    for options, number in (
+        ("--use_vllm true --num_generations 8", 1),
+        ("--local_rollout_batch 4 --actor_gpus 8 --stop_words a --episodes 9", 0),
+    ):
+        run.write_text(f"python x/grpo_fast.py --per_device_train_batch_size 1 {options}\n")
+        assert len(lint(run).subject["files"][0]["plans"]) == number
+
+
+def test_a_cells_block_of_one_shell_command_is_python():
+    """What stands for it is Python, so that the cells after it are read."""
+    cell = ["if 1:\n", "    !pip install x\n", "from trl import GRPOConfig\n", "GRPOConfig(num_generations=8)\n"]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}, indent=1)
+    [settings] = read_text(text, "a.ipynb", "", "notebook")
+    assert settings.options["num_generations"].data == 8
+
+
+@pytest.mark.parametrize(
+    ("trl", "text", "expected"),
+    [
+        ("0.18.0", "use_vllm: true\nvllm_device: auto\nnum_generations: 8\n", "warning CFG113"),
+        ("0.19.0", "use_vllm: true\nvllm_device: auto\nnum_generations: 8\n", "error CFG113"),
+        ("0.18.0", "trl grpo --use_vllm true --vllm_device auto --num_generations 8", "error CFG113"),
+    ],
+)
+def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expected):
+    """Its parser was run with both; an option of the command it refuses in each release."""
+    path = tmp_path / ("run.sh" if text.startswith("trl ") else "run.yaml")
+    path.write_text(text)
+    report = lint_paths([path], collect_versions({"trl": trl}, installed=False))
+    assert expected in {f"{f.severity.word} {f.code}" for f in report.findings}

@@ -1,0 +1,213 @@
+"""The readers: YAML, JSON, TOML and Python into values with their lines; mangled and hostile input."""
+
+import random
+import time
+
+import pytest
+
+from diagnostics.lint.engine import check_plans, plans_of
+from diagnostics.lint.reading import read_file, read_text
+from diagnostics.lint.readers.python import read_configs
+from diagnostics.lint.readers.structured import (
+    MAX_BYTES,
+    UnreadableError,
+    flatten,
+    parse_json,
+    parse_toml,
+    parse_yaml,
+)
+from diagnostics.lint.values import UNKNOWN, parse_scalar
+from diagnostics.lint.versions import Versions
+from tests.diagnostics.lint_helpers import versions
+
+SEEDS = {
+    "shell": (
+        "N=${N:-4}\nA=(actor_rollout_ref.rollout.n=${N})\nif [ $1 ]; then N=$((N*2)); fi\n"
+        'CUDA_VISIBLE_DEVICES=0,1 python3 -m verl.trainer.main_ppo "${A[@]}" data.train_batch_size=$N "$@"\n',
+        "cat <<EOF\nx\nEOF\nswift rlhf --rlhf_type grpo --use_vllm true \\\n --vllm_mode colocate --top_p 0.9\n",
+        "accelerate launch --num_processes 4 grpo.py --num_generations 8 --vllm_server_port 8000 'a b'\n",
+        "python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 2 --train.colocate_all\nvllm serve m --port 1\n",
+    ),
+    "yaml": (
+        "actor_rollout_ref:\n  rollout: &r\n    n: 8\n  actor:\n    <<: *r\n    use_dynamic_bsz: no\n"
+        "data:\n  train_batch_size: 64\n",
+        "num_generations: 8\nuse_vllm: true\nlist: [1, {a: b}, 'c']\n",
+        "worker:\n  rollout:\n    n: 1\n  actor: {global_batch_size: 3}\n",
+    ),
+    "json": (
+        '{"rlhf_type": "grpo", "num_generations": 8, "vllm_server_port": [8000, "x"], "a": {"b": null, "c": 1e3}}',
+    ),
+    "toml": (
+        '[rollout]\nmode = "async"\nmax_staleness = 1\n[sampling]\ngroup_size = 8\ntemperature = 0.0\n',
+    ),
+    "python": (
+        "import os\nos.environ['RAY_ADDRESS'] = 'http://x'\nN = 4 * 2\nargs = GRPOConfig(num_generations=N, top_p=.9,\n"
+        "    use_vllm=True, vllm_mode='server', **{'beta': 0})\nargs.temperature = -1\n",
+    ),
+}
+BITS = [
+    "\n", "\\\n", "\\ \n", '"', "'", "`", "$", "${", "}", "$((", "))", "(", ")", "[", "]", "{", ":", "=", "#", "&", "*",
+    "<<", "|", ";", ";;", "- ", "? ", "!!", "---\n", "\t", "\0", "\1", "\x85", "\u2028", "\ufeff", "é", "漢", "9" * 30,
+    "-1", "1e999", "nan", ".inf", "true", "null", "~", "0x10", "if ", "then ", "fi\n", "case x in ", "esac\n", "done\n",
+    "for i in ", "do\n", "{ ", "<<EOF\n", "EOF\n", "--", "--x=", "&a ", "*a ", "<<: *a", "\ud800", "%", "@", "-m ",
+]  # fmt: skip
+
+
+def mangle(seed, rng):
+    """Put pieces of a seed and of other things in, take some out, double some."""
+    text = seed
+    for _ in range(rng.randint(1, 6)):
+        at, end = sorted((rng.randrange(len(text) + 1), rng.randrange(len(text) + 1)))
+        end = min(end, at + 40)
+        choice = rng.random()
+        if choice < 0.5:
+            text = text[:at] + rng.choice(BITS) * rng.choice((1, 1, 1, 2, 40)) + text[at:]
+        elif choice < 0.8:
+            text = text[:at] + text[end:]
+        else:
+            text = text[:end] + text[at:end] + text[end:]
+    return text
+
+
+def own_faults(text, syntax, known):
+    """Read and check a text; return crashes of a rule, and refusals of more than a line."""
+    try:
+        plans = plans_of(read_text(text, "fuzz", "", syntax), known)
+    except UnreadableError as error:
+        return [] if len(str(error).splitlines()) == 1 else [f"refused in more than a line: {error}"]
+    return [check.reason for check in check_plans(plans) if check.outcome == "crashed"]
+
+
+def test_mangled_configs_crash_nothing():
+    """Every syntax, judged for known releases and for unknown ones."""
+    rng = random.Random(7)
+    known = (
+        Versions(),
+        versions(vllm="0.7.3", trl="0.17.0", ms_swift="3.4.1", verl="0.5.0", openrlhf="0.10.1"),
+    )
+    for number in range(4_000):
+        syntax = list(SEEDS)[number % len(SEEDS)]
+        text = mangle(rng.choice(SEEDS[syntax]), rng)
+        assert own_faults(text, syntax, known[number % 2]) == [], (syntax, text)
+
+
+HURTFUL = {
+    "shell nested": ("shell", "${X:-" * 20_000),
+    "shell arithmetic": ("shell", "a $((" + "(" * 50_000),
+    "shell quotes": ("shell", "a " + "'\"" * 50_000),
+    "shell ifs": ("shell", "if a; then X=1\n" * 30_000),
+    "shell words": ("shell", "swift rlhf " + "--a b " * 50_000),
+    "shell variables": ("shell", "".join(f"V{i}=1\nif x; then V{i}=2\n" for i in range(8_000))),
+    "shell here": ("shell", "cat > a.yaml <<A\n" * 30_000),
+    "shell pipes": ("shell", "a | " * 20_000),
+    "shell substitutions": ("shell", "A=(" * 5_000 + "$(a " * 5_000),
+    "shell spaces": ("shell", ">" + " " * 500_000 + "<<A\n"),
+    "yaml scripts": ("yaml", "".join(f"k{i}: |\n  vllm serve m\n" for i in range(30_000))),
+    "yaml names": (
+        "yaml",
+        "data: {a: 1}\nactor_rollout_ref: &a\n" + "".join(f"  k{i}: ${{.k{i + 1}}}\n" for i in range(20_000)),
+    ),
+    "python dicts": ("python", "from trl import GRPOConfig\n" + "k['a'] = {'b': 1}\n" * 9_000),
+    "python commands": ("python", "import subprocess\n" + "subprocess.run('vllm serve m')\n" * 9_000),
+    "yaml anchors": ("yaml", "".join(f"k{i}: &a{i} {{x: 1}}\n" for i in range(30_000))),
+    "yaml merges": ("yaml", "a: &a {x: 1}\n" + "b: {<<: *a, <<: *a}\n" * 10_000),
+    "yaml line": ("yaml", "a: " + "x" * 1_900_000),
+    "yaml keys": ("yaml", "? " * 50_000),
+    "json line": ("json", '{"a": "' + "\\" * 1_000_000),
+    "json blanks": ("json", " " * 1_900_000),
+    "python": ("python", "GRPOConfig(a=" + "1+" * 20_000 + "1)"),
+    "python chain": ("python", "x" + ".a" * 50_000),
+    "toml": ("toml", "a.b.c = 1\n" * 50_000),
+    "toml dots": ("toml", "a" + ".a" * 20_000 + " = 1"),
+    "toml spaces": ("toml", 's = """\n' + " " * 5_000 + '\n"""'),
+    "binary": ("shell", "".join(chr(n % 256) for n in range(300_000))),
+}
+
+
+@pytest.mark.parametrize("name", HURTFUL)
+def test_hostile_input_is_read_or_refused_in_bounded_time(name):
+    """Large and nasty: done or refused within seconds of CPU."""
+    syntax, text = HURTFUL[name]
+    started = time.process_time()
+    assert own_faults(text, syntax, Versions()) == []
+    assert time.process_time() - started < 60
+
+
+def test_a_large_file_is_refused_unread(tmp_path):
+    """By its size alone."""
+    path = tmp_path / "big.yaml"
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(UnreadableError, match="larger than"):
+        read_file(path)
+
+
+def test_bytes_that_are_no_text_are_read(tmp_path):
+    """Broken UTF-8, a byte order mark."""
+    path = tmp_path / "run.sh"
+    path.write_bytes(b"\xef\xbb\xbfswift rlhf --rlhf_type grpo --model \xff\xfe --num_generations 8\n")
+    assert read_file(path)[0].options["num_generations"].data == 8
+
+
+def test_yaml_keeps_lines_and_types():
+    """Dotted keys, lists, quoted numbers, YAML 1.1's words."""
+    [tree] = parse_yaml("a:\n  b: 1\n  c: [x, 2]\nd: '3'\ne: yes\nf: 1e-6\n", "c.yaml")
+    read = {key: (value.data, value.place.line) for key, value in flatten(tree).items()}
+    assert read == {"a.b": (1, 2), "a.c": (["x", 2], 3), "d": ("3", 4), "e": (True, 5), "f": (1e-6, 6)}
+
+
+def test_a_yaml_bomb_is_refused():
+    """Aliases of aliases count each time they are used."""
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
+    )
+    with pytest.raises(UnreadableError, match="no config has so many"):
+        parse_yaml(bomb, "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (parse_yaml, "[" * 5000),
+        (parse_json, "[" * 5000),
+        (parse_json, '{"a":' * 5000),
+        (parse_toml, "a = " + "[" * 5000),
+        (read_configs, "GRPOConfig(a=" + "(" * 5000),
+        (read_configs, "GRPOConfig(a=" + "-" * 5000 + "1)"),
+    ],
+)
+def test_deep_nesting_is_refused(read, text):
+    """In one line, whatever the syntax."""
+    with pytest.raises(UnreadableError) as caught:
+        read(text, "c")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_huge_number_stays_a_text():
+    """No arithmetic on a number with a thousand digits."""
+    digits = "9" * 5000
+    assert parse_scalar(digits) == digits
+    assert flatten(parse_json(f'{{"a": {digits}}}', "c.json"))["a"].data == digits
+    assert flatten(parse_yaml(f"a: {digits}", "c.yaml")[0])["a"].data == digits
+
+
+def test_json_keeps_lines():
+    """Nested tables, lists, escapes."""
+    tree = parse_json('{\n "a": {"b": [1,\n 2]},\n "c\\n": null\n}', "args.json")
+    read = {key: (value.data, value.place.line) for key, value in flatten(tree).items()}
+    assert read == {"a.b": ([1, 2], 2), "c\n": (None, 4)}
+
+
+def test_python_is_read_without_being_run():
+    """Constants, arithmetic, dicts, later assignments; what is computed is not known."""
+    source = (
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nN = 4\n"
+        "args = GRPOConfig(num_generations=N * 2, top_p=f(), **{'beta': 0.0})\nargs.use_vllm = True\n"
+    )
+    [made] = read_configs(source, "train.py")
+    read = {key: (value.data, value.place.line) for key, value in made.options.items()}
+    assert read == {
+        "num_generations": (8, 4), "top_p": (UNKNOWN, 4), "beta": (0.0, 4), "use_vllm": (True, 5),
+    }  # fmt: skip
+    assert made.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
+    assert read_configs("GRPOConfig(**kwargs)", "train.py")[0].has_unread_options

@@ -1,0 +1,279 @@
+"""The shell reader: against bash itself, on idioms of launch scripts, and on redirects."""
+
+import random
+import shutil
+import subprocess
+
+import pytest
+
+from diagnostics.lint.readers.shell import read_script
+from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS
+from diagnostics.lint.readers.slurm import job_variables
+from diagnostics.lint.readers.structured import UnreadableError
+from tests.diagnostics.lint_helpers import codes, plans
+
+NAMES = ["A", "B", "C", "LONG_NAME"]
+TEXTS = ["4", "0", "x", "a b", "it's", "k=v", "", "--flag", "/p/q.sh", "1e-6", "[1,2]", "a#b", "é", "~", "a\tb", "\\d"]
+
+
+def commands(text, file="run.sh"):
+    return read_script(text, file).commands
+
+
+def words(text):
+    return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands(text)]
+
+
+def quoted(text, rng):
+    """A text as a script may write it. tree-sitter ends a word at an escaped tab, so that is always quoted."""
+    style = rng.randrange(4)
+    if (style == 1 or "\t" in text) and "'" not in text:
+        return f"'{text}'"
+    if style == 0:
+        return '"' + text.translate(str.maketrans({char: f"\\{char}" for char in '\\"$`'})) + '"'
+    plain = [char if char.isalnum() or char in "-_./=," or ord(char) > 127 else f"\\{char}" for char in text]
+    return "".join(plain) or "''"
+
+
+def random_word(rng, depth=0):
+    """Text, variables with and without defaults, arithmetic, and pieces of these put together."""
+    name = rng.choice(NAMES)
+    numbers = [str(rng.randint(1, 9)) for _ in range(3)]
+    kinds = [
+        lambda: quoted(rng.choice(TEXTS), rng),
+        lambda: rng.choice(("${%s}", "$%s", '"$%s"', '"${%s}"', 'x"${%s}"y', "pre${%s}")) % name,
+        lambda: f"$(({numbers[0]} {rng.choice('+-*')} {numbers[1]} {rng.choice('+-*/%')} {numbers[2]}))",
+        lambda: f'"${{ARR[@]}}{rng.choice(("", "z"))}"',
+    ]
+    if depth < 3:
+        mark = rng.choice((":-", "-", ":+", "+"))
+        plain = rng.choice(("8", "$B", "a b", "${C:-7}", ""))
+        kinds.append(lambda: f"${{{name}{mark}{random_word(rng, depth + 1)}}}")
+        kinds.append(lambda: f'"${{{name}{mark}{plain}}}"')
+        kinds.append(lambda: random_word(rng, depth + 1) + quoted(rng.choice(TEXTS), rng))
+    return rng.choice(kinds)()
+
+
+def random_script(rng):
+    """Assignments, arrays, branches, redirects, and a command to look at."""
+    lines = []
+    for _ in range(rng.randint(1, 6)):
+        name = rng.choice(NAMES)
+        forms = (
+            f"{name}={quoted(rng.choice(TEXTS), rng)}",
+            f'{name}="${{{rng.choice(NAMES)}:-{rng.choice("48x")}}}"',
+            f"export {name}={rng.randint(0, 64)}",
+            f"ARR=({random_word(rng)} {random_word(rng)})",
+            f"ARR+=({quoted(rng.choice(TEXTS), rng)})  # more",
+            f"if [ 1 = {rng.randint(1, 2)} ]; then {name}=5; else {name}=6; fi",
+            f"case {rng.choice('ab')} in a) {name}=7;; *) {name}=8;; esac",
+            f"for {name} in 1 2; do {rng.choice(NAMES)}=3; done",
+            f"{name}+=z",
+            "# swift \\",
+            "cat > /dev/null <<'END'\nswift here $A\nEND",
+            f": ${{{name}:=9}}",
+        )
+        lines.append(rng.choice(forms))
+    arguments = (" " + rng.choice(("", "\\\n  "))).join(random_word(rng) for _ in range(rng.randint(1, 5)))
+    redirect = rng.choice(("", " 2>&1", " 2>/dev/null", " < /dev/null 2> /dev/null"))
+    return "\n".join([*lines, f"swift {arguments}{redirect}", ""])
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not here")
+def test_known_words_are_those_of_bash():
+    """300 scripts: the same words, or a hole where the reader does not know."""
+    rng = random.Random(11)
+    scripts = [random_script(rng) for _ in range(300)]
+    head = 'swift() { for w in "$@"; do printf "%s\\037" "$w"; done; }\n'
+    program = head + "".join(f"(\n{text})\nprintf '\\036'\n" for text in scripts)
+    done = subprocess.run(
+        ["bash", "--norc", "--noprofile"], input=program, capture_output=True, text=True, timeout=500, check=False,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/nowhere"}, encoding="utf-8",
+    )  # fmt: skip
+    answers = done.stdout.split("\036")[:-1]
+    assert len(answers) == len(scripts), done.stderr
+    known = 0
+    for text, answer in zip(scripts, answers, strict=True):
+        theirs = answer.split("\037")[:-1]
+        [command] = [each for each in commands(text) if each.words[0].clean == "swift"]
+        ours = [word.clean for word in command.words[1:]]
+        if any(HOLE in word for word in ours):
+            # An unknown word can be several, or none, and then what follows goes to the word before it.
+            ours = ours[: max(0, next(i for i, word in enumerate(ours) if HOLE in word) - 1)]
+            theirs = theirs[: len(ours)]
+        known += len(ours)
+        assert ours == theirs, text
+    assert known > 200
+
+
+IDIOMS = {
+    "the script's folder": 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"',
+    "the folder, quietly": "D=$(cd -- \"$(dirname -- \"$0\")\" > /dev/null 2>&1 && pwd -P)\nprintf '<%s>' $D",
+    "a positional default": 'N=${1:-8} M="${2:-a b}"\nprintf \'<%s>\' $N "$M" ${3-x}',
+    "an array's length and items": "G=(0 1 5)\nprintf '<%s>' ${#G[@]} ${G[0]} \"${G[2]}\" $((2 * 3))",
+    "an array joined": 'G=(0 1 5)\nprintf \'<%s>\' "$(IFS=,; echo "${G[*]}")" "${G[*]}"',
+    "devices counted by lines": "V=0,1,4\nprintf '<%s>' $(echo $V | tr ',' '\\n' | wc -l)",
+    "devices counted by fields": "V=0,1\nprintf '<%s>' `echo \"$V\" | awk -F',' '{print NF}'`",
+    "a loop over words": "for n in 4 8; do for m in a \"b c\"; do printf '<%s>' $n \"$m\"; done; done\nprintf '<%s>' $n",
+    "a function and its arguments": (
+        'f() {\n  local n=$1; shift\n  printf \'<%s>\' "$n" "$@" ${2:-z}\n}\nf 4 a b\nf 8\n'
+    ),
+    "a function in a loop": (
+        "function g {\n  for x in 1 2; do printf '<%s>' $1 $x; done\n}\nfor y in u v; do g $y; done"
+    ),
+    "arguments set": 'set -- a "b c"\nprintf \'<%s>\' "$@" $2\nshift\nprintf \'<%s>\' "$1"',
+    "a loop over no arguments": (
+        "N=8\nwhile [[ $# -gt 0 ]]; do case $1 in --n) N=$2; shift 2 ;; *) X=1; shift ;; esac; done\nprintf '<%s>' $N"
+    ),
+    "a test of arguments": (
+        'N=8\nif [ $# -gt 0 ]; then N=$1; fi\nfor a in "$@"; do N=$a; done\nprintf "<%s>" $N'
+    ),
+    "a script in a here-document": (
+        "export K=2\nN=4\nbash <<EOF\nM=3\nprintf '<%s>' $N \\$M \\$K\nEOF\nprintf '<%s>' end"
+    ),
+    "a quoted here-document": "export N=4\nbash -s <<'EOF'\nprintf '<%s>' $N a\nEOF",
+    "a variable of one command": "N=4\nN=5 true\nprintf '<%s>' $N",
+    "a subshell": "N=4\n(N=5; true)\nprintf '<%s>' $N",
+    "redirects": "printf '<%s>' --n 6 2>&1\nprintf '<%s>' --m 7 2>/dev/null --k 8\nprintf '<%s>' b 2>>/dev/null <<< x",
+}
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
+    script = tmp_path / "runs" / "run.sh"
+    script.parent.mkdir()
+    script.write_text(IDIOMS[name] + "\n")
+    made = subprocess.run(
+        ["bash", str(script)], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    )
+    ours = [
+        word.clean
+        for command in commands(script.read_text(), str(script))
+        if command.words[0].clean == "printf"
+        for word in command.words[2:]
+    ]
+    assert "".join(f"<{word}>" for word in ours) == made.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a $X $(nproc) `id`", [["a", "?", "?", "?"]]),
+        ("X=2\na $((X * 3 + 10 / 4)) $((Z + 1))", [["a", "8", "?"]]),
+        ("O='--a 1 --b'\nrun $O \"$O\"", [["run", "--a", "1", "--b", "--a 1 --b"]]),
+        ("cat <<EOF\nswift rlhf --x 1\nEOF\nb", [["cat"], ["b"]]),
+        ("# swift rlhf\na b # c\n", [["a", "b"]]),
+        ("a b#c", [["a", "b#c"]]),
+        ("a > out 2>&1 < in b", [["a", "b"]]),
+        ("a --x 6 2>&1 | tee log", [["a", "--x", "6"], ["tee", "log"]]),
+        ("a --x 6 &> log --y &", [["a", "--x", "6", "--y"]]),
+        ("a --x 6 2> >(tee err) >> log |& cat", [["a", "--x", "6"], ["cat"]]),
+        ("a --x 6 2>err --y", [["a", "--x", "6", "--y"]]),
+        ("a --model <your model> --x 1\nb", [["a", "--model", "<your model>", "--x", "1"], ["b"]]),
+        ('A=(k=1)\nif x; then A+=(n=2); fi\nrun "${A[@]}"', [["x"], ["run", "k=1", "n=?"]]),
+        ("X=1\nS=7\nif [ $1 ]; then X=2; S=7; a $X; else X=3; fi\nb $X $S", [["a", "2"], ["b", "?", "7"]]),
+        ('X=1\n[ -z "$Y" ] && X=2\na $X', [["a", "?"]]),
+    ],
+)
+def test_a_script_is_read_as_the_shell_reads_it(script, expected):
+    """Redirects are no words; what a branch sets is unknown after it."""
+    assert words(script) == expected
+
+
+def test_a_redirect_is_no_option_value():
+    """`--num_generations 6 2>&1` is 6, wherever the redirect points."""
+    command = (
+        "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --reward_funcs a --use_vllm true --vllm_mode colocate "
+        "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 6 "
+    )
+    for redirect in ("2>&1 | tee run.log", "> log 2>err", "2>err", "&> log", ">> log 2>&1 &", "</dev/null", ""):
+        assert "error CFG101" in codes(command + redirect)
+        [plan] = plans(command + redirect)
+        assert plan.get("group.size") == 6
+
+
+def test_defaults_and_lines():
+    """`${X:-8}` may be another value in a real run; lines are those of the file."""
+    [command] = commands("a ${X:-8} 9")
+    assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
+    script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
+    assert [(each.words[0].clean, each.line) for each in commands(script)] == [("a", 1), ("c", 3), ("cat", 5), ("d", 9)]
+
+
+def test_a_value_that_only_arguments_change_is_a_default():
+    text = 'N=8\nwhile [ $# -gt 0 ]; do N=$2; shift 2; done\nif true; then M=1; fi\ntrain --n $N --m $M "${@:1}"\n'
+    command = next(each for each in commands(text) if each.words[0].clean == "train")
+    assert command.words[2].to_value("run.sh").outside
+    assert command.words[2].clean == "8"
+    assert not command.words[4].to_value("run.sh").known
+    assert command.words[5].text == SCRIPT_ARGUMENTS
+
+
+def test_an_uncalled_function_is_read_with_unknown_arguments():
+    assert ["train", "--n", "?", "--m", "2"] in words("f() { train --n $1 --m 2; }\ntrap f EXIT\n")
+
+
+def test_a_script_that_doubles_itself_is_refused():
+    """Bounded in memory, for variables as for arrays."""
+    for line in ('X="$X$X"', 'A=("${A[@]}" "${A[@]}")'):
+        with pytest.raises(UnreadableError, match="expand without end"):
+            commands("X=1234567890\nA=('' '')\n" + f"{line}\n" * 64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a() {\n" * 5000,
+        "for a in 1 2 3 4 5 6 7 8; do\n" * 1000 + "x\n" + "done\n" * 1000,
+        "".join(f'f{n}() {{ f{n + 1} "$@" "$@"; }}\n' for n in range(40)) + "f0 a b c\n",
+        "f() { f; f; train; }\nf\n",
+        "".join(f"for v{n} in 1 2 3 4 5 6 7 8; do " for n in range(30)) + "train; " + "done; " * 30,
+    ],
+    ids=["functions", "loops", "calls", "recursion", "rounds"],
+)
+def test_deep_nesting_ends(text):
+    """Blocks in blocks are not walked once for each, nor deeper than a stack is."""
+    try:
+        found = commands(text)
+    except UnreadableError:
+        return
+    assert len(found) <= 6000
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("-N 2\n#SBATCH -n8", {"NNODES": 2, "NTASKS": 8}),
+        ("--nodes=2 --ntasks-per-node=4", {"NNODES": 2, "NTASKS": 8, "NTASKS_PER_NODE": 4}),
+        ("--gpus-per-node=a100:4", {"NNODES": 1, "NTASKS": 1, "GPUS_ON_NODE": 4, "GPUS_PER_NODE": 4}),
+        ("--gpus=4 --nodes=2", {"NNODES": 2, "NTASKS": 2}),
+        ("--nodes=$N --time=10:00 --mem=64G", {}),
+    ],
+)
+def test_sbatch_lines_set_the_jobs_variables(lines, expected):
+    script = f"#!/bin/bash\n##SBATCH --nodes=7\n#SBATCH {lines}\npython x.py\n#SBATCH --nodes=9\n"
+    found = {each.name.removeprefix("SLURM_"): each.number for each in job_variables(script)}
+    found.pop("JOB_NUM_NODES", None)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "number"),
+    [
+        ("#SBATCH --ntasks=4\nsrun {}", 4),
+        ("#SBATCH --nodes=2 --ntasks-per-node=4\nsrun {}", 8),
+        ("#SBATCH --ntasks=4\nsrun -n 2 {}", 2),
+        ("#SBATCH --ntasks=4\n{}", None),
+        ("#SBATCH --nodes=2\naccelerate launch --num_processes $((SLURM_NNODES * 4)) {}", 8),
+    ],
+)
+def test_srun_starts_the_tasks_of_the_job(script, number):
+    [plan] = plans(script.format("t_grpo.py --use_vllm true --num_generations 8"), trl="1.9.0")
+    assert plan.get("devices.train") == number
+
+
+def test_more_processes_than_the_job_has_devices_is_a_warning():
+    """sbatch may get another number."""
+    script = "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
+    assert "warning CFG104" in codes(script.format(4), trl="1.9.0")
+    assert not {"warning CFG104", "error CFG104"} & codes(script.format(8), trl="1.9.0")

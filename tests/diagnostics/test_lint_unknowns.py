@@ -1,0 +1,164 @@
+"""What lint could not check: reported with its place, under the check it concerns, and never taken for fine."""
+
+import ast
+
+import pytest
+
+from diagnostics.lint import option_index, undecidable
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.reading import read_text
+from diagnostics.output.findings import Severity
+from tests.diagnostics.lint_helpers import codes, lint, plans, report
+from evaluation.lint import option_names
+
+TRL = "trl grpo --use_vllm true --num_generations 8 "
+VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+
+
+def unknowns(text, syntax="shell", **releases):
+    return {
+        (check.check, entry.what, entry.decides)
+        for check in report(text, syntax, **releases).checks
+        for entry in check.not_judged
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (TRL + "--per_device_train_batch_size 3", ("batches and groups", "process count", True)),
+        (TRL + "--vllm_gpu_memory_utilization $SHARE", ("memory and sleep", "vllm_gpu_memory_utilization", True)),
+        (TRL + "--top_p 1 --repetition_penalty $P", ("sampling", "repetition_penalty", False)),
+        (TRL + "$MORE", (undecidable.READING, "more options", True)),
+        (TRL + '"$@"', (undecidable.READING, '"$@"', False)),
+        (TRL + "--num_generationz 8", (undecidable.READING, "num_generationz", True)),
+        ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (undecidable.READING, "trainer.nnodez", True)),
+        ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
+        ("python3 -m verl.trainer.main_ppo +trainer.nnodes=1", (undecidable.READING, "+trainer.nnodes", True)),
+        ("vllm serve M --gpu-memory-utilisation 0.8", (undecidable.READING, "gpu_memory_utilisation", True)),
+        ("vllm serve M -tp 2 -O3 --hf-overrides.x 3 --no-enable-log-requests --api-key K", None),
+        (TRL + "--per_device_train_batch_size 8 --model_name_or_path $MODEL --run_name $NAME", None),
+    ],
+)  # fmt: skip
+def test_an_unknown_is_reported_where_it_matters(script, expected):
+    """A rule that needed a value, an unknown option; nothing where no rule needs it."""
+    found = unknowns(script)
+    assert expected in found if expected else found == set()
+
+
+def test_the_exit_code_is_3_where_a_fault_could_hide():
+    """And 0 where everything that decides was read; an unknown release alone decides nothing."""
+    assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
+    assert report(TRL + "--per_device_train_batch_size 8").exit_code(Severity.ERROR) == 0
+    assert report(TRL + '--per_device_train_batch_size 8 "$@"').exit_code(Severity.ERROR) == 0
+    healthy = "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
+    healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
+    assert (undecidable.READING, "release of ms-swift", False) in unknowns(healthy)
+    assert report(healthy).exit_code(Severity.ERROR) == 0
+    # No release has both: some option is refused by whatever is installed.
+    assert report(healthy + " --num_infer_workers 4 --teacher_model t").exit_code(Severity.ERROR) == 3
+
+
+def test_equal_unknowns_are_grouped(tmp_path):
+    for name in ("a.sh", "b.sh", "c.sh", "d.sh", "e.sh"):
+        (tmp_path / name).write_text("swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n")
+    [check] = [check for check in lint(tmp_path).checks if check.check == undecidable.READING]
+    [entry] = check.not_judged
+    assert entry.what == "release of ms-swift"
+    assert "a.sh:1" in entry.place
+    assert entry.place.endswith(" and 2 more")
+
+
+def test_the_most_similar_option_is_suggested():
+    [entry] = [
+        entry
+        for check in report(TRL + "\\\n --num_generationz 8").checks
+        for entry in check.not_judged
+        if entry.what == "num_generationz"
+    ]
+    assert "did you mean num_generations?" in entry.text
+    assert "run:2" in entry.text
+
+
+@pytest.mark.parametrize(
+    ("script", "releases", "wrong"),
+    [
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, True),
+        ("python3 -m verl.trainer.main_ppo +actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, False),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8", {"verl": "0.6.1"}, False),
+        ("python3 -m verl.trainer.main_ppo --config-path=c actor_rollout_ref.mine=8", {"verl": "0.6.1"}, False),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.99"}, False),
+        (TRL + "--num_generationz 8", {"trl": "1.9.0"}, True),
+        ("accelerate launch mine.py --num_generations 8 --flavour 8", {"trl": "1.9.0"}, False),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.4"}, False),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.adam.lr 1e-6", {"openrlhf": "0.10.1"}, True),
+        (VERL + "actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, True),
+        (VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.sizes=1", {"verl": "0.9.0"}, False),
+        (VERL + "model_engine=mindspeed actor_rollout_ref.actor.sizes=1", {"verl": "0.9.0"}, True),
+        (VERL + "model_engine=megatron actor_rollout_ref.actor.megatron.sizes=1", {"verl": "0.9.0"}, True),
+    ],
+)  # fmt: skip
+def test_an_option_that_the_release_does_not_have_is_refused(script, releases, wrong):
+    """CFG113, where the release is indexed and the framework's own parser reads the options."""
+    assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is wrong
+
+
+def test_options_that_a_parser_adds_in_a_loop_are_indexed():
+    """As OpenRLHF adds those of its optimizers."""
+    text = 'for one in ("a", "b"):\n    p.add_argument(f"--{one}.lr")\n    p.add_argument(f"--{other}.lr")\n'
+    assert option_names.of_python(ast.parse(text)) == {"a.lr", "b.lr"}
+
+
+def test_parts_that_are_not_indexed_are_reported():
+    """The config of verl's mindspeed engine, and the sections for roles of ms-swift's YAML for Ray."""
+    run = VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.param_offload=True"
+    assert (undecidable.READING, "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
+    text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\ntrain:\n  gpus: 4\nrollout:\n  gpus: 4\n"
+    assert (undecidable.READING, "its sections for roles", True) in unknowns(text, "yaml", ms_swift="4.5.2")
+    assert "error CFG113" not in codes(text, "yaml", ms_swift="4.5.2")
+
+
+def test_a_config_class_of_the_users_own_may_have_options_of_its_own():
+    call = "GRPOConfig(output_dir='x', flavour=8)\n"
+    assert "error CFG113" in codes("from trl import GRPOConfig\n" + call, "python", trl="1.9.0")
+    assert codes("from mine import GRPOConfig\n" + call, "python", trl="1.9.0") == set()
+
+
+def test_an_option_that_a_read_script_does_not_declare_is_reported(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "from dataclasses import dataclass\nfrom trl import GRPOConfig, GRPOTrainer, TrlParser\n"
+        "@dataclass\nclass Mine:\n    mine: int = 1\nTrlParser((Mine, GRPOConfig)).parse_args_and_config()\n"
+    )
+    (tmp_path / "run.sh").write_text("python train.py --mine 2 --eos_tokem x --num_generations 8\n")
+    names = {entry.what for check in lint(tmp_path / "run.sh").checks for entry in check.not_judged}
+    assert "eos_tokem" in names
+    assert "mine" not in names
+
+
+def test_the_options_that_plans_are_made_of_are_indexed():
+    lacking = []
+    for framework in ("trl", "ms-swift", "verl", "openrlhf", "easyr1"):
+        names = option_index.option_names(framework)
+        options = DIALECTS[framework].names
+        if sum(option_index.accepts(name, names) for name in options) <= 0.8 * len(options):
+            lacking.append(framework)
+    assert lacking == []
+
+
+def test_a_scripts_arguments_are_no_value():
+    """`--flag "$@"`: the flag is set; what follows is separate."""
+    [settings] = read_text('trl grpo --use_vllm "$@"\n', "run.sh")
+    assert settings.options["use_vllm"].data is True
+    assert settings.forwards_arguments
+
+
+def test_what_the_options_rule_out_is_not_warned_of():
+    """A release that refuses one of the run's options is not the run's, whatever else it refuses."""
+    script = VERL + "data.max_prompt_length=8192 data.max_response_length=512"
+    newer = "reward.custom_reward_function.path=reward.py"
+    assert "warning CFG103" in codes(script)
+    assert "warning CFG103" not in codes(f"{script} {newer}")
+    assert "error CFG103" in codes(f"{script} {newer}", verl="0.6.0")
+    [plan] = plans(f"{script} {newer}")
+    ranges = ("<0.7", ">=0.7", ">=9")
+    assert [plan.versions.within("verl", each) for each in ranges] == [False, None, None]
