@@ -64,7 +64,7 @@ class Note:
     place: str = ""
 
 
-def note(name: str, template: str, place: str = "", **values: Any) -> Note:
+def note(name: str, template: str, place: str = "", /, **values: Any) -> Note:
     """Build a note whose text is the template filled with the values.
 
     >>> note("reward", "{share:.0%} of rewards", share=0.5).text

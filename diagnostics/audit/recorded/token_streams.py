@@ -16,8 +16,6 @@ from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
 
 MASKS, STREAMS = "masks", "P5/P8"
-# A token that the trainer is at least this sure of was sampled, although the engine's log-prob is 0.
-_CERTAIN = -0.5
 _ENOUGH, _MOST = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).
 _EXACT, _FLOOR = 2e-4, 0.006
@@ -48,61 +46,18 @@ def check_masks(run: RunArtifacts) -> Iterator[Result]:
 
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
-    totals = dict.fromkeys(("prompts", "prompted", "unsampled", "trained", "sampled", "rows"), 0)
-    fully = partly = 0
-    for tokens in samples:
-        first = max(0, tokens.prompt)
-        places = range(first, min(len(tokens.trained), len(tokens.ids)))
-        totals["prompts"] += first
-        totals["prompted"] += sum(tokens.trained[:first])
-        totals["trained"] += sum(tokens.trained[place] for place in places)
-        totals["rows"] += any(tokens.trained)
-        totals["unsampled"] += sum(
-            _is_unsampled(tokens, place) for place in places if place < len(tokens.engine)
-        )
-        totals["sampled"] += sum(bool(tokens.engine[place]) for place in places if place < len(tokens.engine))
-        fully += first > 0 and all(tokens.trained[:first])
-        partly += any(tokens.trained[:first])
-    values = totals | {"count": len(samples)}
-    text = "in the loss: {trained} completion tokens, {prompted} of {prompts} prompt tokens, in {rows} of {count} samples"
-    fields: dict[str, Any] = {"values": values, "evidence": (note("masked", text, recording.kind, **values),)}
-    # Completions that begin with certain tokens look like longer prompts: in some samples, and only partly.
-    in_prompts = totals["prompted"] > 0.02 * max(totals["prompts"], 1)
-    kind, message = "", ""
-    if in_prompts and (fully > 0.02 * len(samples) or partly > 0.9 * len(samples)):
-        kind, message = "prompt", "prompt tokens are in the loss: {prompted} of {prompts}"
-    elif totals["unsampled"] > max(16, 0.05 * totals["trained"]):
-        # A collapsed policy has some log-probs of exactly 0; a tool's answer has nothing else.
-        if _in_runs(samples):
-            kind = "unsampled"
-            message = "tokens that the engine did not sample are in the loss: {unsampled} of {trained}, as tool outputs"
-    elif totals["rows"] == 0:
-        kind, message = "nothing", "no token of {count} samples is in the loss"
-    elif totals["rows"] < 0.1 * len(samples):
-        kind, message = "most_filtered", "only {rows} of {count} samples have a token in the loss"
-    count = totals["trained"] + totals["prompted"]
-    if kind:
-        return fault(f"masks/{kind}", MASKS, message, "NUM042", count=count, **fields)
-    return Result("masks", CLEAN, MASKS, count=totals["trained"], **fields)
-
-
-def _in_runs(samples: list[Tokens]) -> bool:
-    """Return whether unsampled trained tokens stand in runs of four and more, as foreign texts do."""
-    runs = 0
-    for tokens in samples:
-        length = 0
-        for place in range(max(0, tokens.prompt), min(len(tokens.trained), len(tokens.engine))):
-            length = length + 1 if _is_unsampled(tokens, place) else 0
-            runs += length == 4
-    return runs * 4 >= max(4, len(samples) // 20)
-
-
-def _is_unsampled(tokens: Tokens, place: int) -> bool:
-    """Return whether a token is in the loss although the engine has no log-prob of it."""
-    if tokens.engine[place] or not tokens.trained[place]:
-        return False
-    trainer = tokens.trainer[place] if place < len(tokens.trainer) else None
-    return trainer is None or trainer < _CERTAIN
+    trained = sum(sum(tokens.trained) for tokens in samples)
+    rows = sum(any(tokens.trained) for tokens in samples)
+    values = {"trained": trained, "rows": rows, "count": len(samples)}
+    text = "in the loss: {trained} tokens, in {rows} of {count} samples"
+    evidence = (note("masked", text, recording.kind, **values),)
+    if rows == 0:
+        message = "no token of {count} samples is in the loss"
+        return fault("masks/nothing", MASKS, message, "NUM042", values=values, evidence=evidence)
+    if rows < 0.1 * len(samples):
+        message = "only {rows} of {count} samples have a token in the loss"
+        return fault("masks/most_filtered", MASKS, message, "NUM042", values=values, count=trained, evidence=evidence)
+    return Result("masks", CLEAN, MASKS, values=values, count=trained, evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.model import AuditError
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import Reference, siblings
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
@@ -67,8 +67,8 @@ def served(adapters, times, tmp_path, step=20):
 def told(adapters, folder, wrong=None):
     """The faults of an audit against checkpoint-20, with their first values."""
     with serving(Engine(folder, "bfloat16", wrong)) as url:
-        found = audit_server(Asked(url, adapters / "checkpoint-20", timeout_s=500))
-    return {each.family: each.estimates[0].value for each in found.of(FAULT)}, found.outcome
+        found = audit_server(LiveAudit(url, adapters / "checkpoint-20", timeout_s=500))
+    return {each.family: each.estimates[0].value for each in found.select(FAULT)}, found.outcome
 
 
 def test_an_adapter_that_is_added_once_is_clean(adapters, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.budget import LEAST, Budget
 from diagnostics.audit.model import FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
@@ -15,17 +15,17 @@ from tests.diagnostics.audit.standin import Engine, Wrong, serving
 def test_few_tokens_are_never_exceeded(trained, tokens):
     """With weights that are wrong, which is looked at twice."""
     with serving(Engine(trained / "base", "bfloat16")) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
     assert found.tokens <= tokens
-    assert [each.family for each in found.of(FAULT)] == ["weights/version"]
+    assert [each.family for each in found.select(FAULT)] == ["weights/version"]
 
 
 def test_replicas_are_left_out_before_weights(trained):
     """And said to be, with how many tokens would do."""
     with serving(Engine(trained / "checkpoint-120", "bfloat16", Wrong(law={"temperature": 0.8}))) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, tokens=LEAST))
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=LEAST))
     assert {each.family for each in found.of("not_asked")} >= {"replicas", "cache"}
-    assert [each.family for each in found.of(FAULT)] == ["sampling/temperature"]
+    assert [each.family for each in found.select(FAULT)] == ["sampling/temperature"]
 
 
 def test_what_is_said_to_be_enough_is():

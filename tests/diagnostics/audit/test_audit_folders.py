@@ -11,8 +11,8 @@ import pytest
 
 import diagnostics
 import grpo_core
-from diagnostics.audit import folders
-from diagnostics.audit.errors import AuditError
+from diagnostics.audit import checkpoint_validation as folders
+from diagnostics.audit.model import AuditError
 from diagnostics.audit.live import ids
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.model import NOT_ASKED
@@ -208,4 +208,4 @@ def test_a_template_that_fails_is_not_judged(tmp_path):
     endpoint = types.SimpleNamespace(ids_of_chat=lambda _: [1, 2])
     answer = ids._chat(endpoint, words)
     assert answer.outcome == NOT_ASKED
-    assert "chat template" in str(answer.wanted)
+    assert "chat template" in str(answer.needed)

@@ -9,7 +9,7 @@ import torch
 from diagnostics.__main__ import main
 from diagnostics.audit import document
 from diagnostics.audit.live import reference
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
@@ -17,7 +17,7 @@ from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 def answers(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", seed=1, **asked):
     """The audit of a stand-in that serves a folder, against checkpoint-120."""
     with serving(Engine(trained / folder, dtype, wrong, seed)) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, **asked))
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **asked))
     json.dumps(document.document(found), allow_nan=False)
     assert found.tokens <= asked.get("tokens", 4000)
     return found
@@ -25,7 +25,7 @@ def answers(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", s
 
 def told(found):
     """Its faults, each with the first value that was found out."""
-    return {each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)}
+    return {each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -137,7 +137,7 @@ def test_tensors_that_did_not_arrive_are_named(trained, tmp_path):
     newer.save_pretrained(tmp_path / "mixed")
     with serving(Engine(tmp_path / "mixed", "bfloat16")) as url:
         found = audit_server(
-            Asked(url, trained / "checkpoint-120", (trained / "checkpoint-110",), timeout_s=500)
+            LiveAudit(url, trained / "checkpoint-120", (trained / "checkpoint-110",), timeout_s=500)
         )
     assert told(found) == {"weights/partial": ("layer 1",)}
 
@@ -152,7 +152,7 @@ def test_weights_that_are_one_percent_off_are_seen(trained, tmp_path):
     shutil.copytree(trained / "checkpoint-120", tmp_path / "off")
     model.save_pretrained(tmp_path / "off")
     with serving(Engine(tmp_path / "off", "bfloat16")) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
     assert list(told(found)) == ["weights/unknown"]
     assert {each.family for each in found.of("masked")} == {"sampling", "logprobs"}
 
@@ -187,6 +187,6 @@ def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
     for path in (tmp_path / "checkpoint-120").glob("tokenizer*"):
         path.write_text("{")
     with serving(Engine(trained / "checkpoint-120", "float32")) as url:
-        found = audit_server(Asked(url, tmp_path / "checkpoint-120", timeout_s=500))
+        found = audit_server(LiveAudit(url, tmp_path / "checkpoint-120", timeout_s=500))
     assert found.outcome == "not_decided"
     assert [each.family for each in found.of("not_asked") if each.decisive] == ["ids"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diagnostics.audit.live import instead, versions
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.precision import Scored
 from diagnostics.audit.live.reference import step_of
 from diagnostics.audit.model import FAULT, ProbeAnswer
@@ -67,10 +67,10 @@ def test_an_engine_that_is_far_newer_is_told_as_that(trained, against, wanted):
     """Its floor is not that of weights that know little yet."""
     with serving(Engine(trained / "checkpoint-120", "bfloat16", seed=1)) as url:
         others = tuple(trained / name for name in against)
-        found = audit_server(Asked(url, trained / "checkpoint-20", others, timeout_s=500))
-    assert [each.family for each in found.of(FAULT)] == [wanted]
+        found = audit_server(LiveAudit(url, trained / "checkpoint-20", others, timeout_s=500))
+    assert [each.family for each in found.select(FAULT)] == [wanted]
     named = {"weights/version": "checkpoint-120", "weights/newer": "checkpoint-20"}
-    assert found.of(FAULT)[0].values["name"] == named[wanted]
+    assert found.select(FAULT)[0].values["name"] == named[wanted]
 
 
 def unlike(engine, *names):
@@ -86,7 +86,7 @@ def unlike(engine, *names):
         (each, 0.01 * (20 if each.step is None else each.step) * way) for each in folders
     ]
     best = Scored(reference, [[0] * (SIZE + 1)], engine * way, "bfloat16", exact, 0.01)
-    answer, held = instead.unknown(ProbeAnswer("weights", FAULT, "P1"), best, told)
+    answer, held = instead.unknown(Result("weights", FAULT, "P1"), best, told)
     assert held is None
     return answer
 
@@ -96,7 +96,7 @@ def test_an_engine_from_before_all_of_them_is_told_as_that():
     answer = unlike(0.1, "checkpoint-20", "checkpoint-120")
     assert (answer.family, answer.values["name"]) == ("weights/older", "checkpoint-20")
     assert answer.values["slope"] == pytest.approx(1.1, abs=0.01)
-    assert [fact.name for fact in answer.facts] == ["go_back"]
+    assert [fact.name for fact in answer.evidence] == ["go_back"]
 
 
 @pytest.mark.parametrize(

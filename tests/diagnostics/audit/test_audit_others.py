@@ -37,7 +37,7 @@ def compared(*folders, large=True, off=FLOOR):
     sequences = [list(range(SIZE // 2 + 1))] * 2
     best = Scored(reference, sequences, torch.full((SIZE,), off), "bfloat16", torch.zeros(SIZE), FLOOR)
     found = others.compared(best, folders)
-    return [each.name for each, _ in found.told], {fact.values["name"]: fact.name for fact in found.facts}
+    return [each.name for each, _ in found.told], {fact.values["name"]: fact.name for fact in found.evidence}
 
 
 def test_what_is_far_away_is_computed_for_few_ids_and_what_is_behind_it_not_at_all():

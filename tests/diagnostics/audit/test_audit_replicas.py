@@ -10,7 +10,7 @@ from diagnostics.audit.live.trainer import TrainerSide
 from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, ProbeAnswer
 
 EXACT = torch.zeros(47, dtype=torch.float64)
-WEIGHTS = ProbeAnswer("weights/unknown", FAULT, "P1")
+WEIGHTS = Result("weights/unknown", FAULT, "P1")
 
 
 def asked(*offs, exact=EXACT):
@@ -30,7 +30,7 @@ def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(ex
     """And then no weights were to be found in what both said."""
     found = asked(0.0, 0.3, exact=exact)
     assert (found.family, found.outcome) == ("replicas/weights", FAULT)
-    assert [each.values["sets"] for each in found.facts if each.name == "behind"] == ["3 and 3"]
+    assert [each.values["sets"] for each in found.evidence if each.name == "behind"] == ["3 and 3"]
     assert replicas.hides(found, WEIGHTS)
 
 
@@ -44,8 +44,8 @@ def test_one_that_is_wrong_is_no_two():
 def test_weights_that_are_right_are_not_hidden():
     """By a few calls that were answered by another."""
     found = asked(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
-    assert not replicas.hides(found, ProbeAnswer("weights", CLEAN, "P1"))
-    assert replicas.hides(found, ProbeAnswer("weights", NOT_DECIDED, "P1"))
+    assert not replicas.hides(found, Result("weights", CLEAN, "P1"))
+    assert replicas.hides(found, Result("weights", NOT_DECIDED, "P1"))
 
 
 def test_a_configuration_that_is_a_text_is_read(tmp_path):
@@ -56,4 +56,4 @@ def test_a_configuration_that_is_a_text_is_read(tmp_path):
     assert (found["dtype"], found["seed"], found["release"]) == ("bfloat16", "7", "0.10.2")
     assert "quantization" not in found
     (answer,) = settings.asked(found, TrainerSide(), tmp_path)
-    assert [each.name for each in answer.wanted] == ["server_info_text"]
+    assert [each.name for each in answer.needed] == ["server_info_text"]

@@ -43,9 +43,9 @@ def test_every_fault_that_is_found_is_one_entrys():
 def test_a_faults_code_is_its_familys_unless_the_probe_knows_better():
     """With what helps; a clean answer has none."""
     answers = (
-        ProbeAnswer("weights/partial", FAULT, "P4", values={"tensors": "a", "name": "b"}),
-        ProbeAnswer("weights/version", FAULT, "P3", code="SYN003", values={"name": "base"}),
-        ProbeAnswer("weights/version", CLEAN, "P3"),
+        Result("weights/partial", FAULT, "P4", values={"tensors": "a", "name": "b"}),
+        Result("weights/version", FAULT, "P3", code="SYN003", values={"name": "base"}),
+        Result("weights/version", CLEAN, "P3"),
     )
     told = document.document(Audit(LIVE, {}, answers))["answers"]
     assert [each["code"] for each in told] == ["SYN025", "SYN003", ""]

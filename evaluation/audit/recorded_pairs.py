@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from diagnostics.audit.model import FAULT, MASKED, NOT_DECIDED
 from diagnostics.audit.recorded import audit_run
-from diagnostics.audit.recorded.questions.figures import share_interval
+from diagnostics.audit.recorded.stats import share_interval
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # Samples that are all the same have no spread: that is no other fault.
@@ -99,13 +99,13 @@ class Table:
         count["both"] += states == ["named", "named"]
         for family, state in zip(pair.families, states, strict=True):
             count[f"{family} {state}"] += 1
-        named = {answer.family for answer in audit.answers if answer.outcome == FAULT}
+        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
         heads = {family.partition("/")[0] for family in pair.families}
         others = {
             family for family in named - FOLLOW - {*pair.families} if family.partition("/")[0] not in heads
         }
         count["beside"] += bool(others)
-        told = {each.name: each.value for answer in audit.answers for each in answer.estimates}
+        told = {each.name: each.value for answer in audit.results for each in answer.estimates}
         for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
             if name in how and name in told and pair in (*TEXTS, *WEIGHED):
                 self.off.setdefault(f"{pair.name}: {name}", []).append(abs(float(told[name]) - how[name]))
@@ -135,7 +135,7 @@ class Table:
 
 def state_of(family: str, audit: object) -> str:
     """What became of one fault."""
-    outcomes = {answer.family: answer.outcome for answer in audit.answers}
+    outcomes = {answer.family: answer.outcome for answer in audit.results}
     if outcomes.get(family) == FAULT:
         return "named"
     head = family.partition("/")[0]

@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
-from diagnostics.audit.folders import tokenizer
-from diagnostics.audit.live.asked import Asked, audit_server
-from diagnostics.audit.live.law import Law
+from diagnostics.audit.checkpoint_validation import load_tokenizer
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.sampling_distribution import Law
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.model import FAULT
 from diagnostics.audit.recorded import audit_run
 from diagnostics.audit.recorded.found import remains
-from tests.diagnostics.audit.bench import mixed, off
+from evaluation.audit.live_bench import mixed, off
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 from tests.diagnostics.audit.world import corpus
 from tests.diagnostics.audit_recorded import faults, runs
@@ -105,7 +105,7 @@ def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
 
 def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
     """What trainers compute of engine's and trainer's log-probs: their mismatch metrics, by sampled tokens."""
-    reference, words = Reference(folder / NAME), tokenizer(folder / NAME)
+    reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
     engine = Engine(folder / held, "bfloat16", wrong, 5)
     text = words(corpus()[2000:9000])["input_ids"]
     engine_side, trainer_side = [], []
@@ -113,7 +113,7 @@ def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
         if len(engine_side) >= TOKENS:
             break
         prompt = [int(words.bos_token_id), *text[start : start + 20]]
-        ids, values, _ = engine.sample(prompt, 64, Law.of(wrong.law), engine.generator)
+        ids, values, _ = engine.sample(prompt, 64, Sampling.of_request(wrong.law), engine.generator)
         logits = next(reference.rows([[*prompt, *ids]], "float32")).double()
         rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
         engine_side += values
@@ -157,7 +157,7 @@ def row(name: str, seen: dict[str, set[str]], healthy: dict[str, set[str]], ours
 
 def families(audit: Any, wanted: str = "") -> str:
     """What the audit names."""
-    found = sorted({answer.family for answer in audit.answers if answer.outcome == FAULT})
+    found = sorted({answer.family for answer in audit.results if answer.outcome == FAULT})
     told = ", ".join(f"`{each}`" for each in found) or "-"
     return told if not wanted or wanted in found else f"{told} (wanted `{wanted}`)"
 
@@ -187,7 +187,7 @@ def main() -> None:
             run, engine={f"sampling/sampling_logp_difference/{key}": seen[key] for key in ("mean", "max")}
         )
         with serving(Engine(folder / held, "bfloat16", wrong, 3)) as url:
-            told = families(audit_server(Asked(url, folder / NAME, timeout_s=500)), family)
+            told = families(audit_server(LiveAudit(url, folder / NAME, timeout_s=500)), family)
         row(
             f"engine: {name} (KL {seen['mismatch_kl']:.2g})",
             curves(python, entries) | {"gates": gates(seen)},

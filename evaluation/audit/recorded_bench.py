@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from diagnostics.audit.model import FAULT, NOT_DECIDED
 from diagnostics.audit.recorded import audit_run
-from diagnostics.audit.recorded.questions.figures import share_interval
+from diagnostics.audit.recorded.stats import share_interval
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # What a fault brings with it: samples that are all the same have no spread, and so on.
@@ -54,8 +54,8 @@ class Table:
 
     def judge(self, name: str, family: str, audit: object) -> None:
         """One audit of something with a fault."""
-        named = {answer.family for answer in audit.answers if answer.outcome == FAULT}
-        open_ = {answer.family.partition("/")[0] for answer in audit.answers if answer.outcome == NOT_DECIDED}
+        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
+        open_ = {answer.family.partition("/")[0] for answer in audit.results if answer.outcome == NOT_DECIDED}
         count = self.rows.setdefault(name, Counter())
         if family in named:
             count["named"] += 1
@@ -69,7 +69,7 @@ class Table:
 
     def both(self, names: tuple[str, str], families: tuple[str, str], audit: object) -> None:
         """One audit of something with two faults."""
-        named = {answer.family for answer in audit.answers if answer.outcome == FAULT}
+        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
         found = sum(family in named for family in families)
         self.pairs[("neither", "one", "both")[found]] += 1
         self.pairs["beside"] += bool(named - {*families} - FOLLOW)
@@ -79,8 +79,8 @@ class Table:
     def fine(self, name: str, audit: object) -> None:
         """One audit of something that nothing is wrong with."""
         self.healthy["audits"] += 1
-        self.healthy["with a false alarm"] += any(answer.outcome == FAULT for answer in audit.answers)
-        for answer in audit.answers:
+        self.healthy["with a false alarm"] += any(answer.outcome == FAULT for answer in audit.results)
+        for answer in audit.results:
             if answer.outcome == FAULT:
                 self.healthy["false alarms"] += 1
                 self.healthy[f"false alarm: {name}: {answer.family}"] += 1
@@ -88,7 +88,7 @@ class Table:
 
     def value(self, name: str, audit: object, what: str, true: float) -> None:
         """How far an estimate is from what was put."""
-        found = [each.value for answer in audit.answers for each in answer.estimates if each.name == what]
+        found = [each.value for answer in audit.results for each in answer.estimates if each.name == what]
         if found:
             self.off.setdefault(f"{what}: {name}", []).append(abs(float(found[0]) - true))
 

@@ -1,4 +1,4 @@
-"""`python -m tests.diagnostics.audit.bench`: faults put into servers that sample, and what an audit says of each.
+"""`python -m evaluation.audit.live_bench`: faults put into servers that sample, and what an audit says of each.
 
 Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With it it is one of a cell, between
 which and the audit a proxy changes requests and answers, and whose weights are loaded anew. Thresholds were chosen on
@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from diagnostics.audit.folders import tokenizer
-from diagnostics.audit.live import material
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.checkpoint_validation import load_tokenizer
+from diagnostics.audit.live import probe_inputs
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.endpoints import identified
-from diagnostics.audit.live.reference import rounded
+from diagnostics.audit.live.servers import identify_server
+from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit import proxy, world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
@@ -90,7 +90,7 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield Case("samples beside other prompts", ("pairing",), Wrong(permuted=True))
     yield Case("a second BOS", ("ids/special",), Wrong(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)
-    yield Case("raw log-probs", ("logprobs/raw",), Wrong(raw=True), trainer={"temperature": heat})
+    yield Case("raw log-probs", ("logprobs/raw",), Wrong(raw=True, settings=None), trainer={"temperature": heat})
     for name, of in (("older by one", "checkpoint-280"), ("much older", "checkpoint-20"), ("base", "base")):
         yield Case(name, ("weights/version",), values={"version": of}, folder=of)
     part = draw.choice(("layer 0", "layer 1", "layer 2", "embedding", "head and last norm"))
@@ -180,7 +180,7 @@ def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
     """A stand-in that does it."""
     for name in ("second", "stale_cache"):
         if model := getattr(case.wrong, name):
-            setattr(case.wrong, name, rounded(model, getattr(torch, dtype)))
+            setattr(case.wrong, name, round_weights(model, getattr(torch, dtype)))
     with serving(Engine(folder / (case.folder or "checkpoint-300"), dtype, case.wrong, seed)) as url:
         yield url
 
@@ -222,14 +222,14 @@ def _hold(url: str, folder: Path) -> None:
 
 def _fill_cache(url: str, folder: Path) -> None:
     """As an audit before the new weights would."""
-    endpoint = identified(Client(url, 500))
-    words = tokenizer(folder / "checkpoint-300")
-    endpoint.after(material.long(words, len(words), 256, words.bos_token_id))
+    endpoint = identify_server(Client(url, 500))
+    words = load_tokenizer(folder / "checkpoint-300")
+    endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
 
 
 def judged(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
     """Whether every fault was named and nothing else; whether the values are right; what was told."""
-    faults = {each.family: each for each in found.of(FAULT)}
+    faults = {each.family: each for each in found.select(FAULT)}
     wanted = [family.split() for family in case.families]
     named = all(any(one in faults for one in family) for family in wanted)
     allowed = {one for family in wanted for one in family}
@@ -290,7 +290,7 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
     try:
         with server(case, folder, dtype, seed) as url:
             found = audit_server(
-                Asked(
+                LiveAudit(
                     url, folder / "checkpoint-300", trainer=trainer if case.trainer else None, timeout_s=500
                 )
             )
@@ -301,12 +301,12 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
     if not case.families:
         named = found.outcome == CLEAN
     rows.setdefault(case.name, []).append((named, right))
-    told_values = {one.name: one.value for each in found.of(FAULT) for one in each.estimates}
+    told_values = {one.name: one.value for each in found.select(FAULT) for one in each.estimates}
     line = {
         "case": case.name, "seed": seed, "dtype": dtype, "named": named, "right": right, "told": told,
         "wanted": case.values, "values": told_values, "outcome": found.outcome, "tokens": found.tokens,
         "requests": found.requests, "seconds": round(time.monotonic() - began, 1),
-        "open": [each.family for each in found.answers if each.outcome == "not_decided"],
+        "open": [each.family for each in found.results if each.outcome == "not_decided"],
     }  # fmt: skip
     print(json.dumps(line), flush=True)
 

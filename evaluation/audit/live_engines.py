@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.errors import AuditError, NotAskedError
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import FAULT
 from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
@@ -26,12 +26,12 @@ def told(case: str, wanted: str, **asked: Any) -> None:
     """One audit."""
     began, used = time.monotonic(), time.process_time()
     try:
-        found = audit_server(Asked(timeout_s=500, **asked))
-    except (NotAskedError, AuditError) as error:
+        found = audit_server(LiveAudit(timeout_s=500, **asked))
+    except (NotAvailableError, AuditError) as error:
         faults: dict[str, Any] = {type(error).__name__: str(error)}
         outcome, tokens = "-", 0
     else:
-        faults = {each.family: [one.value for one in each.estimates] for each in found.of(FAULT)}
+        faults = {each.family: [one.value for one in each.estimates] for each in found.select(FAULT)}
         outcome, tokens = found.outcome, found.tokens
     # What the server says of itself is told beside what its samples say.
     seen = [*faults.keys() - {"settings/logprobs_mode"}]
