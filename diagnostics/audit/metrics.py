@@ -395,7 +395,7 @@ def _mismatch(curves: Curves) -> Result | None:
         if len(values) < 3:
             continue
         rows = tuple(curves.select(name))
-        if stats.median(values) > alarm:
+        if stats.median(values[:MIN_STEPS]) > alarm:
             return _report("metrics/unlike", "engine and trainer disagree from the start: {name} {now:.3g}", "NUM043",
                            Episode(rows, open=True), name, name=name, now=stats.median(values),
                            evidence=curves.causes("mismatch"))  # fmt: skip

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from diagnostics.audit.model import FAULT, MASKED, NOT_DECIDED
-from diagnostics.audit.recorded import audit_run
+from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 

@@ -9,7 +9,7 @@ import pytest
 
 from diagnostics import audit
 from diagnostics.audit.model import CLEAN, FAULT
-from diagnostics.audit.recorded import audit_run
+from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
 from tests.diagnostics.audit_recorded import faults, runs
 from tests.diagnostics.programs import fuzz_left, fuzz_readers

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diagnostics.audit.model import FAULT
-from diagnostics.audit.recorded import audit_run
+from diagnostics.audit.recorded.run_audit import audit_run
 from tests.diagnostics.audit_recorded import runs, sampled
 
 # Trained ones are this peaked; of 96 ids.

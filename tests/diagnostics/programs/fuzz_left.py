@@ -15,7 +15,7 @@ from pathlib import Path
 
 from diagnostics.audit import checkpoint_validation as folders
 from diagnostics.audit.model import AuditError
-from diagnostics.audit.recorded import audit_run
+from diagnostics.audit.recorded.run_audit import audit_run
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.records import model_given as given
 from grpo_core.tasks import model
