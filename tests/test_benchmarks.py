@@ -13,9 +13,6 @@ from tests.cells import ROOT, cell_python
 
 SMALL = {
     "answers": ["--repeats=1"],
-    "audit_recorded_pairs": ["--models=1", "--toy"],
-    "audit_recorded": ["--runs=1", "--models=1", "--pairs=3", "--toy"],
-    "audit_running": ["--toy"],
     "doctor": ["--prefix", sys.prefix, "--repeats=1"],
     "efficiency": ["--toy"],
     "first_hour": ["--toy"],

@@ -19,11 +19,12 @@ def server(answer):
     def serve():
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
-            connection.recv(65536)
-            for piece in answer():
-                connection.sendall(piece)
-                if done.wait(0.05):
-                    return
+            with connection:
+                connection.recv(65536)
+                for piece in answer():
+                    connection.sendall(piece)
+                    if done.wait(0.05):
+                        return
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -31,8 +32,8 @@ def server(answer):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         done.set()
-        listener.close()
         thread.join(5)
+        listener.close()
 
 
 def headers():
