@@ -11,7 +11,7 @@ import random
 import struct
 from dataclasses import dataclass, replace
 
-from diagnostics.audit.recorded.run_data import groups_of
+from diagnostics.audit.recorded.run_data import group_samples
 from tests.diagnostics.audit_recorded.runs import TOKENS, having, steps_of
 
 
