@@ -31,7 +31,7 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("diagnostics/__main__.py", "diagnostics/test_command.py"),
         ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
         ("diagnostics/doctor/checks/interpreters.py", "diagnostics/test_doctor.py"),
-        ("diagnostics/matrix/build/uv.py", "matrix/test_uv.py"),
+        ("diagnostics/matrix/uv.py", "matrix/test_uv.py"),
         ("matrix.toml", "matrix/test_cells.py"),
         ("grpo_core/learn/loss.py", "grpo_core/test_loss.py"),
         ("grpo_core/learn/loss.py", "grpo_core/test_modes.py"),
@@ -85,7 +85,6 @@ def test_only_tests_of_the_trainer_need_torch():
         "golden/",
         "diagnostics/audit",
         "diagnostics/test_pulse.py",  # the trainer's progress, too
-        "matrix/test_contract_runs.py",
         "test_lacking.py",
     )
     assert [path for path in heavy if not str(path.relative_to(ROOT / "tests")).startswith(theirs)] == []

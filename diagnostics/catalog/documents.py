@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from diagnostics.catalog import model
-from diagnostics.catalog.entries import SCHEMA
+from diagnostics.catalog.schema import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.output.remedies import Remedy
+    from diagnostics.fixes import Fix
 
 LISTING = "grpo-doctor.catalogue.v1"
 # What the code of a check is, where a known issue is a crash, a hang or silent.
 CHECK = "check"
 
 
-def of_issue(issue: model.Issue, remedy: Remedy) -> dict[str, Any]:
+def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
     """An entry, with the names of its mitigations in the order in which they are offered."""
     return {
         "schema": SCHEMA,
-        **asdict(issue),
+        **msgspec.to_builtins(issue),
         "family": model.FAMILIES[issue.code[:3]],
         "offered": [offer.mitigation for offer in remedy.offers],
         "does_not_help": [offer.mitigation for offer in remedy.does_not_help],
@@ -44,8 +45,8 @@ def listing(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) ->
     return {
         "schema": LISTING,
         "issues": [
-            {"code": each.code, "kind": each.kind, "status": each.status, "title": each.title}
-            for each in issues
+            {"code": item.code, "kind": item.kind, "status": item.status, "title": item.title}
+            for item in issues
         ],
-        "checks": [{"code": each.code, "title": each.title} for each in checks],
+        "checks": [{"code": item.code, "title": item.title} for item in checks],
     }

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.collect import environment, machine
-from diagnostics.collect.environment import Environment  # noqa: TC001 - the same
-from diagnostics.collect.machine import Machine  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.collect.environment import Environment
+from diagnostics.collect.machine import Machine
 from diagnostics.collect.names import may_be_asked, names_a_package
 from diagnostics.collect.plain import FactsError, decode, encode
 

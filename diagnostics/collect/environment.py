@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics import frameworks, given
 from diagnostics.collect import extensions, installed_files, modules, search_path, variables
-from diagnostics.collect.extensions import Extension  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.collect.extensions import Extension
 from diagnostics.collect.modules import EntryPoint, Shadow
 from diagnostics.collect.names import NoEnvironmentError, may_be_asked, names_a_package, working_folder
 from diagnostics.collect.search_path import SearchPath

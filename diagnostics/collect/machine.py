@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.collect import clusters, configs, gpus, limits, processors
-from diagnostics.collect.clusters import RayCluster  # noqa: TC001 - `plain.decode` reads the types
-from diagnostics.collect.configs import ConfigFile  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.collect.clusters import RayCluster
+from diagnostics.collect.configs import ConfigFile
 from diagnostics.collect.gpus import Gpus
-from diagnostics.collect.limits import Limit  # noqa: TC001 - `plain.decode` reads the types
-from diagnostics.collect.processors import Memory, Processors  # noqa: TC001 - `plain.decode` reads the types
+from diagnostics.collect.limits import Limit
+from diagnostics.collect.processors import Memory, Processors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

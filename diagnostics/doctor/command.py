@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
 
 @uncollected()
 def _here(options: argparse.Namespace) -> int:
+    from diagnostics.collect import collection, compat
     from diagnostics.doctor import chosen
     from diagnostics.doctor import examine as doctor
-    from diagnostics.collect import collection, compat
 
     prefix = chosen.prefix_of(options.python) if options.python else options.prefix
     facts = collection.collect(prefix)

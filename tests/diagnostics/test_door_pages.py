@@ -6,18 +6,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.diagnostics.test_door_out import terminal
 
 from diagnostics.__main__ import main
 from diagnostics.audit import document as audit_document
-from diagnostics.hang.judge import causes
-from diagnostics.hang.judge.decide import Patience, judge
-from diagnostics.hang.read import files
-from diagnostics.hang.show import document
-from diagnostics.hang.show import page as of_hang
+from diagnostics.findings import Report
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.known_issues import with_issue
+from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.report import HangReport, document_of, html_page
 from diagnostics.output.audits import page as of_audit
 from tests import hostile_pages
 from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
-from tests.diagnostics.test_door_out import terminal
 
 HANGS = sorted((Path(__file__).parents[2] / "examples" / "hangs").glob("*.json"))
 SAMPLES = (
@@ -63,8 +63,12 @@ def harmless(words):
 
 
 def hang_of(path):
-    judged = causes.named(judge(files.read([str(path)]), Patience(60.0, 600.0)))
-    return document.document(judged, causes.helps(judged.verdict.code))
+    return document_of(with_issue(diagnose(read_files([str(path)]))))
+
+
+def hang_page(document):
+    """Return the page of a document."""
+    return html_page(Report("hang", {}, extra=HangReport((document,))))
 
 
 def shown(text):
@@ -79,8 +83,8 @@ def shown(text):
 def test_a_hang_s_page_is_the_same_whatever_its_words(path, words):
     """Names of processes, commands, frames, evidence: the elements are those of a page with letters in their place."""
     found = hang_of(path)
-    page = Page(shown(of_hang.text(with_words(found, words))))
-    plain = Page(of_hang.text(with_words(found, harmless(words))))
+    page = Page(shown(hang_page(with_words(found, words))))
+    plain = Page(hang_page(with_words(found, harmless(words))))
     assert page.elements == plain.elements
     assert len(page.elements) > 30
     assert page.links == []
@@ -103,9 +107,9 @@ def test_no_text_at_random_gets_out_of_a_page():
     hangs = [hang_of(path) for path in HANGS]
     for place in range(40):
         words = hostile_pages.words(numbers)
-        for page, found in ((of_hang, hangs[place % len(hangs)]), (of_audit, audited)):
-            made, links = hostile_pages.elements(shown(page.text(with_words(found, words))))
-            plain, _ = hostile_pages.elements(page.text(with_words(found, hostile_pages.harmless(words))))
+        for render, found in ((hang_page, hangs[place % len(hangs)]), (of_audit.text, audited)):
+            made, links = hostile_pages.elements(shown(render(with_words(found, words))))
+            plain, _ = hostile_pages.elements(render(with_words(found, hostile_pages.harmless(words))))
             assert made <= plain, (words, made - plain)
             assert links == set()
 
@@ -121,7 +125,7 @@ def test_what_a_bundle_of_others_says_stays_text(tmp_path, words):
             for frame in thread["frames"]:
                 frame["function"] = words
     (tmp_path / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
-    text = shown(of_hang.text(hang_of(tmp_path / "bundle.json")))
+    text = shown(hang_page(hang_of(tmp_path / "bundle.json")))
     page = Page(text)
     assert not {tag for tag, _ in page.elements} & {"script", "img", "iframe", "object"}
     assert not [name for _, names in page.elements for name in names if name.startswith("on")]

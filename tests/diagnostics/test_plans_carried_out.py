@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix.build.uv import UvMissingError, find_uv
+from diagnostics.matrix.uv import UvMissingError, find_uv
 from tests.diagnostics.programs import doctor_real, plans_real, real_cases
 from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, ending
 from tests.diagnostics.programs.plans_real import CRASHED, Tried, plan, typed

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.catalog.own_codes import finding
-from diagnostics.doctor.checks.registered import check
 from diagnostics.collect.environment import INSTALLERS
+from diagnostics.doctor.checks.registered import check
 from diagnostics.output.findings import Evidence, Severity
 from diagnostics.output.remedies import Remedy, Run
 

@@ -18,9 +18,9 @@ from diagnostics.output.remedies import Advice, Install, Run
 
 if TYPE_CHECKING:
     from diagnostics.catalog.model import Issue
-    from diagnostics.doctor.fixplan.installers import Installer
     from diagnostics.collect.compat import Compat
     from diagnostics.collect.environment import Environment
+    from diagnostics.doctor.fixplan.installers import Installer
     from diagnostics.output.findings import Finding, Report
     from diagnostics.output.plans import PinnedSet
 

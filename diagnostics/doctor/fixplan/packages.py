@@ -16,9 +16,9 @@ from diagnostics.output.remedies import Advice, Run
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from diagnostics.collect.environment import Environment
     from diagnostics.doctor.fixplan.demands import Demand
     from diagnostics.doctor.fixplan.installers import Installer
-    from diagnostics.collect.environment import Environment
     from diagnostics.output.findings import Finding
     from diagnostics.output.plans import PinnedSet
     from diagnostics.output.remedies import Action

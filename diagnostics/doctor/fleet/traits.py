@@ -11,8 +11,8 @@ from diagnostics.output.findings import Severity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diagnostics.doctor.fleet.nodes import Node
     from diagnostics.collect.collection import Facts
+    from diagnostics.doctor.fleet.nodes import Node
 
 NONE = "none"
 COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from diagnostics import given
 from diagnostics.catalog.own_codes import finding, known
+from diagnostics.collect.secrets import cut
 from diagnostics.doctor.checks import search_paths, surroundings
 from diagnostics.doctor.installing import distribution_of, install, requirement
-from diagnostics.collect.secrets import cut
 from diagnostics.output.findings import CheckResult, Evidence, Severity
 from diagnostics.output.remedies import Explain, Install, Remedy, Run
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnostics.catalog.model import Issue
-    from diagnostics.doctor.probe.children import ChildEnded
     from diagnostics.collect.environment import Environment
     from diagnostics.collect.machine import Machine
+    from diagnostics.doctor.probe.children import ChildEnded
     from diagnostics.output.findings import Finding
     from diagnostics.triage.rules import Rules
 

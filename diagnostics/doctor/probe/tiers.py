@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from diagnostics.catalog.model import Issue
-    from diagnostics.doctor.probe.children import ChildEnded, Children
     from diagnostics.collect.environment import Environment
     from diagnostics.collect.machine import Machine
+    from diagnostics.doctor.probe.children import ChildEnded, Children
     from diagnostics.triage.rules import Rules
 
 IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0

@@ -257,23 +257,10 @@ def compat(numbers, folder):
         raise RefusedError
 
 
-def sweep(numbers, folder):
-    """The published sweep."""
-    from diagnostics.matrix.sweep import results
-    from diagnostics.tables import TableError
-
-    (folder / "sweep.json").write_bytes(as_json(numbers, {**published("sweep.json")}))
-    with refusing(TableError):
-        found = results.read(folder / "sweep.json")
-        for one in found.values():
-            for code in one["codes"]:
-                results.occurs(one, code)
-
-
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.doctor.fleet import nodes as reader
     from diagnostics.collect import collection
+    from diagnostics.doctor.fleet import nodes as reader
     from diagnostics.nodes import cluster
     from diagnostics.nodes.answer import MARK, NodeAnswer
 
@@ -302,10 +289,10 @@ def nodes(numbers, _folder):
 
 def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
-    from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.doctor.fleet.report import examine_fleet
     from diagnostics.collect import collection
     from diagnostics.collect.compat import Compat
+    from diagnostics.doctor.fleet import nodes as reader
+    from diagnostics.doctor.fleet.report import examine_fleet
     from diagnostics.nodes.answer import MARK, NodeAnswer
     from tests.diagnostics.environments import issues
 
@@ -506,7 +493,7 @@ def _tree(folder):
 
 def merge(numbers, folder):
     """Another store: spoiled events, links and pipes among its logs, and in the way of ours."""
-    from diagnostics.matrix.records.store import Store
+    from diagnostics.matrix.store import Store
 
     outside = folder / "outside"
     outside.mkdir()
@@ -541,7 +528,7 @@ def merge(numbers, folder):
 
 def took_in(folder, outside):
     """`mine` after it took in what it takes of `theirs`; nothing else was written, and nothing from outside read."""
-    from diagnostics.matrix.records.store import Store, StoreError
+    from diagnostics.matrix.store import Store, StoreError
 
     before = _tree(outside)
     mine = Store(folder / "mine")
@@ -556,29 +543,6 @@ def took_in(folder, outside):
         for path, data in _tree(folder / "mine").items():
             assert data != b"secret", path
     return mine
-
-
-def answers(numbers, folder):
-    """What a node sends back to a run on a cluster."""
-    from types import SimpleNamespace
-
-    from diagnostics.matrix.records.taken_in import NotTakenError, keep_log
-    from diagnostics.matrix.run.cluster.dispatch import _event
-
-    one = event()
-    asked = SimpleNamespace(
-        identity=one["identity"], cell=SimpleNamespace(id="cell"), layer=SimpleNamespace(name="import")
-    )
-    line = as_json(numbers, one).decode("utf-8", "replace")
-    reply = spoiled(numbers, {"line": line, "log": "x", "notes": []})
-    reply["log"] = numbers.choice((b"seen", None, b"", reply.get("log")))
-    (folder / "store").mkdir()
-    with refusing(NotTakenError):
-        found = _event(asked, reply)
-        assert (found.cell, found.layer) == ("cell", "import")
-        if found.answer.log and reply["log"] is not None:
-            keep_log(folder / "store", found.answer.log, reply["log"], replace=True)
-    assert {path.name for path in folder.iterdir()} == {"store"}
 
 
 def stories(numbers, folder):
@@ -605,13 +569,14 @@ def baseline(numbers, folder):
     finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
     (folder / "b.json").write_bytes(as_json(numbers, {"tool": "lint", "findings": [finding]}))
     with refusing(filters.BaselineError):
-        filters._fingerprints(folder / "b.json", "lint")
+        filters._baseline_fingerprints(folder / "b.json", "lint")
 
 
 def stacks(numbers, folder):
     """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
-    from diagnostics.hang.judge.decide import Patience, judge
-    from diagnostics.hang.read import ReadError, files
+    from diagnostics.hang.diagnosis import diagnose
+    from diagnostics.hang.parsers import ParseError
+    from diagnostics.hang.parsers.files import read_files
 
     snapshots = Path(__file__).parents[1] / "hang" / "snapshots"
     kind = numbers.randrange(4)
@@ -635,8 +600,8 @@ def stacks(numbers, folder):
     if numbers.random() < 0.2:
         data = gzip.compress(data)
     (folder / "dump").write_bytes(data)
-    with refusing(ReadError):
-        judge(files.read([str(folder / "dump")]), Patience(60.0, 600.0))
+    with refusing(ParseError):
+        diagnose(read_files([str(folder / "dump")]))
 
 
 # Reader -> its share of the cases.
@@ -645,7 +610,6 @@ READERS = {
     elf: 10,
     configs: 5,
     compat: 5,
-    sweep: 2,
     nodes: 8,
     fleet: 1,
     hosts: 8,
@@ -653,7 +617,6 @@ READERS = {
     triage: 4,
     lint: 12,
     merge: 12,
-    answers: 8,
     stories: 4,
     baseline: 4,
     stacks: 6,

@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnostics.matrix.build.uv import uv_environment
+from diagnostics.matrix.uv import uv_environment
 from tests.diagnostics.programs import real_cases
 from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, install, look, made
 
