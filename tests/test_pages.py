@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from tests import browser as real
-from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
-from tests.diagnostics.test_door_pages import HANGS, audit_document, hang_of, of_audit, of_hang
+from tests.diagnostics.test_door_pages import HANGS, audit_page, hang_of, hang_page
 from tests.screen import ROOT
 
 pytestmark = [real.needed, pytest.mark.slow]
@@ -52,9 +51,8 @@ def pages(tmp_path_factory):
     places = ["--store", str(folder / "store"), "--report", str(folder / "report")]
     subprocess.run([*command, *places], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     made = {"matrix": folder / "report" / "index.html"}
-    document = audit_document.document(audit(RIGHT, HOT, LATER, ALONE)) | {"pictures": DRAWN}
-    texts = {"audit": of_audit.text(document)}
-    texts |= {f"hang-{path.stem}": of_hang.text(hang_of(path)) for path in HANGS}
+    texts = {"audit": audit_page(pictures=DRAWN)}
+    texts |= {f"hang-{path.stem}": hang_page(hang_of(path)) for path in HANGS}
     for name, text in texts.items():
         made[name] = folder / f"{name}.html"
         made[name].write_text(text, encoding="utf-8")

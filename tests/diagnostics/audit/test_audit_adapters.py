@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from diagnostics.audit.model import AuditError
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.live.reference import Reference, siblings
+from diagnostics.audit.live.reference import Reference, sibling_checkpoints
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
@@ -116,7 +116,7 @@ def test_it_is_what_peft_makes_of_it(adapters, trained):
 
 def test_what_stands_beside_it_are_its_siblings_and_its_base(adapters, trained):
     """So that none of them has to be named."""
-    found = siblings(adapters / "checkpoint-20")
+    found = sibling_checkpoints(adapters / "checkpoint-20")
     assert found == [(adapters / "checkpoint-10").resolve(), trained / "checkpoint-120"]
 
 

@@ -13,7 +13,7 @@ import diagnostics
 import grpo_core
 from diagnostics.audit import checkpoint_validation as folders
 from diagnostics.audit.model import AuditError
-from diagnostics.audit.live import ids
+from diagnostics.audit.live import tokenization
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.model import NOT_ASKED
 from grpo_core.config import ConfigError, ModelConfig
@@ -95,10 +95,9 @@ def test_transformers_is_given_folders_at_one_place_a_package():
         for package in (diagnostics, grpo_core)
         for path in Path(package.__file__).parent.rglob("*.py")
         if re.search(r"\bfrom_pretrained\b", path.read_text(encoding="utf-8"))
-        and path.parent.name
-        in {"audit", "live", "recorded", "running", "questions", "tasks", "learn", "embedded"}
+        and path.parent.name in {"audit", "live", "recorded", "tasks", "learn", "embedded"}
     }
-    assert calling == {"folders.py", "model.py"}
+    assert calling == {"checkpoint_validation.py", "model.py"}
 
 
 HOSTILE = {
@@ -121,7 +120,7 @@ def test_a_model_that_its_files_can_not_hold_is_not_made(load, change, tmp_path,
     model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    monkeypatch.setattr(folders, "_loaded", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(AuditError, match=r"config\.json: "):
         load(tmp_path)
 
@@ -142,7 +141,7 @@ def test_a_model_is_counted_before_it_is_made(change, tmp_path, monkeypatch):
     assert folders.load_model(tmp_path).num_parameters() > 0
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    monkeypatch.setattr(folders, "_loaded", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(AuditError, match=r"config\.json: \d+ numbers: "):
         folders.load_model(tmp_path)
 
@@ -205,7 +204,7 @@ def test_a_template_that_fails_is_not_judged(tmp_path):
     model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
     words = folders.load_tokenizer(tmp_path)
     words.chat_template = TEMPLATES["what Python holds"]
-    endpoint = types.SimpleNamespace(ids_of_chat=lambda _: [1, 2])
-    answer = ids._chat(endpoint, words)
+    endpoint = types.SimpleNamespace(tokenize_chat=lambda _: [1, 2])
+    answer = tokenization._check_chat(endpoint, words)
     assert answer.outcome == NOT_ASKED
     assert "chat template" in str(answer.needed)

@@ -4,7 +4,7 @@ import pytest
 
 from diagnostics.audit.model import AuditError, NotAvailableError
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.live.servers import check_awake, identified
+from diagnostics.audit.live.servers import check_awake, identify_server
 from diagnostics.audit.model import CLEAN
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
@@ -57,7 +57,7 @@ class Told:
     def __init__(self, **answers):
         self.results = answers
 
-    def tried(self, path, _=None):
+    def try_call(self, path, _=None):
         """What a path says."""
         return self.results.get(path.strip("/"))
 

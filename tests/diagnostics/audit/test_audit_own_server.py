@@ -45,7 +45,7 @@ def test_nothing_wrong_is_clean_as_far_as_asked(served, trained, tmp_path, tempe
     found, faults = audited(address_of(served), served.token, trained, trainer=tmp_path / "trainer.json")
     assert (faults, found.outcome) == ({}, CLEAN)
     assert found.subject["server"] == "grpo_core serve"
-    assert {each.family for each in found.of(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
+    assert {each.family for each in found.select(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
     assert found.tokens <= 500
 
 

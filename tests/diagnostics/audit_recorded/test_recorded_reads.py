@@ -143,26 +143,3 @@ def test_a_reward_function_is_called_again(tmp_path):
     assert named("other") == [("rewards_again/unlike", FAULT, "REW005")]
     with pytest.raises(AuditError, match="absent"):
         audit_run(folder, reward=f"{module}:absent")
-
-
-def test_a_conversation_is_read_by_its_marks(tmp_path):
-    """Of both files: what an environment said is in no loss and has no log-prob."""
-    (tmp_path / "script.py").write_text(
-        "def reply(prompt, ids):\n    return (3, 4) if len(ids) < 4 else ()\n"
-    )
-    more = (f"--rollout.environment={tmp_path / 'script.py'}:reply", "--rollout.turn_tokens=2")
-    folder = runs.own(tmp_path, 0, 2, *more)
-    for kind in ("rollouts.jsonl", "completions.jsonl"):
-        (recording,) = remains(folder / kind).recordings
-        rows = [row.tokens for row in recording.rows]
-        said = [
-            [place for place in range(row.prompt, len(row.ids)) if row.engine[place] is None] for row in rows
-        ]
-        assert any(said)
-        for row, places in zip(rows, said, strict=True):
-            assert [row.ids[place] for place in places] == [3, 4] * (len(places) // 2)
-            learned = [place for place in range(row.prompt, len(row.ids)) if place not in places]
-            assert (
-                kind != "rollouts.jsonl"
-                or [place for place, is_so in enumerate(row.trained) if is_so] == learned
-            )

@@ -1,0 +1,76 @@
+"""Of large checkpoints only those are computed whole that the engine may hold; what was left out is told."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diagnostics.audit.live import checkpoint_identification
+from diagnostics.audit.live.precision import Scores
+
+SIZE, FLOOR = 600, 0.01
+
+
+class Folder:
+    """A checkpoint that is so far away from the one that is asked about."""
+
+    def __init__(self, name, apart=0.0, *, large=True):
+        self.name, self.apart, self.large = name, apart, large
+        number = name.rpartition("-")[2]
+        self.step = int(number) if number.isdigit() else -1 if name == "base" else None
+        self.asked = []
+
+    def fits(self, _other):
+        return True
+
+    def release(self):
+        pass
+
+    def scores(self, sequences, _dtype):
+        self.asked.append(sum(len(ids) - 1 for ids in sequences))
+        return torch.full((self.asked[-1],), self.apart)
+
+
+def compared(*folders, large=True, off=FLOOR):
+    """Beside checkpoint-300, from which the engine is so far off."""
+    reference = Folder("checkpoint-300", large=large)
+    sequences = [list(range(SIZE // 2 + 1))] * 2
+    best = Scores(reference, sequences, torch.full((SIZE,), off), "bfloat16", torch.zeros(SIZE), FLOOR)
+    computed, notes = checkpoint_identification._compute_others(best, folders)
+    return [each.name for each, _ in computed], {seen.values["name"]: seen.name for seen in notes}
+
+
+def test_what_is_far_away_is_computed_for_few_ids_and_what_is_behind_it_not_at_all():
+    """The engine is at the floor: it can't hold what is fifty floors away."""
+    near, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
+    assert compared(near, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
+    assert (near.asked, far.asked) == ([checkpoint_identification._FEW], [])
+
+
+def test_what_the_floor_may_hide_is_computed_whole():
+    """A step of training can be smaller than what arithmetic makes; then all ids are needed."""
+    near = Folder("checkpoint-280", 0.02)
+    assert compared(near) == (["checkpoint-280"], {})
+    assert near.asked == [checkpoint_identification._FEW, SIZE]
+
+
+def test_those_on_the_other_side_and_without_a_number_are_asked_for_themselves():
+    """What is behind one checkpoint says nothing of what is not on the way to it."""
+    folders = [Folder("checkpoint-280", 0.5), Folder("checkpoint-320", 0.5), Folder("policy", 0.01)]
+    told, facts = compared(*folders)
+    assert told == ["policy"]
+    assert facts == {"checkpoint-280": "away", "checkpoint-320": "away"}
+
+
+@pytest.mark.parametrize("how", [{"large": False}, {"off": 5 * FLOOR}], ids=["small", "off"])
+def test_a_small_one_or_an_engine_that_is_off_has_all_computed(how):
+    """Nothing is left out where it costs nothing, or where one of them may be what the engine holds."""
+    folders = [Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)]
+    assert compared(*folders, **how) == (["checkpoint-280", "checkpoint-20"], {})
+
+
+def test_what_does_not_fit_is_told(monkeypatch):
+    """And asked nothing."""
+    other = SimpleNamespace(name="checkpoint-20", step=20, release=lambda: None)
+    monkeypatch.setattr(Folder, "fits", lambda _self, _other: False)
+    assert compared(other) == ([], {"checkpoint-20": "does_not_fit"})
