@@ -24,10 +24,10 @@ import torch
 
 from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live import probe_inputs
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.servers import identify_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import round_weights
+from diagnostics.audit.live.servers import identify_server
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit import proxy, world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
@@ -90,7 +90,9 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield Case("samples beside other prompts", ("pairing",), Wrong(permuted=True))
     yield Case("a second BOS", ("ids/special",), Wrong(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)
-    yield Case("raw log-probs", ("logprobs/raw",), Wrong(raw=True, settings=None), trainer={"temperature": heat})
+    yield Case(
+        "raw log-probs", ("logprobs/raw",), Wrong(raw=True, settings=None), trainer={"temperature": heat}
+    )
     for name, of in (("older by one", "checkpoint-280"), ("much older", "checkpoint-20"), ("base", "base")):
         yield Case(name, ("weights/version",), values={"version": of}, folder=of)
     part = draw.choice(("layer 0", "layer 1", "layer 2", "embedding", "head and last norm"))

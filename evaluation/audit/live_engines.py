@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.model import AuditError, NotAvailableError
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import FAULT
+from diagnostics.audit.model import FAULT, AuditError, NotAvailableError
 from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 

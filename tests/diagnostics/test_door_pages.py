@@ -9,14 +9,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
 from diagnostics.__main__ import main
 from diagnostics.audit import report as audit_report
+from diagnostics.audit.model import Note
 from diagnostics.findings import Report
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.known_issues import with_issue
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import HangReport, document_of, html_page
-from diagnostics.audit.model import Note
 from diagnostics.output import prepare
 from tests import hostile_pages
 from tests.diagnostics.audit.test_results import ALONE, HOT, LATER, RIGHT, audit

@@ -150,6 +150,8 @@ class _Deadline:
         """Remember the sockets that httpcore opens (its `trace` extension)."""
         if event.endswith("connect_tcp.complete"):
             self._sockets.append(info["return_value"].get_extra_info("socket"))
+            if self.expired:  # connecting took longer than the whole call may
+                self._stop()
 
     def _stop(self) -> None:
         self.expired = True

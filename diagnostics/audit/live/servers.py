@@ -355,12 +355,18 @@ def is_updating(metrics: str) -> bool:
     """
     counts = {"start": 0.0, "finish": 0.0}
     for line in metrics.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name.startswith(f"{_UPDATES}s_in_flight{{") and float(value) > 0:
+        name, _, text = line.rpartition(" ")
+        if not name.startswith(_UPDATES):
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if name.startswith(f"{_UPDATES}s_in_flight{{") and value > 0:
             return True
         for operation in counts:
             if name.startswith(f"{_UPDATES}_duration_seconds_count{{") and f'operation="{operation}"' in name:
-                counts[operation] += float(value)
+                counts[operation] += value
     return counts["start"] > counts["finish"]
 
 

@@ -56,7 +56,9 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
         return fault("masks/nothing", MASKS, message, "NUM042", values=values, evidence=evidence)
     if rows < 0.1 * len(samples):
         message = "only {rows} of {count} samples have a token in the loss"
-        return fault("masks/most_filtered", MASKS, message, "NUM042", values=values, count=trained, evidence=evidence)
+        return fault(
+            "masks/most_filtered", MASKS, message, "NUM042", values=values, count=trained, evidence=evidence
+        )
     return Result("masks", CLEAN, MASKS, values=values, count=trained, evidence=evidence)
 
 

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from diagnostics.audit.live.sampling_distribution import Completion
-from diagnostics.audit.live.sampling_distribution import Observed, Sampling
 from diagnostics.audit.live.reference import round_weights
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from tests.diagnostics.audit.cutting import CuttingLlama
 
 
@@ -130,7 +129,9 @@ class Engine:
                 if self.wrong.greedy
                 else int(torch.multinomial(whole.exp(), 1, generator=generator))
             )
-            told = (seen.distribution(raw_law) if self.wrong.raw or self.wrong.greedy else seen.distribution(law))[-1]
+            told = (
+                seen.distribution(raw_law) if self.wrong.raw or self.wrong.greedy else seen.distribution(law)
+            )[-1]
             beside = int(told.argmax()) if self.wrong.beside else token
             values.append(float(told[beside]))
             reported.append(beside)

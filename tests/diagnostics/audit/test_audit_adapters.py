@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from diagnostics.audit.model import AuditError
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.model import CLEAN, FAULT, AuditError
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 RANK, ALPHA = 4, 8

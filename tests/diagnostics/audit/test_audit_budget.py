@@ -3,8 +3,8 @@
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
@@ -49,6 +49,13 @@ def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
 
 def test_less_than_the_least_is_refused(capsys):
     """In one line, before the server is asked."""
-    words = ["audit", "--server", "http://127.0.0.1:9", "--checkpoint", "nowhere", f"--tokens={MIN_TOKENS - 1}"]
+    words = [
+        "audit",
+        "--server",
+        "http://127.0.0.1:9",
+        "--checkpoint",
+        "nowhere",
+        f"--tokens={MIN_TOKENS - 1}",
+    ]
     assert main(words) == 2
     assert f"an audit of a server takes {MIN_TOKENS} at least" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_nothing_wrong_is_clean(served, trained):
     found, faults = asked(served, trained)
     assert faults == {}
     assert found.outcome == CLEAN
-    assert {each.family for each in found.of("not_asked")} <= {"cache", "settings"}
+    assert {each.family for each in found.select("not_asked")} <= {"cache", "settings"}
 
 
 def test_weights_older_than_the_trainers_are_named(served, trained):

@@ -12,10 +12,9 @@ import pytest
 import diagnostics
 import grpo_core
 from diagnostics.audit import checkpoint_validation as folders
-from diagnostics.audit.model import AuditError
 from diagnostics.audit.live import tokenization
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.model import NOT_ASKED
+from diagnostics.audit.model import NOT_ASKED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
 from grpo_core.tasks.reward_model import RewardModel

@@ -23,7 +23,9 @@ def seen(monkeypatch, kept, spread):
 def test_so_is_how_surprising_the_ids_are(monkeypatch, spread):
     """Else a healthy engine would be told to report raw log-probs."""
     part = seen(monkeypatch, 500, spread).surprise(Sampling(temperature=0.9))
-    assert part == pytest.approx(seen(monkeypatch, SIZE, spread).surprise(Sampling(temperature=0.9)), rel=0.01)
+    assert part == pytest.approx(
+        seen(monkeypatch, SIZE, spread).surprise(Sampling(temperature=0.9)), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0], ids=["flat", "peaked"])

@@ -192,7 +192,9 @@ def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
     assert [each.family for each in found.select("not_asked") if each.decisive] == ["ids"]
 
 
-@pytest.mark.parametrize("wrong", [{"law": {"temperature": 0.87}}, {"law": {"top_p": 0.93}}, {"bias": (5, -2.0)}, {}])
+@pytest.mark.parametrize(
+    "wrong", [{"law": {"temperature": 0.87}}, {"law": {"top_p": 0.93}}, {"bias": (5, -2.0)}, {}]
+)
 def test_raw_log_probs_carry_no_sampling_parameters(trained, wrong):
     """vLLM's default: never clean with few tokens; not checked, and the tokens that would decide are named."""
     found = answers(trained, Wrong(raw=True, settings=None, **wrong))

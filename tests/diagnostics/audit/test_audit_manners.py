@@ -2,10 +2,9 @@
 
 import pytest
 
-from diagnostics.audit.model import AuditError, NotAvailableError
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.servers import check_awake, identify_server
-from diagnostics.audit.model import CLEAN
+from diagnostics.audit.model import CLEAN, AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
 
@@ -37,7 +36,7 @@ def test_a_server_between_two_halves_of_an_update_is_left_alone(trained):
 
 def test_weights_that_change_meanwhile_are_no_verdict(trained):
     """What was scored before, and what was sampled after, are of two policies."""
-    with pytest.raises(NotAvailableError, match="from 7 to 8 while it was asked"):
+    with pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
         audited(trained, Wrong(versions=["7", "8"]))
     found, _ = audited(trained, Wrong(versions=["7"]))
     assert found.outcome == CLEAN

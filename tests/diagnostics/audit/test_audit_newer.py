@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from diagnostics.audit.live import checkpoint_identification, weight_versions
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.precision import Scores
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import step_of
 from diagnostics.audit.model import FAULT, Result
 from tests.diagnostics.audit.standin import Engine, serving

@@ -7,9 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from diagnostics.audit.model import AuditError
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
+from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, AuditError
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.serve.launch import ServerProcess
 from tests.diagnostics.audit import proxy

@@ -3,9 +3,11 @@
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
+from diagnostics.audit.live import client
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.model import AuditError, NotAvailableError
 
@@ -57,6 +59,19 @@ def body():
 def test_dripping_server_ends_at_the_deadline(answer):
     with server(answer) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.5 s"):
         Client(url, 0.5).get("/v1/models")
+
+
+def test_deadline_holds_when_connecting_takes_longer(monkeypatch):
+    """The deadline passes before there is a socket to shut down."""
+    connect = client.httpx.Client
+
+    def slow(**options):
+        time.sleep(0.6)
+        return connect(**options)
+
+    monkeypatch.setattr(client.httpx, "Client", slow)
+    with server(body) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"):
+        Client(url, 0.3).get("/v1/models")
 
 
 def test_nobody_listening_is_one_line():

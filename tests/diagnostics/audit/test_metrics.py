@@ -53,7 +53,9 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "families"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("change", "families"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_each_symptom_is_found_alone(change, families):
     assert set(faults(change)) >= families
     assert set(faults(change)) <= families | {"metrics/unlike", "curves/flat_reward"}
@@ -68,7 +70,10 @@ def test_healthy_runs_have_no_finding(seed):
 def test_solved_task_is_no_finding():
     """All rewards reach the highest value at the end."""
     solved = {"reward": 1.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}
-    assert faults(lambda step: solved if step > 90 else {"reward": 0.005 * step, "frac_reward_zero_std": 0.2}) == {}
+    assert (
+        faults(lambda step: solved if step > 90 else {"reward": 0.005 * step, "frac_reward_zero_std": 0.2})
+        == {}
+    )
 
 
 def test_finding_has_number_first_step_and_option():
@@ -80,7 +85,9 @@ def test_finding_has_number_first_step_and_option():
     assert "epsilon_high=0.28" in causes[0]
     verl = {f"actor/{name}": 1.0 for name in ("pg_loss", "lr")}
     result = faults(lambda step: verl | {"actor/entropy": 0.6 if step < 50 else 0.002, "entropy": None})
-    option = next(seen for seen in result["curves/entropy_collapse"].evidence if seen.name == "cause").values["option"]
+    option = next(seen for seen in result["curves/entropy_collapse"].evidence if seen.name == "cause").values[
+        "option"
+    ]
     assert option.startswith("actor_rollout_ref.")
 
 
@@ -115,7 +122,9 @@ def test_trainer_state_is_recognised_under_any_name(tmp_path, capsys, name):
 
 
 def test_run_that_trained_nothing_is_a_fault(tmp_path, capsys):
-    (tmp_path / "run.log").write_text("{'train_runtime': 0.0176, 'train_steps_per_second': 71590.9, 'train_loss': 0.0}\n")
+    (tmp_path / "run.log").write_text(
+        "{'train_runtime': 0.0176, 'train_steps_per_second': 71590.9, 'train_loss': 0.0}\n"
+    )
     assert main(["audit", str(tmp_path / "run.log")]) == 1
     assert "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
 

@@ -8,7 +8,17 @@ from check_jsonschema.cli import main as check
 
 from diagnostics.__main__ import main
 from diagnostics.audit import report
-from diagnostics.audit.model import CLEAN, FAULT, MASKED, NOT_ASKED, NOT_DECIDED, Audit, Estimate, Result, RunnerUp
+from diagnostics.audit.model import (
+    CLEAN,
+    FAULT,
+    MASKED,
+    NOT_ASKED,
+    NOT_DECIDED,
+    Audit,
+    Estimate,
+    Result,
+    RunnerUp,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 HOT = Result(

@@ -23,7 +23,10 @@ def families(folder, **options):
 def changed(**fields):
     from dataclasses import replace
 
-    return [replace(row, **{name: value(place, row) for name, value in fields.items()}) for place, row in enumerate(some_rows())]
+    return [
+        replace(row, **{name: value(place, row) for name, value in fields.items()})
+        for place, row in enumerate(some_rows())
+    ]
 
 
 def test_one_nan_reward_in_each_batch_is_a_fault(tmp_path):
@@ -57,7 +60,9 @@ def test_missing_column_is_not_checked_and_no_fault(tmp_path, function, family):
         "def right(completions):\n    return [int(text[-1]) % 2 for text in completions]\n"
     )
     audit = audit_run(folder, reward=f"{module}:{function}")
-    assert {result.family for result in audit.results if result.outcome == FAULT} == ({family} if family else set())
+    assert {result.family for result in audit.results if result.outcome == FAULT} == (
+        {family} if family else set()
+    )
     result = next(result for result in audit.results if result.topic == "rewards_again")
     if function == "needs_answer":
         assert result.outcome == "not_asked"

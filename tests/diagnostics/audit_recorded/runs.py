@@ -109,7 +109,10 @@ def as_rollouts(rows, folder):
                 "step": step,
                 "file": name,
                 "sha256": hashlib.sha256(data).hexdigest(),
-                "prompts": [{"text": group[0].prompt, "columns": dict(group[0].columns)} for group in group_samples(of_step)],
+                "prompts": [
+                    {"text": group[0].prompt, "columns": dict(group[0].columns)}
+                    for group in group_samples(of_step)
+                ],
                 "texts": [row.completion for row in of_step],
                 "scores": [dict(row.scores) for row in of_step],
                 "requests": [f"{step}.{index}" for index in range(len(of_step))],

@@ -7,11 +7,10 @@ import struct
 
 import pytest
 
-from diagnostics.audit.model import AuditError
-from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED
-from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.recorded.detect import read_run as remains
+from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, AuditError
 from diagnostics.audit.recorded import safetensors
+from diagnostics.audit.recorded.detect import read_run as remains
+from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import Sample
 from tests.diagnostics.audit_recorded import runs
 

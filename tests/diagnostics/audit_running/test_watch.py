@@ -5,8 +5,8 @@ import json
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.watch import FOUND, GONE, Alarms, Watch
 from diagnostics.audit.model import FAULT, Result
+from diagnostics.audit.watch import FOUND, GONE, Alarms, Watch
 from tests.diagnostics.audit_running.lines import healthy, samples, written
 
 WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
@@ -36,7 +36,9 @@ def test_fault_is_a_line_and_then_the_document(tmp_path, capsys):
     assert kinds[:2] == ["change", "audit"]
 
 
-@pytest.mark.parametrize(("name", "code", "message"), [("", 2, "expected a file"), ("none", 3, "no line of metrics")])
+@pytest.mark.parametrize(
+    ("name", "code", "message"), [("", 2, "expected a file"), ("none", 3, "no line of metrics")]
+)
 def test_what_cannot_be_watched_is_said(tmp_path, capsys, name, code, message):
     assert main(["audit", "--watch", str(tmp_path / name), "--idle", "0"]) == code
     assert message in capsys.readouterr().err
@@ -60,7 +62,10 @@ def test_half_lines_wait_and_replaced_files_begin_anew(tmp_path):
 def test_finding_takes_two_scans_and_goes_after_three():
     alarms, fault = Alarms(), Result("curves/clip", FAULT, "curves", "clipped")
     clean = Result("curves", "clean", "curves")
-    kinds = [[change.kind for change in alarms.update(step, [fault if step < 3 else clean])] for step in range(1, 7)]
+    kinds = [
+        [change.kind for change in alarms.update(step, [fault if step < 3 else clean])]
+        for step in range(1, 7)
+    ]
     assert kinds == [[], [FOUND], [], [], [GONE], []]
 
 

@@ -1,0 +1,67 @@
+"""Every known issue that nothing reports has a check that finds it, and codes agree with the catalog."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from diagnostics import audit
+from diagnostics.audit import document
+from diagnostics.audit.model import CLEAN, FAULT, LIVE, TITLES, Audit, Result
+from diagnostics.catalog import loader
+
+# Codes that a check reports in place of its family's own.
+BY_A_CHECK = {
+    "SYN003": "weights/version, if that is the base",
+    "SYN015": "cache/stale: a result does not say why the cache was not reset",
+}
+# Those that no check of an audit shows.
+WHY_NOT = {
+    "CFG107": "options that a run does not use leave no trace in what it samples; lint reads them",
+    "CFG114": "options that the command never sees leave no trace in what it samples; lint reads them",
+    "MEM013": "memory is asked of the device, which an audit does not do; the log tells",
+    "NUM004": "a loss divided by too much: a replay of the step shows it, and no answer of an engine or of a dump",
+    "SYN002": "weights that change within a completion: no sample of an audit lies across an update",
+}
+
+
+@pytest.fixture(scope="module")
+def issues():
+    return loader.load()
+
+
+def test_every_silent_failure_has_a_check_or_a_reason(issues):
+    silent = {code for code, issue in issues.items() if issue.kind == "silent" and not issue.audit}
+    assert silent == WHY_NOT.keys() | BY_A_CHECK.keys()
+
+
+def test_every_family_is_one_entrys_and_has_a_title(issues):
+    families = Counter(family for issue in issues.values() for family in issue.audit)
+    assert [family for family, times in families.items() if times > 1] == []
+    assert [family for family in families if family.partition("/")[0] not in TITLES] == []
+
+
+def test_a_faults_code_is_its_familys_unless_the_check_knows_better():
+    results = (
+        Result("weights/partial", FAULT, "P4", "tensors did not arrive"),
+        Result("weights/version", FAULT, "P3", "older weights", "SYN003"),
+        Result("weights/version", CLEAN, "P3"),
+    )
+    answers = document.make_document(Audit(LIVE, {}, results))["answers"]
+    assert [answer["code"] for answer in answers] == ["SYN025", "SYN003", ""]
+    assert [record["name"] for record in answers[0]["helps"]["mitigations"]] == ["all_names"]
+
+
+def test_a_check_that_names_a_code_names_its_familys(issues):
+    codes = {family: code for code, issue in issues.items() for family in issue.audit}
+    named = []
+    for path in sorted(Path(audit.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                values = (*node.args, *(keyword.value for keyword in node.keywords))
+                words = [value.value for value in values if isinstance(value, ast.Constant)]
+                family = next((word for word in words if word in codes), None)
+                named += [(family, word) for word in words if family and word in issues]
+    assert len(named) > 10
+    assert [(family, code) for family, code in named if codes[family] != code] == []
