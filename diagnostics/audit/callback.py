@@ -6,9 +6,12 @@
     AuditCallback().attach(trainer)
     trainer.train()
 
-Attached, it runs before the callbacks that write curves, so its scalars (`audit/…`) go where the trainer's own go, and it
-sees the samples of each step. As `callbacks=[AuditCallback()]` it sees only metrics. Findings are warnings of the logger
-`grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for its base class.
+Attached, it runs before the callbacks that write curves, so its scalars (`audit/…`) go where the trainer's own go,
+and it sees the samples of each step. As `callbacks=[AuditCallback()]` it sees only metrics. Findings are warnings
+of the
+logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for
+its
+base class.
 """
 
 from __future__ import annotations

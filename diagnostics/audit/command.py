@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -80,7 +81,7 @@ _REMOVED = {
 @click.option("--verbose", is_flag=True, help="Print everything known of each result.")
 def command(
     paths: tuple[Path, ...], server: str, checkpoint: Path | None, watch: tuple[Path, ...], form: str, *, verbose: bool,
-    **options: object,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Detect silent faults in a rollout server or in a run's recorded data."""
     _check_usage(paths, server, checkpoint, watch, options)
@@ -96,9 +97,10 @@ def command(
     return write_audit(audit, form, verbose=verbose)
 
 
-def _audit(paths: tuple[Path, ...], server: str, checkpoint: Path | None, options: dict) -> Audit:
+def _audit(paths: tuple[Path, ...], server: str, checkpoint: Path | None, options: dict[str, Any]) -> Audit:
     if server and checkpoint is not None:
-        live = LiveAudit(server, checkpoint, (*options["against"], *paths), options["trainer_config"], options["replica"],
+        live = LiveAudit(server, checkpoint, (*options["against"], *paths), options["trainer_config"],
+            options["replica"],
                          options["tokens"], options["timeout"], options["model"])  # fmt: skip
         return audit_server(live)
     config = options["trainer_config"]
@@ -127,7 +129,11 @@ def _watch(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
 
 
 def _check_usage(
-    paths: tuple[Path, ...], server: str, checkpoint: Path | None, watch: tuple[Path, ...], options: dict
+    paths: tuple[Path, ...],
+    server: str,
+    checkpoint: Path | None,
+    watch: tuple[Path, ...],
+    options: dict[str, Any],
 ) -> None:
     """Raise UsageError for options that do not fit together."""
     live_only = [f"--{name}" for name in ("replica", "against", "model") if options[name]]
@@ -136,7 +142,8 @@ def _check_usage(
         (_REMOVED["server"], bool(watch and server)),
         ("expected a RUN, or --server URL --checkpoint DIR", not paths and not server and not watch),
         ("--idle: only with --watch", options["idle"] is not None and not watch),
-        ("--server: expected --checkpoint DIR too: the weights that it should hold", bool(server) and checkpoint is None),
+        ("--server: expected --checkpoint DIR too: the weights that it should hold",
+        bool(server) and checkpoint is None),
         (f"--tokens {options['tokens']}: an audit of a server takes {MIN_TOKENS} at least",
          bool(server) and options["tokens"] < MIN_TOKENS),
         ("RUN and --server: give one of them", bool(server) and bool(paths) and not options["against"]),

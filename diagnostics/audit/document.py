@@ -27,7 +27,8 @@ SCHEMA = "grpo-doctor.audit.v1"
 WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
 _UNITS = {
-    "P2": "prompt", "P11": "sample", "P12": "sample", "P13": "tensor", "P14": "call", "data": "sample", "metrics": "step",
+    "P2": "prompt", "P11": "sample", "P12": "sample", "P13": "tensor", "P14": "call", "data": "sample",
+    "metrics": "step",
     "samples": "sample", "masks": "token", "curves": "step",
 }  # fmt: skip
 _issues = cache(loader.load)

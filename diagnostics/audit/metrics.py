@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from diagnostics.audit.model import CLEAN, NOT_DECIDED, Note, Result, fault, note, skipped
@@ -45,7 +46,8 @@ _CAUSES: dict[str, tuple[Cause, ...]] = {
         ("the learning rate is too high: divide it by 3",
          {"TRL": "learning_rate", "verl": "actor_rollout_ref.actor.optim.lr", "ms-swift": "--learning_rate"}),
         ("samples are drawn at a low temperature: use 1.0",
-         {"TRL": "temperature=1.0", "verl": "actor_rollout_ref.rollout.temperature=1.0", "ms-swift": "--temperature 1.0"}),
+         {"TRL": "temperature=1.0", "verl": "actor_rollout_ref.rollout.temperature=1.0",
+          "ms-swift": "--temperature 1.0"}),
         ("nothing keeps the policy near its start: add a small KL or entropy term",
          {"TRL": "beta=0.001", "verl": "actor_rollout_ref.actor.entropy_coeff=0.001", "ms-swift": "--beta 0.001"}),
     ),
@@ -55,17 +57,20 @@ _CAUSES: dict[str, tuple[Cause, ...]] = {
         ("the KL term is too weak: raise its coefficient",
          {"TRL": "beta", "verl": "actor_rollout_ref.actor.kl_loss_coef", "ms-swift": "--beta"}),
         ("gradients are not clipped",
-         {"TRL": "max_grad_norm=0.2", "verl": "actor_rollout_ref.actor.grad_clip=0.2", "ms-swift": "--max_grad_norm 0.2"}),
+         {"TRL": "max_grad_norm=0.2", "verl": "actor_rollout_ref.actor.grad_clip=0.2",
+         "ms-swift": "--max_grad_norm 0.2"}),
     ),
     "clip": (
-        ("engine and trainer compute different log-probs: audit the server first", {"": "audit --server URL --checkpoint DIR"}),
+        ("engine and trainer compute different log-probs:"
+         " audit the" " server first", {"": "audit --server URL --checkpoint DIR"}),
         ("too many updates on one generation",
          {"TRL": "num_iterations=1", "verl": "actor_rollout_ref.actor.ppo_epochs=1", "ms-swift": "--num_iterations 1"}),
         ("the learning rate is too high",
          {"TRL": "learning_rate", "verl": "actor_rollout_ref.actor.optim.lr", "ms-swift": "--learning_rate"}),
     ),
     "mismatch": (
-        ("the engine holds other weights or samples with other parameters", {"": "audit --server URL --checkpoint DIR"}),
+        ("the engine holds other weights or samples"
+         " with other" " parameters", {"": "audit --server URL --checkpoint DIR"}),
         ("engine and trainer use different precision: correct with importance sampling",
          {"TRL": "vllm_importance_sampling_correction=True", "verl": "algorithm.rollout_correction.rollout_is=token"}),
     ),
@@ -79,9 +84,11 @@ _CAUSES: dict[str, tuple[Cause, ...]] = {
     ),
     "gradient": (
         ("one sample with an extreme ratio dominates: clip gradients",
-         {"TRL": "max_grad_norm=0.2", "verl": "actor_rollout_ref.actor.grad_clip=0.2", "ms-swift": "--max_grad_norm 0.2"}),
+         {"TRL": "max_grad_norm=0.2", "verl": "actor_rollout_ref.actor.grad_clip=0.2",
+         "ms-swift": "--max_grad_norm 0.2"}),
         ("the advantage is divided by a tiny standard deviation: do not scale by it",
-         {"TRL": 'scale_rewards="none"', "verl": "algorithm.norm_adv_by_std_in_grpo=False", "ms-swift": "--scale_rewards none"}),
+         {"TRL": 'scale_rewards="none"', "verl": "algorithm.norm_adv_by_std_in_grpo=False",
+         "ms-swift": "--scale_rewards none"}),
     ),
     "no_gradient": (
         ("all completions are masked because they are truncated",
@@ -231,7 +238,8 @@ def _signal_steps(curves: Curves) -> int:
 
 
 def _gradient_share(flat: float) -> Note:
-    return note("no_gradient_share", "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal",
+    return note("no_gradient_share", "{share:.0%} of rollouts produced no gradient: all rewards of"
+                                     " their group" " are equal",
                 share=flat)  # fmt: skip
 
 
@@ -279,8 +287,10 @@ def _trained_nothing(curves: Curves) -> Result | None:
             message = (
                 "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its last step"
             )
-            return fault("metrics/trained_nothing", PROBE, message, values={"steps": rate * runtime, "runtime": runtime},
-                         count=1, evidence=(note("metric_line", "train_runtime {runtime:.4g} s", row.place, runtime=runtime),
+            return fault("metrics/trained_nothing", PROBE, message, values={"steps": rate * runtime,
+                "runtime": runtime},
+                         count=1, evidence=(note("metric_line", "train_runtime {runtime:.4g} s", row.place,
+                         runtime=runtime),
                          Note("cause", "cause 1: resume_from_checkpoint names the last step: raise max_steps or the"
                               " number of epochs, or start without it")))  # fmt: skip
     return None
@@ -304,10 +314,12 @@ def _dead_reward(curves: Curves) -> Result | None:
         return None
     constant = min(rewards) == max(rewards)
     message = ("the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps"
-               if constant else "no group has rewards that differ {span}: no gradient in {count} of {steps} steps")  # fmt: skip
+               if constant else "no group has rewards that differ {span}: no gradient in"
+                                " {count} of" " {steps} steps")  # fmt: skip
     family = "metrics/dead_reward" if constant else "metrics/no_spread"
     return _report(family, message, "REW004", episode, "reward", name, steps=len(curves.select("reward")),
-                   evidence=(_gradient_share(episode.count / len(curves.select("reward"))), *curves.causes("reward")))  # fmt: skip
+                   evidence=(_gradient_share(episode.count / len(curves.select("reward"))),
+                   *curves.causes("reward")))  # fmt: skip
 
 
 def _zero_spread_groups(curves: Curves) -> Result | None:
@@ -327,7 +339,8 @@ def _zero_spread_groups(curves: Curves) -> Result | None:
         return None
     rows = curves.select("all_alike")[-20:]
     return _report("metrics/little_spread", "{share:.0%} of groups have no reward spread in the last {count} steps:"
-                   " their rollouts produce no gradient", "REW004", Episode(tuple(rows), open=True), "all_alike", share=share,
+                   " their rollouts produce no gradient", "REW004", Episode(tuple(rows), open=True), "all_alike",
+                   share=share,
                    evidence=(_gradient_share(stats.mean(values)), *curves.causes("reward")))  # fmt: skip
 
 
@@ -341,7 +354,8 @@ def _no_gradient(curves: Curves) -> Result | None:
     if episode is None:
         return None
     return _report("metrics/no_gradient", "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span}"
-                   " ({count} steps)", "NUM046", episode, "grad_norm", "reward_std", evidence=curves.causes("no_gradient"))  # fmt: skip
+                   " ({count} steps)", "NUM046", episode, "grad_norm", "reward_std",
+                   evidence=curves.causes("no_gradient"))  # fmt: skip
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
@@ -373,7 +387,8 @@ def _truncation(curves: Curves) -> Result | None:
     """Check for completions that are cut at the length limit."""
     rows = curves.select("capped")
     if len(rows) >= 3 and all(row.values["capped"] == 1 for row in rows):
-        return _report("metrics/all_cut", "every completion of all {count} logged steps ends at the length limit", "CFG127",
+        return _report("metrics/all_cut", "every completion of all {count} logged steps ends at the length limit",
+            "CFG127",
                        Episode(tuple(rows), open=True), "capped", evidence=curves.causes("truncation"))  # fmt: skip
     episode = curves.episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
     if episode is None or not episode.open:
@@ -384,7 +399,8 @@ def _truncation(curves: Curves) -> Result | None:
     first, last = growth or (0.0, 0.0)
     family = "curves/length_growth" if grown else "curves/truncation"
     share = stats.median([row.values["capped"] for row in episode.rows])
-    return _report(family, "{share:.0%} of completions are cut at the length limit {span}" + text, "", episode, "capped",
+    return _report(family, "{share:.0%} of completions are cut at the length limit {span}" + text, "", episode,
+        "capped",
                    share=share, first=first, last=last, evidence=curves.causes("truncation"))  # fmt: skip
 
 
@@ -402,7 +418,11 @@ def _mismatch(curves: Curves) -> Result | None:
         began, now = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(began, floor))
         if len(values) >= 2 * MIN_STEPS and now >= limit:
-            late = _onset(rows, name, lambda value, bound=limit: abs(value) >= bound)
+
+            def is_far(value: float, bound: float = limit) -> bool:
+                return abs(value) >= bound
+
+            late = _onset(rows, name, is_far)
             return _report("metrics/drifting", "engine and trainer drift apart {span}: {name} went from {first:.2g} to"
                            " {last:.2g}", "NUM043", late, name, name=name, first=began, last=now,
                            evidence=curves.causes("mismatch"))  # fmt: skip
@@ -414,7 +434,8 @@ def _ratio_drift(curves: Curves) -> Result | None:
     if episode is None or not episode.open:
         return None
     value = stats.median([row.values["ratio"] for row in episode.rows])
-    return _report("curves/ratio_drift", "the importance ratio is {value:.3g} on average {span}; 1 is expected", "NUM043",
+    return _report("curves/ratio_drift", "the importance ratio is {value:.3g} on average {span}; 1 is expected",
+        "NUM043",
                    episode, "ratio", value=value, evidence=curves.causes("mismatch"))  # fmt: skip
 
 
@@ -454,7 +475,8 @@ def _entropy_collapse(curves: Curves) -> Result | None:
     if change is None or change[0] <= 0.02 or change[1] >= 0.1 * change[0]:
         return None
     late = _onset(curves.select("entropy"), "entropy", lambda value: value < 0.1 * change[0])
-    return _report("curves/entropy_collapse", "entropy collapsed from {first:.3g} to {last:.2g} {span}", "", late, "entropy",
+    return _report("curves/entropy_collapse", "entropy collapsed from {first:.3g} to {last:.2g} {span}", "", late,
+        "entropy",
                    first=change[0], last=change[1], evidence=curves.causes("entropy"))  # fmt: skip
 
 
@@ -463,7 +485,8 @@ def _kl_explosion(curves: Curves) -> Result | None:
     if change is None or change[1] <= 1 or change[1] <= 20 * max(change[0], 1e-3):
         return None
     late = _onset(curves.select("kl"), "kl", lambda value: value > 0.25 * change[1])
-    return _report("curves/kl_explosion", "the KL to the reference went from {first:.2g} to {last:.3g} {span}", "", late,
+    return _report("curves/kl_explosion", "the KL to the reference went from {first:.2g} to {last:.3g} {span}", "",
+        late,
                    "kl", first=change[0], last=change[1], evidence=curves.causes("kl"))  # fmt: skip
 
 
@@ -478,7 +501,8 @@ def _gradient_spikes(curves: Curves) -> Result | None:
     if not spikes or (len(spikes) < 3 and max(times for times, _ in spikes) < 100):
         return None
     most, row = max(spikes, key=lambda spike: spike[0])
-    return _report("curves/gradient_spikes", "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times"
+    return _report("curves/gradient_spikes", "{spikes} gradient spikes; the largest,"
+                                             " {grad_norm:.3g}, is" " {times:.0f} times"
                    " the usual norm", "", Episode((row,), open=False), "grad_norm", spikes=len(spikes), times=most,
                    evidence=curves.causes("gradient"))  # fmt: skip
 
@@ -505,7 +529,7 @@ def _reward_collapse(curves: Curves) -> Result | None:
         return None
     smooth = [stats.median(values[place : place + MIN_STEPS]) for place in range(len(values) - MIN_STEPS + 1)]
     peak, last = max(smooth), smooth[-1]
-    noise = stats.median([abs(b - a) for a, b in zip(values, values[1:], strict=False)])
+    noise = stats.median([abs(b - a) for a, b in pairwise(values)])
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
     late = _onset(curves.select("reward"), "reward", lambda value: value <= 0.5 * peak)
@@ -514,7 +538,8 @@ def _reward_collapse(curves: Curves) -> Result | None:
 
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
-    _not_a_number, _trained_nothing, _reference_kl, _dead_reward, _zero_spread_groups, _no_gradient, _zero_learning_rate,
+    _not_a_number, _trained_nothing, _reference_kl, _dead_reward, _zero_spread_groups, _no_gradient,
+    _zero_learning_rate,
     _truncation, _mismatch, _ratio_drift, _clip_ratio, _entropy_collapse, _kl_explosion, _gradient_spikes, _flat_reward,
     _reward_collapse,
 )  # fmt: skip

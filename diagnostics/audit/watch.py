@@ -1,7 +1,7 @@
-"""`audit --watch FILE…`: check metrics and samples as they grow, on one sliding window, until Ctrl-C or until nothing grows.
+"""`audit --watch FILE…`: check metrics and samples as they grow, on one sliding window, until nothing grows.
 
-The analysis of the window is that of `audit FILE`. A finding is reported when two scans agree, and withdrawn when three do
-not find it.
+The analysis of the window is that of `audit FILE`. A finding is reported when two scans agree, and withdrawn when
+three do not find it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Change:
         """Return one JSON line."""
         result = self.result
         return {
-            "type": "change", "change": self.kind, "step": self.step, "family": result.family, "outcome": result.outcome,
+            "type": "change", "change": self.kind, "step": self.step, "family": result.family,
+            "outcome": result.outcome,
             "probe": result.probe, "code": code_of(result), "sentence": result.message, "values": result.values,
         }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`python -m tests.diagnostics.audit.beside RUN WORLD PYTHON`: what other tools and thresholds see of the same faults.
+"""`python -m evaluation.audit.peers RUN WORLD PYTHON`: what other tools and thresholds see of the same faults.
 
 RUN is a healthy run of TRL (tests/diagnostics/audit_recorded/programs/trl_run.py), WORLD trained models (world.py),
 PYTHON one that has rldoctor, rlprobe and rlwatch. Each fault is put into what it changes: the metrics that TRL logs,
@@ -20,19 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diagnostics.audit.recorded.found import remains
 
 from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.model import FAULT
+from diagnostics.audit.recorded.detect import read_run
 from diagnostics.audit.recorded.run_audit import audit_run
 from evaluation.audit.live_bench import mixed, off
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 from tests.diagnostics.audit.world import corpus
 from tests.diagnostics.audit_recorded import faults, runs
 
-TOOLS = Path(__file__).parent / "beside_tools.py"
+TOOLS = Path(__file__).parent / "peer_tools.py"
 NAME = "checkpoint-300"
 TOKENS = 2000
 GATES = ("prime-rl", "NeMo-RL", "verl")
@@ -113,7 +114,7 @@ def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
             break
         prompt = [int(words.bos_token_id), *text[start : start + 20]]
         ids, values, _ = engine.sample(prompt, 64, Sampling.of_request(wrong.law), engine.generator)
-        logits = next(reference.rows([[*prompt, *ids]], "float32")).double()
+        logits = next(reference.logits([[*prompt, *ids]], "float32")).double()
         rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
         engine_side += values
         trainer_side += rows.gather(1, torch.tensor([ids]).T)[:, 0].tolist()
@@ -197,7 +198,7 @@ def main() -> None:
 
 def of_samples(run: Path, healthy: dict[str, set[str]]) -> None:
     """Faults of samples, of which the metrics show nothing, or what they show anyway."""
-    rows = list(next(iter(remains(run).recordings)).rows)
+    rows = list(next(iter(read_run(run).recordings)).rows)
     for fault in faults.ROWS:
         if fault.name not in SAMPLES:
             continue

@@ -79,14 +79,18 @@ def check_cache(twins: Twins, floor: float) -> Result:
     seen = note("twins", text, worst=twins.worst, prompts=twins.prompts)
     fields: dict[str, Any] = {"tokens": twins.tokens, "evidence": (seen,)}
     if twins.worst <= limit and twins.hit is not True:
-        need = Note("nothing_cached", "prompts of the run (`prompts` in --trainer-config), or the same audit after the next"
+        need = Note("nothing_cached", "prompts of the run (`prompts` in --trainer-config), or the"
+                                      " same audit" " after the next"
                     " weights: none of these prompts was in the cache")  # fmt: skip
         return Result("cache", NOT_ASKED, "P2", needed=(need,), tokens=twins.tokens)
     if twins.worst > limit and twins.itself > limit:
         return Result("cache", MASKED, "P2", masked_by="replicas/weights", **fields)
     fields |= {"residual": twins.worst, "floor": floor, "alarm": limit, "count": twins.prompts}
     if twins.worst > limit:
-        message = "keys of older weights are served from the prefix cache: a cached prompt differs from the same uncached one"
+        message = (
+            "keys of older weights are served from the prefix cache: a cached prompt differs from the same"
+            " uncached one"
+        )
         return fault("cache/stale", "P2", message, "SYN001", **fields)
     return Result("cache", CLEAN, "P2", **fields)
 

@@ -1,8 +1,9 @@
 """P1, P3, P4: whether the engine holds the checkpoint's weights, and if not, which weights instead.
 
-The engine scores ids that the audit chose, so neither sampling parameters nor templates matter. Other checkpoints of small
-models are all computed. A large one takes a quarter of the audit; few ids rule out most, and a checkpoint further away than
-one that is ruled out is not computed.
+The engine scores ids that the audit chose, so neither sampling parameters nor templates matter. Other checkpoints
+of small models are all computed. A large one takes a quarter of the audit; few ids rule out most, and a checkpoint
+further
+away than one that is ruled out is not computed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
 from diagnostics.audit.live.weight_versions import Slope
 from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, Estimate, Note, Result, RunnerUp, note
 
-# Ids that rule a large checkpoint out, and the distance that does. An engine nearer to another checkpoint than to this one
-# is off by more than half of their distance.
+# Ids that rule a large checkpoint out, and the distance that does. An engine nearer to another checkpoint than to
+# this one is off by more than half of their distance.
 _FEW, _FAR = 64, 2.5
 _SIGMAS = 4.0
 Others = Sequence[tuple[Reference, Any]]
@@ -119,7 +120,10 @@ def _compute_others(
     ruled_out: list[Reference] = []
     for other in against:
         if nearer := next((each for each in ruled_out if _is_behind(other, each, reference)), None):
-            text = "{name} was not computed: {nearer}, between it and the checkpoint, is ruled out; --against {name} forces it"
+            text = (
+                "{name} was not computed: {nearer}, between it and the checkpoint, is ruled out; --against"
+                " {name} forces it"
+            )
             notes.append(note("not_compared", text, name=other.name, nearer=nearer.name))
         elif not reference.fits(other):
             notes.append(note("does_not_fit", "{name} has other tensors, and was left out", name=other.name))
@@ -181,8 +185,10 @@ def _find_version(scores: Scores, others: Others) -> tuple[Result | None, Refere
     result = Result(
         "weights/version", FAULT, "P3", f"the engine holds the weights of {other.name}, not the checkpoint's",
         "SYN003" if other.name == "base" else "", {"name": other.name},
-        (Estimate("version", other.name, expected=scores.reference.name), Estimate("slope", slope.value, *interval, 0.0)),
-        residual, there.floor, there.limit, RunnerUp("the next nearest", min([*rest, scores.residual])), len(scores.engine),
+        (Estimate("version", other.name, expected=scores.reference.name), Estimate("slope", slope.value, *interval,
+        0.0)),
+        residual, there.floor, there.limit, RunnerUp("the next nearest", min([*rest, scores.residual])),
+        len(scores.engine),
         decisive=True,
     )  # fmt: skip
     return result, other, notes
@@ -260,7 +266,8 @@ def _partial_update(
         Estimate("tensors", update.stale),
         Estimate("version", other.name, expected=scores.reference.name),
     )
-    return _fault(result, "partial", message, probe="P4", values={"tensors": ", ".join(update.stale), "name": other.name},
+    return _fault(result, "partial", message, probe="P4", values={"tensors": ", ".join(update.stale),
+        "name": other.name},
                   estimates=estimates, residual=update.residual, runner_up=RunnerUp("no single checkpoint", second),
                   evidence=tuple(groups)), update.mixed  # fmt: skip
 
@@ -271,13 +278,17 @@ def _way_estimate(value: float, error: float) -> tuple[Estimate, ...]:
 
 def _newer_fault(result: Result, newer: weight_versions.Newer, second: float) -> Result:
     slope = newer.slope
-    message = "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name} and beyond"
+    message = (
+        "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to"
+        " {name} and beyond"
+    )
     hint = Note(
         "went_on", "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
     )
     return _fault(result, "newer", message, probe="P3", residual=slope.residual, evidence=(hint,),
                   values={"name": newer.newest, "before": newer.before, "slope": slope.value},
-                  estimates=_way_estimate(slope.value, slope.error), runner_up=RunnerUp("the nearest checkpoint", second))  # fmt: skip
+                  estimates=_way_estimate(slope.value, slope.error), runner_up=RunnerUp("the nearest checkpoint",
+                  second))  # fmt: skip
 
 
 _WAYS = {
@@ -294,7 +305,8 @@ def _way_fault(result: Result, scores: Scores, slope: Slope, other: Reference, *
         kind, way = "older" if oldest else "past", slope.value
     else:
         kind, way = "beyond" if slope.value < 0 else "between", 1 - slope.value
-    return _fault(result, kind, _WAYS[kind], probe="P3", values={"slope": way, "name": other.name}, residual=slope.residual,
+    return _fault(result, kind, _WAYS[kind], probe="P3", values={"slope": way, "name": other.name},
+        residual=slope.residual,
                   estimates=_way_estimate(way, slope.error), runner_up=RunnerUp("the checkpoint", scores.residual),
                   evidence=(_go_back(other),) if kind == "older" else ())  # fmt: skip
 

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import threading
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -96,7 +96,7 @@ class Client:
         if self._token and not login:
             headers["Authorization"] = f"Bearer {self._token}"
         parts, size = [], 0
-        options = {"headers": headers, "auth": login, "extensions": {"trace": deadline.trace}}
+        options: dict[str, Any] = {"headers": headers, "auth": login, "extensions": {"trace": deadline.trace}}
         with (
             httpx.Client(timeout=self._timeout_s, trust_env=False) as client,
             client.stream(method, self.address + path, content=body, **options) as response,
@@ -139,7 +139,7 @@ class _Deadline:
         self._timer = threading.Timer(timeout_s, self._stop)
         self._timer.daemon = True
 
-    def __enter__(self) -> _Deadline:
+    def __enter__(self) -> Self:
         self._timer.start()
         return self
 

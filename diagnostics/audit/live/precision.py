@@ -1,4 +1,4 @@
-"""Compare the engine's scores with a checkpoint's: how far rounding alone may be off, and from where on it is a fault."""
+"""Compare the engine's scores with a checkpoint's: how far rounding alone may be off, and when it is a fault."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 from diagnostics.audit.live.reference import DTYPES, Reference
 from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
 
-# Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times what PyTorch
-# is; 32-bit kernels differ more among themselves, and by less than matters. Of engines that truncate, 1.3 floors remain.
+# Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
+# what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters. Of engines that truncate,
+# 1.3 floors
+# remain.
 ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6, TRUNCATED: 1.6}
 OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3, TRUNCATED: 1.45}
 _LEAST_FLOOR = 2e-6

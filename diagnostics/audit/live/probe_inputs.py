@@ -1,7 +1,7 @@
 """Inputs of the probes, the same at every audit: texts, sequences to score, prompts; and how the tokens are shared out.
 
-Samples and a first comparison of weights always run. The prefix cache and then the replicas are left out where tokens are
-few; what remains goes to a second comparison of weights.
+Samples and a first comparison of weights always run. The prefix cache and then the replicas are left out where
+tokens are few; what remains goes to a second comparison of weights.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Budget:
         return 2 * (self.longest + 1)
 
     def _ids(self, tokens: int) -> int:
-        """Return the ids that can be scored: a call samples one token, and there may be one call more than is filled."""
+        """Return the ids that can be scored: a call samples one token, and the last may not be full."""
         return tokens * self.longest // (self.longest + 1) - 2
 
     def _scaled(self, default: int) -> int:

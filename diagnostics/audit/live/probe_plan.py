@@ -191,7 +191,7 @@ def _check_weights(
 
 
 def _identify(session: _Session, others: list[Reference]) -> tuple[Identification, list[int]]:
-    """Score ids and identify the weights, with more ids if a first comparison is not clean; return the first sequence."""
+    """Identify the weights, with more ids if a first comparison is not clean; return the first sequence."""
     import torch
 
     server, budget, reference = session.server, session.budget, session.reference

@@ -1,8 +1,9 @@
 """A checkpoint computed here, which the engine's numbers are compared with.
 
 Exact: the weights rounded to the engine's type, computed with more digits. Native: computed in the type itself. The
-difference of both is the floor: the error of a correct engine of that type. Of a LoRA adapter, the base and the adapter's
-own matrices are rounded; exact adds their product with more digits, as an engine does that keeps both apart, and native
+difference of both is the floor: the error of a correct engine of that type. Of a LoRA adapter, the base and the
+adapter's own matrices are rounded; exact adds their product with more digits, as an engine does that keeps both
+apart, and native
 merges it before.
 """
 
@@ -160,7 +161,7 @@ class Reference:
     def logits(
         self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False
     ) -> Iterator[Any]:
-        """Yield the logits of each sequence, a row for each id. Sequences of one length are computed together if large."""
+        """Yield the logits of each sequence, a row for each id; of a large model those of one length together."""
         import torch
 
         model = self._model(dtype, native)

@@ -38,7 +38,8 @@ _LEAST_MISPLACED = 0.02
 _TIE = 0.2
 # Standard errors by which the sampled ids must miss the reported distribution.
 _SURE = 5.0
-# Raw log-probs: standard error of the temperature that decides, top-p that must be excluded, tokens that should be outside.
+# Raw log-probs: standard error of the temperature that decides, top-p that must be excluded, tokens that should be
+# outside.
 _ID_ERROR, _ID_TOP_P, _ID_OUTSIDE, _ID_SIGMAS = 0.01, 0.99, 14.0, 6.0
 # Temperatures nearer than this, as logarithms, are equal; odds below which the alternative is mentioned.
 _SAME, _UNSURE = 0.03, math.log(20)
@@ -143,7 +144,8 @@ def _check_placement(
         if residual < 0.25 * fit.residual:
             message = "the reported log-probs are those of the token {shift:+d} places away"
             return moved, [
-                fault("logprobs/shift", "P8", message, "NUM044", values={"shift": shift}, residual=residual, floor=floor,
+                fault("logprobs/shift", "P8", message, "NUM044", values={"shift": shift}, residual=residual,
+                floor=floor,
                       estimates=(Estimate("shift", shift, expected=0),), runner_up=RunnerUp("no shift", fit.residual),
                       count=len(moved.exact.ids))
             ]  # fmt: skip
@@ -234,7 +236,8 @@ def _unexplained(fit: Fit, clean: Result, times: float) -> Result:
         or "the expected parameters"
     )
     values = {"times": times, "pairs": pairs, "best": best}
-    message = ("unexplained: no sampling parameters fit the engine's log-probs; the best, {best}, leave {times:.1f} times what"
+    message = ("unexplained: no sampling parameters fit the engine's log-probs; the best,"
+               " {best}, leave" " {times:.1f} times what"
                " rounding makes; pairs tried: {pairs}")  # fmt: skip
     return replace(
         clean, family="sampling/law", outcome=FAULT, values=values, message=message.format(**values)
@@ -323,7 +326,8 @@ def _separate_raw(
             ),
         )
     if is_raw:
-        results = [Result("sampling", MASKED, "P5", masked_by="logprobs/raw") if each.family == "sampling/temperature" else each
+        results = [Result("sampling", MASKED, "P5",
+            masked_by="logprobs/raw") if each.family == "sampling/temperature" else each
                    for each in results]  # fmt: skip
         others = [each for each in by_ids if each.topic != "logprobs"]
         return results, [*others, _raw_fault(observed, sampling, expected, *doubt)]
@@ -427,7 +431,8 @@ def _truncation_of_ids(observed: Observed, result: Result) -> Result | None:
     values: dict[str, Any] = {"value": value, "expected": 1.0 if name == "top_p" else "all"}
     return replace(
         result, family=f"sampling/{name}", outcome=FAULT, probe="P6", code="NUM002", values=values, residual=None,
-        message=_MESSAGES[name].format(**values), estimates=(Estimate(name, value, expected=1.0 if name == "top_p" else 0),),
+        message=_MESSAGES[name].format(**values), estimates=(Estimate(name, value,
+        expected=1.0 if name == "top_p" else 0),),
         evidence=(note("outside", "{outside:.0f} tokens should lie outside of it, and none does", outside=outside),),
     )  # fmt: skip
 
@@ -451,9 +456,13 @@ def _bias_of_ids(observed: Observed, result: Result) -> Result | None:
         return None
     value = math.log((float(counts[token]) + 0.5) / float(expected[token]))
     values = {"id": token, "value": value, "count": int(counts[token]), "expected": float(expected[token])}
-    message = "the engine's logit of token {id} is biased (about {value:+.1f}): sampled {count} times, expected {expected:.0f}"
+    message = (
+        "the engine's logit of token {id} is biased (about {value:+.1f}): sampled {count} times, expected"
+        " {expected:.0f}"
+    )
     return replace(result, family="sampling/bias", outcome=FAULT, probe="P6", values=values, residual=None,
-                   message=message.format(**values), estimates=(Estimate("id", token), Estimate("bias", value, expected=0.0)))  # fmt: skip
+                   message=message.format(**values), estimates=(Estimate("id", token), Estimate("bias", value,
+                   expected=0.0)))  # fmt: skip
 
 
 def hidden_by(family: str) -> list[Result]:

@@ -1,7 +1,7 @@
 """The log-prob that an engine reports for a token, computed from the weights' logits and the sampling parameters.
 
-The order is vLLM's: penalties and bias on the logits, temperature, min-p, top-k, top-p, then the token's share of what is
-left.
+The order is vLLM's: penalties and bias on the logits, temperature, min-p, top-k, top-p, then the token's share of
+what is left.
 """
 
 from __future__ import annotations

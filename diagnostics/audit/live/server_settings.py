@@ -80,7 +80,8 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
 def _number(path: Path, name: str, value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AuditError(f"--trainer-config {path}: {name} = {value!r}: expected a number")
-    return value
+    number: int | float = value
+    return number
 
 
 def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint: Path) -> list[Result]:
@@ -88,7 +89,10 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
     results: list[Result] = []
     mode, temperature = str(server.get("logprobs_mode", "")), trainer.sampling.temperature
     if mode.startswith("raw") and temperature != 1:
-        message = "the server reports {mode}: log-probs before temperature and truncation, at temperature {temperature:.4g}"
+        message = (
+            "the server reports {mode}: log-probs before temperature and truncation, at temperature"
+            " {temperature:.4g}"
+        )
         results.append(
             fault(
                 "settings/logprobs_mode",
@@ -119,7 +123,8 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
     if "logprobs_mode" in server:
         return [Result("settings", CLEAN, "P0", evidence=tuple(evidence))]
     need = (Note("server_info_text", "the logprobs_mode: /server_info of this release does not report it")
-            if server.get("info") == "text" else Note("server_info", "/server_info (VLLM_SERVER_DEV_MODE=1)"))  # fmt: skip
+            if server.get("info") == "text" else Note("server_info",
+            "/server_info (VLLM_SERVER_DEV_MODE=1)"))  # fmt: skip
     return [Result("settings", NOT_ASKED, "P0", evidence=tuple(evidence), needed=(need,))]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 # A type of its own next to torch's, and the type of its weights.
 TRUNCATED, ROUNDED = "bfloat16, cut off in place of rounded", "bfloat16"
-# Half of the last of 8 bits, for numbers whose digits are distributed logarithmically; and, fitted to a released engine, of
-# a sum of two such numbers.
+# Half of the last of 8 bits, for numbers whose digits are distributed logarithmically; and, fitted to a released
+# engine, of a sum of two such numbers.
 _LOSS = 0.5 * 2**-7 * 0.5 / math.log(2)
 _SUM_LOSS = 0.002
 

@@ -15,8 +15,8 @@ _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
 # Share of the difference that may remain for a partial update to be looked at further.
 _EXPLAINS = 0.6
-# Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more; noise, other
-# types and other runs 0.03 and less.
+# Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more;
+# noise, other types and other runs 0.03 and less.
 _BEYOND, _PARALLEL = 4.0, 0.15
 
 

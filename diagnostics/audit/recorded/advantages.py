@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Result, RunnerUp, fault, note, skipped
+from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Note, Result, RunnerUp, fault, note, skipped
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import deviation, mean
 
@@ -149,7 +149,7 @@ def _check_recording(recording: Recording) -> Result:
                   evidence=(_unlike(best),), needed=(need,))  # fmt: skip
 
 
-def _unlike(best: tuple[float, str]):
+def _unlike(best: tuple[float, str]) -> Note:
     return note(
         "advantages_unlike",
         "the nearest right formula ({best}) is off by {residual:.2g}",
@@ -258,11 +258,15 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
     size = max(len(step.groups[0]) for step in steps)
     message = "the advantages stand {told} rows away from their samples ({way})"
     for shift in (1, -1, size, -size):
+
+        def roll(step: Step, formula: Formula, by: int = shift) -> list[float]:
+            return _rolled(_right(step, formula), by)
+
         yield (
             "shifted",
             message,
             f"{shift:+d}",
-            lambda step, formula, by=shift: _rolled(_right(step, formula), by),
+            roll,
         )
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"

@@ -1,8 +1,10 @@
 """P13: compare consecutive checkpoints tensor by tensor: what moved, what never did, and what bfloat16 lost.
 
-Some thousand evenly spaced elements of each tensor are compared; "did not move" is reported only after all bytes were. An
-update below half of the last place of a bfloat16 weight is lost: small weights move and larger ones never do, with a sharp
-edge. Weights kept in float32 and only saved in bfloat16 have no edge: among weights twice as large, half as many move.
+Some thousand evenly spaced elements of each tensor are compared; "did not move" is reported only after all bytes
+were. An update below half of the last place of a bfloat16 weight is lost: small weights move and larger ones never
+do, with
+a sharp edge. Weights kept in float32 and only saved in bfloat16 have no edge: among weights twice as large, half
+as many move.
 """
 
 from __future__ import annotations
@@ -120,11 +122,16 @@ def _judge(comparisons: list[Comparison], run: RunArtifacts) -> Result:
     last = comparisons[-1]
     share = sum(last.shares.values()) / len(last.shares)
     values: dict[str, Any] = {
-        "before": last.before, "after": last.after, "share": share, "tensors": len(last.shares), "still": len(last.unchanged),
+        "before": last.before, "after": last.after, "share": share, "tensors": len(last.shares),
+        "still": len(last.unchanged),
     }  # fmt: skip
-    text = "{share:.1%} of elements moved from checkpoint {before} to {after}; {still} of {tensors} tensors did not move"
+    text = (
+        "{share:.1%} of elements moved from checkpoint {before} to {after}; {still} of {tensors} tensors did"
+        " not move"
+    )
     fields: dict[str, Any] = {
-        "estimates": (Estimate("moved", share),), "count": len(last.shares), "evidence": (note("moved", text, **values),),
+        "estimates": (Estimate("moved", share),), "count": len(last.shares), "evidence": (note("moved", text,
+        **values),),
     }  # fmt: skip
     if last.invalid:
         values |= {"names": _list(last.invalid)}
@@ -138,17 +145,11 @@ def _judge(comparisons: list[Comparison], run: RunArtifacts) -> Result:
         )
     if all(len(each.unchanged) == len(each.shares) for each in comparisons):
         rates = {row.values["lr"] for series in run.series for row in series.rows if "lr" in row.values}
-        message = "no weight moved from checkpoint {before} to {after}"
-        if rates == {0.0}:
-            return fault(
-                "moved/rate_zero",
-                PROBE,
-                message + ": the learning rate is 0",
-                "CFG128",
-                values=values,
-                **fields,
-            )
-        return fault("moved/nothing", PROBE, message, "CFG128", values=values, **fields)
+        family, why = (
+            ("moved/rate_zero", ": the learning rate is 0") if rates == {0.0} else ("moved/nothing", "")
+        )
+        message = "no weight moved from checkpoint {before} to {after}" + why
+        return fault(family, PROBE, message, "CFG128", values=values, **fields)
     if frozen := _frozen(comparisons):
         values |= {"names": _list(frozen)}
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
@@ -156,7 +157,8 @@ def _judge(comparisons: list[Comparison], run: RunArtifacts) -> Result:
         return fault("moved/part", PROBE, message, "CFG128", values=values, **fields)
     if (edge := _lost_updates(comparisons)) is not None:
         values |= {"edge": edge}
-        message = ("updates are lost in bfloat16 weights: {share:.1%} of elements moved from checkpoint {before} to {after}, and"
+        message = ("updates are lost in bfloat16 weights: {share:.1%} of elements moved from checkpoint"
+                   " {before}" " to {after}, and"
                    " none above {edge:.2g}")  # fmt: skip
         return fault("moved/lost", PROBE, message, "NUM047", values=values, **fields)
     if last.by_exponent and share < 0.001:

@@ -107,7 +107,10 @@ def _unstable(reward: Callable[..., Any], rows: list[Sample], rewards: Rewards) 
         return fault("rewards_again/chance", PROBE, message, "REW005", values=values, count=len(rows))
     threaded = _call_in_thread(reward, rows)
     if threaded is None:
-        need = "a reward function that answers {count} samples in {seconds:g} s; the time limit ended the call in a thread"
+        need = (
+            "a reward function that answers {count} samples in {seconds:g} s; the time limit ended the call"
+            " in a thread"
+        )
         return skipped(
             "rewards_again", PROBE, "time_limit", need, decisive=True, count=len(rows), seconds=_TIMEOUT_S
         )
@@ -129,7 +132,10 @@ def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Resu
     shown = _first_differences(rows, rewards, recorded)
     if different > max(1, len(rows) // 50):
         if not any(recorded):
-            message = "all recorded rewards are 0, and the function returns others ({apart} of {count}): an error is swallowed"
+            message = (
+                "all recorded rewards are 0, and the function returns others ({apart} of {count}): an"
+                " error is swallowed"
+            )
             return fault(
                 "rewards_again/swallowed",
                 PROBE,

@@ -14,7 +14,8 @@ from diagnostics import safe_io
 # Bytes of an element and its struct code; bfloat16 is the upper half of a float32.
 TYPES = {
     "F64": (8, "d"), "F32": (4, "f"), "F16": (2, "e"), "BF16": (2, "H"), "I64": (8, "q"), "I32": (4, "i"),
-    "I16": (2, "h"), "I8": (1, "b"), "U8": (1, "B"), "BOOL": (1, "?"), "U16": (2, "H"), "U32": (4, "I"), "U64": (8, "Q"),
+    "I16": (2, "h"), "I8": (1, "b"), "U8": (1, "B"), "BOOL": (1, "?"), "U16": (2, "H"), "U32": (4, "I"), "U64": (8,
+    "Q"),
 }  # fmt: skip
 _MAX_HEADER = 64 * safe_io.MIB
 # The product of numbers with thousands of digits takes minutes.

@@ -278,7 +278,8 @@ def _rollout_sample(
         str(entry["finish_reasons"][index]),
     )
     return Sample(
-        int(entry["step"]), text_of(prompt.get("text")), text_of(entry["texts"][index]), number(tensors["rewards"][index]),
+        int(entry["step"]), text_of(prompt.get("text")), text_of(entry["texts"][index]),
+        number(tensors["rewards"][index]),
         number(tensors["advantages"][index]), {key: number(value) for key, value in entry["scores"][index].items()},
         str(prompt_index), columns=prompt.get("columns") or {}, tokens=tokens,
         place=f"step {entry['step']}, {entry['requests'][index]}",

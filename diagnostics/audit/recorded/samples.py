@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import exp, sqrt
+from typing import Any
 
 from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Result, fault, note, skipped
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
@@ -66,7 +67,8 @@ def _prompt_order(recording: Recording) -> Result:
             "count": len(early),
         }
         return fault(
-            "data/repeated", DATA, "steps {from} to {to} were trained on again from step {at} on ({count} of them), before"
+            "data/repeated", DATA, "steps {from} to {to} were trained on again from step {at} on"
+                                   " ({count} of" " them), before"
             " all prompts were seen: a resume went back", "CFG126", values=values,
             estimates=(Estimate("steps_repeated", len(early)),), count=len(steps),
             evidence=(note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values),),
@@ -118,7 +120,10 @@ def check_pairing(recording: Recording) -> Result:
         )
         return fault("pairing/echo", DATA, message, "TOK019", values=values, count=len(rows))
     if foreign > max(4, 0.2 * compared):
-        message = "completions contain another sample's prompt ({other:.0%}): prompts and completions are paired wrongly"
+        message = (
+            "completions contain another sample's prompt ({other:.0%}): prompts and completions are"
+            " paired wrongly"
+        )
         return fault("pairing/other", DATA, message, "TOK019", values=values, count=len(rows))
     return _pairing_by_words(steps, recording)
 
@@ -143,14 +148,15 @@ def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Re
             matches += shift == 0
             shifts[shift] += shift != 0
     if decided < 24:
-        need = "completions that repeat words of their prompt; {count} do"
-        return skipped("pairing", DATA, "want_words", need, count=decided)
+        overlap_needed = "completions that repeat words of their prompt; {count} do"
+        return skipped("pairing", DATA, "want_words", overlap_needed, count=decided)
     values = {"own": matches / decided, "count": decided}
     width = max(2, *(len({row.prompt for row in rows}) for rows in steps))
     shift, most = shifts.most_common(1)[0] if shifts else (0, 0)
     if matches < 0.5 * most and most > 0.4 * decided:
         values |= {"shift": shift, "most": most / decided}
-        return fault("pairing/shifted", DATA, "completions fit the prompt {shift} further on ({most:.0%} of {count}), not"
+        return fault("pairing/shifted", DATA, "completions fit the prompt {shift} further on"
+                                              " ({most:.0%} of" " {count}), not"
                      " their own: they are paired wrongly", "TOK019", values=values, count=decided)  # fmt: skip
     if matches * width < 1.5 * decided and decided > 100:
         lengths = sorted(len(row.completion) for row in recording.rows[:512])
@@ -181,8 +187,8 @@ def check_samples(run: RunArtifacts) -> Iterator[Result]:
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
     """Check whether samples of a group are equal more often than the engine's log-probs allow."""
     if len(groups) < _LEAST_GROUPS:
-        need = "at least four groups of two samples or more; there are {count}"
-        return skipped("samples", SAMPLES, "want_groups", need, count=len(groups))
+        groups_needed = "at least four groups of two samples or more; there are {count}"
+        return skipped("samples", SAMPLES, "want_groups", groups_needed, count=len(groups))
     equal = pairs = 0
     expected = 0.0
     all_known = True
@@ -196,7 +202,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
             expected += (probability or 0.0) * (len(group) - 1) / 2
     share = equal / pairs
     values = {"share": share, "groups": len(groups), "expected": expected / pairs}
-    fields = {
+    fields: dict[str, Any] = {
         "estimates": (Estimate("identical", share, *share_interval(equal, pairs)),),
         "count": pairs,
         "evidence": (note("identical", "{share:.2%} of pairs in {groups} groups are equal; {expected:.2%} by chance",
@@ -207,7 +213,10 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
         z = (equal - expected) / sqrt(max(1.0, expected) * max(len(group) for group in groups))
         if z > 8 and equal >= 2 * expected + 10:
             if share <= 0.95:
-                message = "{share:.1%} of pairs in a group are equal, where their log-probs allow {expected:.2%}: one seed"
+                message = (
+                    "{share:.1%} of pairs in a group are equal, where their log-probs allow"
+                    " {expected:.2%}: one seed"
+                )
             family = "samples/identical" if share > 0.95 else "samples/repeated"
             return fault(family, SAMPLES, message, "CFG115", values=values, **fields)
         return Result("samples", CLEAN, SAMPLES, **fields)
@@ -288,8 +297,11 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         "share": len(flat) / len(groups), "groups": len(groups), "flat": len(flat), "easy": easy, "lowest": lowest,
         "hard": sum(reward <= lowest for reward in flat), "highest": highest,
     }  # fmt: skip
-    text = "{share:.0%} of {groups} groups have equal rewards, so no gradient: {hard} all {lowest:g}, {easy} all {highest:g}"
-    fields = {
+    text = (
+        "{share:.0%} of {groups} groups have equal rewards, so no gradient: {hard} all {lowest:g}, {easy} all"
+        " {highest:g}"
+    )
+    fields: dict[str, Any] = {
         "estimates": (
             Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups))),
         ),
@@ -305,6 +317,9 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         )
         return fault("rewards/no_spread", SAMPLES, message, "REW004", values=values, **fields)
     if len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
-        message = "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): their rollouts produce no gradient"
+        message = (
+            "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): their rollouts produce"
+            " no gradient"
+        )
         return fault("rewards/little_spread", SAMPLES, message, "REW004", values=values, **fields)
     return Result("rewards", CLEAN, SAMPLES, **fields)

@@ -1,8 +1,9 @@
 """P7: temperature, top-p and top-k from texts alone, by the checkpoint that sampled them.
 
-Each text is tokenised again, and left out if it does not decode to itself. Temperature and truncation are those that make
-the texts likeliest: top-p is the most probability mass before a sampled token, top-k the highest rank. Texts lack special
-tokens, so each position is judged given that its token is not special.
+Each text is tokenised again, and left out if it does not decode to itself. Temperature and truncation are those
+that make the texts likeliest: top-p is the most probability mass before a sampled token, top-k the highest rank.
+Texts lack
+special tokens, so each position is judged given that its token is not special.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Positions:
         )
 
     def _maximise(self, kind: str, expected: float) -> tuple[float, float, float, float, int, float]:
-        """Return likelihood, temperature, its error, value, outliers and chance: on the grid, then between its points."""
+        """Return likelihood, temperature, its error, value, outliers and chance, found between points of a grid."""
         grid = [self._likelihood(kind, place) for place in range(len(BETAS))]
         best = max(range(1, len(BETAS) - 1), key=lambda place: grid[place][0])
         a, b, c = (grid[best + step][0] for step in (-1, 0, 1))
@@ -151,10 +152,9 @@ class Positions:
         import torch
 
         shares = torch.exp(BETAS[place] * self.top - self.log_total[:, place, None])
-        if kind == "top_k":
-            inside = torch.arange(shares.shape[1])[None] < value
-        else:  # the token that crosses the bound is the last one kept
-            inside = (shares.cumsum(1) - shares) <= value
+        # The token that crosses the bound is the last one kept.
+        likelier = torch.arange(shares.shape[1])[None] if kind == "top_k" else shares.cumsum(1) - shares
+        inside = likelier < value if kind == "top_k" else likelier <= value
         text_share = torch.exp(self.log_text[:, place] - self.log_total[:, place])
         mass = (shares * inside * ~self.special).sum(1) / text_share
         # Where the nucleus goes on beyond the kept logits, it has the mass that was asked for.
@@ -269,7 +269,8 @@ def _measure(logits: Any, completion: Any, special: Any) -> tuple[Any, ...]:
     ]
     top = min(_TOP, ordered.shape[1])
     return (
-        ordered[:, :top], torch.isin(ids[:, :top], special), token, larger.sum(1), log_total, log_text, torch.stack(before, 1),
+        ordered[:, :top], torch.isin(ids[:, :top], special), token, larger.sum(1), log_total, log_text,
+        torch.stack(before, 1),
     )  # fmt: skip
 
 
@@ -353,7 +354,8 @@ def _judge(positions: Positions, expected: Mapping[str, float]) -> Iterator[Resu
     estimate = Estimate("temperature", round(best.temperature, 4), best.temperature - width, best.temperature + width,
                         expected["temperature"])  # fmt: skip
     if best.chance < _UNFIT:  # the texts are another checkpoint's, or were altered
-        need = note("want_checkpoint_of_step", "--checkpoint DIR of the step that sampled these texts: no sampling parameters"
+        need = note("want_checkpoint_of_step", "--checkpoint DIR of the step that sampled these"
+                                               " texts: no" " sampling parameters"
                     " make them of this one")  # fmt: skip
         yield Result(
             "text",
@@ -369,7 +371,8 @@ def _judge(positions: Positions, expected: Mapping[str, float]) -> Iterator[Resu
     values = {"value": best.temperature, "expected": expected["temperature"]}
     fields: dict[str, Any] = {
         "values": values, "estimates": (estimate,), "residual": difference, "floor": best.error, "alarm": _ALARM,
-        "runner_up": RunnerUp(second.kind, abs(best.gain - second.gain)), "count": positions.count, "evidence": evidence,
+        "runner_up": RunnerUp(second.kind, abs(best.gain - second.gain)), "count": positions.count,
+        "evidence": evidence,
     }  # fmt: skip
     if difference > max(_ALARM, 3 * best.error):
         message = "the texts were sampled at temperature {value:.3f}; the trainer computes with {expected:g}"
@@ -399,7 +402,8 @@ def _truncation(
         )
     values = {"value": best.value, "lacking": missing, "expected": expected[best.kind]}
     value = round(best.value, 4) if best.kind == "top_p" else int(best.value)
-    message = ("the texts were sampled within top-p {value:.4f}; the trainer computes with {expected:g}" if best.kind == "top_p"
+    message = ("the texts were sampled within top-p {value:.4f}; the trainer"
+               " computes with" " {expected:g}" if best.kind == "top_p"
                else "the texts were sampled from the {value:.0f} most likely tokens (top-k); the trainer computes with"
                " {expected:g}")  # fmt: skip
     return fault(f"text/{best.kind}", PROBE, message, "NUM002", values=values, count=positions.count, evidence=evidence,

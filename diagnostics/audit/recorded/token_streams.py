@@ -160,7 +160,8 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     if size <= _FLOOR:
         return Result("streams", CLEAN, STREAMS, residual=size, evidence=(seen,), **fields)
     if size < _ALARM:
-        need = note("want_dtype", "more tokens, or the engine's type: rounding alone makes {floor:g} in bfloat16, a fault"
+        need = note("want_dtype", "more tokens, or the engine's type: rounding alone makes"
+                                  " {floor:g} in" " bfloat16, a fault"
                     " {alarm:g}", floor=_FLOOR, alarm=_ALARM)  # fmt: skip
         return Result(
             "streams", NOT_DECIDED, STREAMS, residual=size, evidence=(seen,), needed=(need,), **fields
@@ -267,7 +268,8 @@ def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
     first, last = means[0], stats.mean(means[-max(1, len(means) // 4) :])
     if first > min(_FLOOR, size / 4) or last < 4 * max(first, _EXACT):
         return None
-    message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g} after {steps} steps): it keeps"
+    message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g}"
+               " after {steps}" " steps): it keeps"
                " older weights")  # fmt: skip
     return Trace("stale", "SYN024", message, {"first": first, "last": last, "steps": len(means)}, size)
 

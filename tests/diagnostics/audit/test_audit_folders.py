@@ -71,7 +71,7 @@ def test_weights_that_are_in_no_file_are_told(load, tied, tmp_path):
     del tensors["model.layers.1.mlp.up_proj.weight"]
     safetensors.save_file(tensors, path, {"format": "pt"})
     with pytest.raises(
-        (AuditError, ConfigError), match=r"1 of its weights are in no file there, \S*1\.mlp\.up_proj"
+        (AuditError, ConfigError), match=r"1 (of its )?weights are in no file( there)?, \S*1\.mlp\.up_proj"
     ):
         load(tmp_path)
 

@@ -1,7 +1,7 @@
 """Real runs, and their samples written down again as other trainers write theirs.
 
-Our own trainer and TRL's run as they are. verl and ms-swift do not run here: their files are made of a real run's samples,
-in the format that their source has.
+Our own trainer and TRL's run as they are. verl and ms-swift do not run here: their files are made of a real run's
+samples, in the format that their source has.
 """
 
 from __future__ import annotations
