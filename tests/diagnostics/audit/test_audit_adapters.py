@@ -123,8 +123,8 @@ def test_what_stands_beside_it_are_its_siblings_and_its_base(adapters, trained):
     ("change", "said"),
     [
         ({"base_model_name_or_path": "org/name"}, "expected a folder of weights"),
-        ({"use_dora": True}, "use_dora: merge it"),
-        ({"peft_type": "IA3"}, "IA3: merge it"),
+        ({"use_dora": True}, "use_dora is not supported: merge"),
+        ({"peft_type": "IA3"}, "IA3 is not supported: merge"),
     ],
 )
 def test_what_is_not_computed_is_said(adapters, tmp_path, change, said):
