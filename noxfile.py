@@ -403,7 +403,7 @@ def faults(session: nox.Session) -> None:
 def audit_bench(session: nox.Session) -> None:
     """Put faults into servers that sample and count what an audit names. Arguments go through: -- --real URL."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    session.run("python", "-m", "tests.diagnostics.audit.bench", session.create_tmp(), *session.posargs)
+    session.run("python", "-m", "evaluation.audit.live_bench", session.create_tmp(), *session.posargs)
 
 
 @nox.session(python=PYTHON)

@@ -14,9 +14,6 @@ from benchmarks import gpu
 from tests.cells import ROOT, cell_python
 
 SMALL = {
-    "audit_recorded_pairs": ["--models=1", "--toy"],
-    "audit_recorded": ["--runs=1", "--models=1", "--pairs=3", "--toy"],
-    "audit_running": ["--toy"],
     "gpu": ["--device=cpu", "--toy"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
