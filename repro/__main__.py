@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+
+from repro.base import Attempt, Repro
 
 # Until `main` takes it, Ctrl-C ends the process as the signal does: out of an import nobody needs a traceback.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -26,17 +30,11 @@ import shutil
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import render, repeat, runner, upstream, usage, waiting
 from repro.base import INCOMPLETE
 from repro.drivers import imports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import ModuleType
-
-    from repro.base import Attempt, Repro
 
 FINE, FINDINGS, USAGE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 130
 

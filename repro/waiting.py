@@ -7,13 +7,10 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from repro.render import visible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TextIO
 
 # Seconds of silence: somebody looks at a terminal, and at a log only later.
 TERMINAL_S, LOG_S = 8.0, 20.0

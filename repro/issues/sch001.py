@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers.engines_v0 import cancelled, interrupted, moments, swift, two_owners
 from repro.drivers.engines_v0.engine import needed
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import ForwardPassError, SchedulerRequest, Setup
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from repro.drivers.schedulers.v0_setup import Delivered
+from repro.drivers.schedulers.v0_setup import Delivered, ForwardPassError, SchedulerRequest, Setup
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
 TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
@@ -152,127 +147,64 @@ def _work(
     )
 
 
-_OWNERS = frozenset({"two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"})
-_ALONE = frozenset(
-    {"lost_step", "cancelled_step", "llm_interrupted", "engine_step_raised", "async_loop_ended"}
-)
 _WHOLE_ENGINE = (
-    Trigger(
-        "llm_two_threads",
-        "whole engine: two threads call LLM.generate, the second within the first's prefill",
-        two_owners.llm_two_threads,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-    Trigger(
-        "engine_two_threads",
-        "whole engine: two threads step one LLMEngine",
-        two_owners.engine_two_threads,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-    Trigger(
-        "swift_two_threads",
-        "whole engine: two threads call infer() of ms-swift's GRPOVllmEngine, as async_generate with evaluation does",
-        swift.two_threads,
-        simulated=swift.SIMULATED,
-        lacks=swift.lacks,
-    ),
+    Trigger("llm_two_threads", two_owners.llm_two_threads, simulated=moments.HOLDS, lacks=needed),
+    Trigger("engine_two_threads", two_owners.engine_two_threads, simulated=moments.HOLDS, lacks=needed),
+    Trigger("swift_two_threads", swift.two_threads, simulated=swift.SIMULATED, lacks=swift.lacks),
     Trigger(
         "async_two_clients",
-        "whole engine: two tasks ask one AsyncLLMEngine; safe",
         two_owners.async_two_clients,
+        about="whole engine: two tasks ask one AsyncLLMEngine; safe",
         occurs=False,
         simulated=moments.HOLDS,
         lacks=needed,
     ),
-    Trigger(
-        "llm_interrupted",
-        "whole engine: Ctrl-C within LLM.generate's prefill; generate() again",
-        interrupted.llm_interrupted,
-        simulated=moments.INTERRUPTS,
-        lacks=needed,
-    ),
-    Trigger(
-        "engine_step_raised",
-        "whole engine: a logits processor raises within LLMEngine.step; the engine is used again",
-        interrupted.engine_step_raised,
-        simulated=moments.FAILS,
-        lacks=needed,
-    ),
+    Trigger("llm_interrupted", interrupted.llm_interrupted, simulated=moments.INTERRUPTS, lacks=needed),
+    Trigger("engine_step_raised", interrupted.engine_step_raised, simulated=moments.FAILS, lacks=needed),
     Trigger(
         "async_step_raised",
-        "whole engine: the same within AsyncLLMEngine, which refuses to be used again",
         interrupted.async_step_raised,
+        about="whole engine: the same within AsyncLLMEngine, which refuses to be used again",
         occurs=False,
         simulated=moments.FAILS,
         lacks=needed,
     ),
     Trigger(
         "async_client_cancelled",
-        "whole engine: a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
         cancelled.async_client_cancelled,
+        about="whole engine: a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
         occurs=False,
         simulated=moments.HOLDS,
         lacks=needed,
     ),
-    Trigger(
-        "async_loop_ended",
-        "whole engine: asyncio.run ends within AsyncLLMEngine's prefill; another asyncio.run",
-        cancelled.async_loop_ended,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
+    Trigger("async_loop_ended", cancelled.async_loop_ended, simulated=moments.HOLDS, lacks=needed),
 )
 
-REPRO = Repro(
-    code="SCH001",
-    title="A prefill is still among the running when the next step is scheduled",
+repro(
+    "SCH001",
     assertion=ASSERTION,
     distributions=upstream.VLLM,
     modules=v0.MODULES,
     helpful_modules=v0.HELPFUL_MODULES,
     simulated=v0.SIMULATED,
-    triggers=(
-        Trigger(
-            "lost_step", "a forward pass fails; the caller catches that and uses the engine again", _lost_step
-        ),
-        Trigger(
-            "cancelled_step",
-            "a step is cancelled in its forward pass; the engine is used again",
-            _cancelled_step,
-        ),
-        Trigger(
-            "two_owners", "evaluation generates while training's step is in its forward pass", _two_owners
-        ),
+    triggers=[
+        Trigger("lost_step", _lost_step),
+        Trigger("cancelled_step", _cancelled_step),
+        Trigger("two_owners", _two_owners),
         *_WHOLE_ENGINE,
-    ),
-    mitigations=(
-        TriedMitigation(
-            "one_owner",
+    ],
+    mitigations={
+        "one_owner": (
             "one worker owns the engine; evaluation's call waits for training's to return",
-            _OWNERS,
-            recommended="ms-swift 3.5.0, modelscope/ms-swift#4234",
+            "ms-swift 3.5.0, modelscope/ms-swift#4234",
         ),
-        TriedMitigation("lock_around_generate", "one lock held around the whole of each generate()", _OWNERS),
-        TriedMitigation(
-            "server_mode",
-            "one loop steps the engine; training and evaluation are its clients",
-            (_OWNERS - {"swift_two_threads"}) | {"cancelled_step", "llm_interrupted", "async_loop_ended"},
-        ),
-        TriedMitigation(
-            "abort_in_flight", "abort everything in flight before the engine is used again", _ALONE
-        ),
-        TriedMitigation(
-            "fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS
-        ),
-        TriedMitigation(
-            "chunked_prefill_on",
-            "enable_chunked_prefill=True: another path through the scheduler, without this assertion",
-            frozenset(),
-        ),
-        TriedMitigation("lock_around_step", "one lock held around each step() alone", frozenset()),
-        TriedMitigation("async_output_off", "disable_async_output_proc=True", frozenset()),
-    ),
+        "lock_around_generate": "one lock held around the whole of each generate()",
+        "server_mode": "one loop steps the engine; training and evaluation are its clients",
+        "abort_in_flight": "abort everything in flight before the engine is used again",
+        "fresh_engine": "a new engine after the failure, or one for each owner",
+        "chunked_prefill_on": "enable_chunked_prefill=True: another path through the scheduler, without this assertion",
+        "lock_around_step": "one lock held around each step() alone",
+        "async_output_off": "disable_async_output_proc=True",
+    },
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_default", ASSERTION),
 )

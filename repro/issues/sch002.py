@@ -12,20 +12,15 @@ to the step's budget, with the limit, and a chunk that samples nothing is never 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers.engines_v0 import async_output, leftovers
 from repro.drivers.engines_v0.engine import needed
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import SchedulerRequest, Setup, check_prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from repro.drivers.schedulers.v0_setup import Delivered
+from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest, Setup, check_prompt
 
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len
@@ -140,109 +135,55 @@ def _due(request: SchedulerRequest) -> int | None:
     return request.max_tokens if fits else None
 
 
-_PROMPTS = frozenset({"overlong_prompt", "overlong_dropped", "overlong_poisons_next"})
-_MINIMUM = frozenset({"min_tokens", "min_tokens_chunked", "llm_min_tokens", "llm_min_tokens_poisons_next"})
-_REFUSED = frozenset({"llm_refused_poisons_next"})
 _WHOLE_ENGINE = (
     Trigger(
         "llm_overlong",
-        "whole engine: a prompt over max_model_len in LLM.generate",
         leftovers.llm_overlong,
+        about="whole engine: a prompt over max_model_len in LLM.generate",
         simulated=(),
         lacks=needed,
     ),
     Trigger(
         "llm_refused_poisons_next",
-        "whole engine: LLM.generate refuses a batch for its over-long row; the next call also gets the rows before it",
         leftovers.llm_refused_poisons_next,
         silent=True,
         simulated=(),
         lacks=needed,
     ),
-    Trigger(
-        "llm_past_limit",
-        "whole engine, async output off: prompt + min_tokens over max_model_len and the model's own limit",
-        leftovers.llm_past_limit,
-        silent=True,
-        simulated=(),
-        lacks=needed,
-    ),
-    Trigger(
-        "llm_min_tokens",
-        "whole engine: prompt + min_tokens over max_model_len, beside another request",
-        async_output.llm_min_tokens,
-        simulated=async_output.SIMULATED,
-        lacks=needed,
-    ),
+    Trigger("llm_past_limit", leftovers.llm_past_limit, silent=True, simulated=(), lacks=needed),
+    Trigger("llm_min_tokens", async_output.llm_min_tokens, simulated=async_output.SIMULATED, lacks=needed),
     Trigger(
         "llm_min_tokens_poisons_next",
-        "whole engine: the same, alone; the next LLM.generate meets what it left",
         async_output.llm_min_tokens_poisons_next,
         simulated=async_output.SIMULATED,
         lacks=needed,
     ),
 )
 
-REPRO = Repro(
-    code="SCH002",
-    title="A sequence set aside as stopped is still there when the next step is scheduled",
+repro(
+    "SCH002",
     assertion=ASSERTION,
     distributions=upstream.VLLM,
     modules=v0.MODULES,
     helpful_modules=v0.HELPFUL_MODULES,
     simulated=v0.SIMULATED,
-    triggers=(
-        Trigger(
-            "overlong_prompt",
-            "a prompt over max_model_len under chunked prefill, beside others",
-            _overlong_prompt,
-        ),
-        Trigger(
-            "overlong_dropped",
-            "the same, and another request ends in that step: dropped without a word, its blocks leaked",
-            _overlong_dropped,
-            silent=True,
-        ),
-        Trigger(
-            "overlong_poisons_next",
-            "the same, alone; the next generate() meets what it left",
-            _overlong_poisons_next,
-        ),
-        Trigger("min_tokens", "prompt + min_tokens over max_model_len, default scheduling", _min_tokens),
-        Trigger(
-            "min_tokens_chunked",
-            "prompt + min_tokens over max_model_len, chunked prefill",
-            _min_tokens_chunked,
-        ),
+    triggers=[
+        Trigger("overlong_prompt", _overlong_prompt),
+        Trigger("overlong_dropped", _overlong_dropped, silent=True),
+        Trigger("overlong_poisons_next", _overlong_poisons_next),
+        Trigger("min_tokens", _min_tokens),
+        Trigger("min_tokens_chunked", _min_tokens_chunked),
         *_WHOLE_ENGINE,
-    ),
-    mitigations=(
-        TriedMitigation(
-            "chunked_prefill_off",
-            "enable_chunked_prefill=False",
-            _PROMPTS,
-            recommended="vllm-project/vllm#8881",
-        ),
-        TriedMitigation("async_output_off", "disable_async_output_proc=True", _PROMPTS | _MINIMUM),
-        TriedMitigation(
-            "filter_overlong",
-            "leave out prompts over max_model_len",
-            _PROMPTS | _REFUSED,
-            recommended="hiyouga/EasyR1#210, #215",
-        ),
-        TriedMitigation("truncate_overlong", "cut prompts to max_model_len", _PROMPTS | _REFUSED),
-        TriedMitigation(
-            "cap_min_tokens", "keep prompt + min_tokens within max_model_len", _MINIMUM | {"llm_past_limit"}
-        ),
-        TriedMitigation(
-            "abort_leftovers", "abort_request() of everything before the next generate()", _REFUSED
-        ),
-        TriedMitigation("drain", "free_finished_seq_groups() before the next generate()", frozenset()),
-        TriedMitigation(
-            "fresh_engine",
-            "a new engine before the next generate()",
-            frozenset({"overlong_poisons_next", "llm_min_tokens_poisons_next"}) | _REFUSED,
-        ),
-    ),
+    ],
+    mitigations={
+        "chunked_prefill_off": ("enable_chunked_prefill=False", "vllm-project/vllm#8881"),
+        "async_output_off": "disable_async_output_proc=True",
+        "filter_overlong": ("leave out prompts over max_model_len", "hiyouga/EasyR1#210, #215"),
+        "truncate_overlong": "cut prompts to max_model_len",
+        "cap_min_tokens": "keep prompt + min_tokens within max_model_len",
+        "abort_leftovers": "abort_request() of everything before the next generate()",
+        "drain": "free_finished_seq_groups() before the next generate()",
+        "fresh_engine": "a new engine before the next generate()",
+    },
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_running", ASSERTION),
 )

@@ -17,15 +17,13 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import judge, upstream
 from repro.drivers.schedulers import owners, v0
 from repro.drivers.schedulers.v0_setup import Delivered, RefusedRequestError, SchedulerRequest, Setup
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LIMIT, BUDGET, BATCH, MAX_TOKENS = 4096, 8192, 512, 8
 MEDIAN, SPREAD = 250, 0.75  # tokens; standard deviation of their logarithm

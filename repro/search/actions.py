@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from repro.search.stories import Step
+from repro.search.stories import Step
 
 
 class EngineActions:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Generator
+from typing import ClassVar
 
 from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v0 import SanityCheckError, V0Engine
-from repro.drivers.schedulers.v0_setup import ForwardPassError, RefusedRequestError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0_setup import (
+    Delivered,
+    ForwardPassError,
+    RefusedRequestError,
+    SchedulerRequest,
+    Setup,
+)
 from repro.search.actions import EngineActions
+from repro.search.stories import Step
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from repro.drivers.schedulers.v0_setup import Delivered
-    from repro.search.stories import Step
-
-    Running = Generator[None, None, list[Delivered]]
-
+Running = Generator[None, None, list[Delivered]]
 LIMIT = 16  # tokens of a sequence
 _MANY = 8
 _MOST_STEPS = 300  # to drain: far more than these requests can need

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v1 import V1Engine
 from repro.drivers.schedulers.v1_setup import V1Request, V1Setup
 from repro.search import invariants_v1
 from repro.search.actions import EngineActions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from repro.search.stories import Step
+from repro.search.stories import Step
 
 LIMIT = 24  # tokens of a sequence
 _BLOCK = 4

@@ -16,18 +16,14 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from repro import processes, upstream
 from repro.search import stories
-from repro.search.stories import Story
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from repro.search.stories import Actions
+from repro.search.stories import Actions, Story
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"

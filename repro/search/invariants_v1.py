@@ -6,14 +6,12 @@ Each check reads upstream's own structures (vLLM 0.31.0) and raises with what it
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.runner_v1 import FIRST_TOKEN
+from repro.drivers.schedulers.v1 import V1Engine
 from repro.drivers.schedulers.v1_setup import STOP
-
-if TYPE_CHECKING:
-    from repro.drivers.schedulers.v1 import V1Engine
 
 BLOCKS = "KV blocks are conserved"
 QUEUES = "queues are disjoint and complete"

@@ -6,19 +6,15 @@ Needs Hypothesis, which no cell has: it is put beside one for a search. Playing 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.stateful import RuleBasedStateMachine, precondition, run_state_machine_as_test
 
-from repro.search.stories import Story, found
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from repro.search.stories import Actions, Ending, Step
+from repro.search.stories import Actions, Ending, Step, Story, found
 
 
 @dataclass

@@ -5,16 +5,14 @@ It draws settings, requests of all lengths, and what callers do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from repro.search.actions_v0 import LIMIT, V0Actions
 from repro.search.machine import StoryMachine, possible
-
-if TYPE_CHECKING:
-    from repro.search.stories import Actions
+from repro.search.stories import Actions
 
 
 class V0Machine(StoryMachine):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -10,9 +10,7 @@ from hypothesis.stateful import initialize, rule
 from repro.drivers.schedulers.v1 import PAUSES
 from repro.search.actions_v1 import LIMIT, V1Actions
 from repro.search.machine import StoryMachine, possible
-
-if TYPE_CHECKING:
-    from repro.search.stories import Actions
+from repro.search.stories import Actions
 
 
 class V1Machine(StoryMachine):

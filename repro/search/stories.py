@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from repro import judge
 from repro.base import BrokenInvariantError
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Step = dict[str, Any]
-
+Step = dict[str, Any]
 SCHEMA = "grpo-doctor.story.v1"
 _LARGEST = 16 << 20
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from repro.base import Work
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    Processor = Callable[[Any, Any], Any]
-
+Processor = Callable[[Any, Any], Any]
 LIMIT = 64  # `max_model_len` of every engine here
 
 

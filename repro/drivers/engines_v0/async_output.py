@@ -9,17 +9,15 @@ class). vLLM picks its platform when it is imported, so each attempt has a proce
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.base import InapplicableError, Work
 from repro.drivers import elsewhere
 from repro.drivers.engines_v0.asked import LIMIT, Asked, work
 from repro.drivers.engines_v0.engine import Offline, options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SIMULATED = (
     "the CPU platform's answer that it supports async output (a platform plugin)",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.base import InapplicableError
+from repro.base import InapplicableError, Work
 from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, work
 from repro.drivers.engines_v0.engine import ServedEngine
 from repro.drivers.engines_v0.moments import Hold
 from repro.drivers.engines_v0.two_owners import NOTHING_TO_MITIGATE
-
-if TYPE_CHECKING:
-    from repro.base import Work
 
 
 class RolloutTimeoutError(Exception):

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
+from collections.abc import Sequence
 from importlib import metadata, util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError
 from repro.drivers import whole_engine
-from repro.drivers.engines_v0.asked import LIMIT
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Sequence
-
-    from repro.drivers.engines_v0.asked import Asked, Processor
+from repro.drivers.engines_v0.asked import LIMIT, Asked, Processor
 
 _ENVIRONMENT = {"VLLM_USE_V1": "0", "VLLM_CPU_OMP_THREADS_BIND": "all", "VLLM_NO_USAGE_STATS": "1"}
 

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.base import InapplicableError
+from repro.base import InapplicableError, Work
 from repro.drivers import elsewhere
 from repro.drivers.engines_v0 import server
 from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, work
 from repro.drivers.engines_v0.engine import Offline, ServedEngine, Stepped, Turn, options
 from repro.drivers.engines_v0.moments import FaultyProcessorError, fail, interrupt
 from repro.drivers.engines_v0.two_owners import NOTHING_TO_MITIGATE
-
-if TYPE_CHECKING:
-    from repro.base import Work
 
 
 def llm_interrupted(mitigation: str | None) -> Work:

@@ -8,17 +8,15 @@ on that engine.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError, Work
 from repro.drivers import whole_engine
 from repro.drivers.engines_v0.asked import LIMIT, Asked, work
 from repro.drivers.engines_v0.engine import Offline, model_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OVERLONG = Asked("overlong", 30, LIMIT + 16, 5)
 _ROWS = (Asked("row-0", 31, 8, 5), Asked("row-1", 32, 11, 5), OVERLONG, Asked("row-3", 33, 9, 5))

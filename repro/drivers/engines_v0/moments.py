@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 # An attempt has its own limit; this one keeps a thread from waiting for ever if the other failed.
 _LONGEST_S = 600

@@ -14,19 +14,15 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.drivers.engines_v0.asked import EVALUATION, LIMIT, TRAINING, work
+from repro.base import Work
+from repro.drivers.engines_v0.asked import EVALUATION, LIMIT, TRAINING, Asked, work
 from repro.drivers.engines_v0.engine import model_folder
 from repro.drivers.whole_engine import VOCABULARY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from repro.base import Work
-    from repro.drivers.engines_v0.asked import Asked
 
 _LONGEST_S = 600
 _NOTE = "vLLM's OpenAI server, in a process of its own"

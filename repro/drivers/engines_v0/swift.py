@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Sequence
 from importlib import metadata, util
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.base import InapplicableError
+from repro.base import InapplicableError, Work
 from repro.drivers.engines_v0 import two_owners
-from repro.drivers.engines_v0.asked import Asked
+from repro.drivers.engines_v0.asked import Asked, Processor
 from repro.drivers.engines_v0.engine import Offline, needed
 from repro.drivers.engines_v0.moments import HOLDS
 from repro.drivers.whole_engine import VOCABULARY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from repro.base import Work
-    from repro.drivers.engines_v0.asked import Processor
 
 SIMULATED = (
     *HOLDS,

@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.base import InapplicableError
+from repro.base import InapplicableError, Work
 from repro.drivers import elsewhere
 from repro.drivers.engines_v0 import server
-from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, told, work
+from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, Asked, told, work
 from repro.drivers.engines_v0.engine import Offline, ServedEngine, Stepped, Turn, options
 from repro.drivers.engines_v0.moments import Hold
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from repro.base import Work
-    from repro.drivers.engines_v0.asked import Asked
-
-    Asks = tuple[Sequence[Asked], Sequence[Asked]]
-
+Asks = tuple[Sequence[Asked], Sequence[Asked]]
 NOTHING_TO_MITIGATE = "the failure does not come of this, so there is nothing to mitigate"
 
 
