@@ -1,6 +1,6 @@
 """vLLM's CPU platform with CUDA's answer about async output.
 
-Imported by vLLM alone, in the process of `repro.drivers.engines_v0.async_output`.
+Imported by vLLM alone, in the process of `repro.issues.sch002`.
 """
 
 from __future__ import annotations
