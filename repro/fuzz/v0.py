@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Generator
-from typing import ClassVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from repro.base import BrokenInvariantError
 from repro.drivers.schedulers.v0 import SanityCheckError, V0Engine
@@ -20,71 +20,74 @@ from repro.drivers.schedulers.v0_setup import (
     SchedulerRequest,
     Setup,
 )
-from repro.search.actions import EngineActions
-from repro.search.stories import Step
+from repro.fuzz.stories import EngineActions, Step
 
 Running = Generator[None, None, list[Delivered]]
 LIMIT = 16  # tokens of a sequence
-_MANY = 8
 _MOST_STEPS = 300  # to drain: far more than these requests can need
 
 
-def small(chunked: bool = False, async_output: bool = False, tiny_cache: bool = False) -> Setup:
-    """Returns the settings of a story: everything is small, so that the story stays short.
-
-    Args:
-        chunked: chunked prefill.
-        async_output: asynchronous output processing.
-        tiny_cache: the KV cache has room for two sequences, instead of for all.
-    """
-    return Setup(
-        chunked=chunked,
-        async_output=async_output,
-        max_model_len=LIMIT,
-        token_budget=LIMIT,
-        max_num_seqs=4,
-        blocks=5 if tiny_cache else 64,
-        block_size=8,
-    )
-
-
 class V0Actions(EngineActions):
-    """An engine with the V0 scheduler, what was asked of it, and what came back."""
+    """An engine with the V0 scheduler, its requests, and what came back. Everything is small.
 
-    about: ClassVar[str] = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
+    With `tiny_cache` the KV cache has room for two sequences, instead of for all.
+    """
 
-    def __init__(self, **flags: bool) -> None:
+    about = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
+    settings = ("chunked", "async_output", "tiny_cache")
+    draws: ClassVar[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+        "drain": {},
+        "step": {},
+        # Also one whose prompt is over the limit; the engine may refuse it.
+        "add": {"prompt": (1, LIMIT + 4), "max_tokens": (1, 8), "min_tokens": (0, 8), "stop": [False, True]},
+        "lose": {},
+        "begin": {},
+        "finish": {},
+        "abort": {"which": (0, 3)},
+    }
+
+    def __init__(self, chunked: bool = False, async_output: bool = False, tiny_cache: bool = False) -> None:
         super().__init__()
-        self.engine = V0Engine(small(**flags))
-        self._count = 0
+        self.engine = V0Engine(
+            Setup(
+                chunked=chunked,
+                async_output=async_output,
+                max_model_len=LIMIT,
+                token_budget=LIMIT,
+                max_num_seqs=4,
+                blocks=5 if tiny_cache else 64,
+                block_size=8,
+            )
+        )
+        self.count = 0
         self._due: set[str] = set()  # accepted, and not aborted
         self._served: Counter[str] = Counter()
-        self._held: Running | None = None
+        self.held: Running | None = None
         self._lawful = True
 
     def can(self, name: str) -> bool:
-        """Whether the step makes sense now: nobody steps an empty engine, and one forward pass is held at a time."""
+        """Whether the step makes sense: nobody steps an empty engine, and one forward pass is held at a time."""
         busy = self.engine.unfinished
         return {
             "add": True,
             "step": busy,
             "abort": bool(self.engine.in_flight()),
-            "lose": busy and self._held is None,
-            "begin": busy and self._held is None,
-            "finish": self._held is not None,
+            "lose": busy and self.held is None,
+            "begin": busy and self.held is None,
+            "finish": self.held is not None,
             # After misuse nobody promises that all are served: only upstream's own assertions count then.
             "drain": busy and self._lawful,
         }.get(name, False)
 
     def do(self, step: Step) -> None:
-        """Does it, and tells a failed check of the mirrored loop as what it is."""
+        """Do a step, and report a failed check of the mirrored loop as what it is."""
         try:
             super().do(step)
         except SanityCheckError as error:
             raise BrokenInvariantError("LLMEngine's sanity check (mirrored)", str(error)) from error
 
     def state(self) -> str:
-        """Tells which requests run, wait and are set aside."""
+        """Describe which requests run, wait and are set aside."""
         scheduler = self.engine.scheduler
         groups = {
             "running": scheduler.running,
@@ -97,119 +100,104 @@ class V0Actions(EngineActions):
         ]
         return "; ".join(parts) or "nothing in flight"
 
-    @staticmethod
-    def rewrites(steps: list[Step]) -> list[list[Step]]:
-        """Returns the story as one call, of requests that go on for long, and without one misuse."""
-        plain = [
-            [*steps[:index], {"do": "step"}, *steps[index + 1 :]]
-            for index, step in enumerate(steps)
-            if step["do"] in {"lose", "begin"}
-        ]
-        asked = [step | {"max_tokens": _MANY} for step in steps if step["do"] == "add"]
-        called = [*asked, {"do": "drain"}]
-        return [called, *plain] if len(called) < len(steps) else plain
+    def target(self, which: int) -> str:
+        """Return the request in flight that a number stands for."""
+        names = self.engine.in_flight()
+        return names[which % len(names)]
 
     def _add(self, prompt: int, max_tokens: int, min_tokens: int = 0, stop: bool = False) -> None:
-        self._count += 1
-        request = SchedulerRequest(f"r{self._count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
+        self.count += 1
+        request = SchedulerRequest(f"r{self.count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
         with contextlib.suppress(RefusedRequestError):  # by the engine's own check, from 0.8.4 on
             self.engine.add(request)
             self._due.add(request.id)
 
     def _step(self) -> None:
-        if self._held:
+        if self.held:
             self._lawful = False
-        self._keep(_to_its_end(self.engine.step()))
+        self._finish_step(self.engine.step())
 
     def _lose(self) -> None:
         step = self.engine.step()
-        if self._enters_forward_pass(step):
+        if self._enter_forward_pass(step):
             self._lawful = False
             with contextlib.suppress(ForwardPassError):
                 step.throw(ForwardPassError("out of memory"))
 
     def _begin(self) -> None:
         step = self.engine.step()
-        if self._enters_forward_pass(step):
-            self._held = step
+        if self._enter_forward_pass(step):
+            self.held = step
 
     def _finish(self) -> None:
-        step, self._held = self._held, None
+        step, self.held = self.held, None
         assert step is not None
-        self._keep(_to_its_end(step))
+        self._finish_step(step)
 
     def _abort(self, which: int) -> None:
-        name = self.target(self.engine.in_flight(), which)
+        name = self.target(which)
         self._due.discard(name)
         self.engine.abort(name)
 
     def _drain(self) -> None:
-        if self._held:
+        if self.held:
             self._finish()
         for number in range(1, _MOST_STEPS + 1):
             if not self.engine.unfinished:
                 break
             self.progress = f"in its step {number}"
-            self._keep(_to_its_end(self.engine.step()))
+            self._finish_step(self.engine.step())
         else:
             raise BrokenInvariantError("every request ends", f"work is left after {_MOST_STEPS} steps")
         self.progress = ""
-        self._nothing_is_left()
+        self._check_empty()
 
-    def _nothing_is_left(self) -> None:
-        """Holds of lawful use alone: after it everything was answered once and given back."""
+    def _check_empty(self) -> None:
+        """Check, after lawful use alone, that everything was answered once and given back."""
         lost = sorted(name for name in self._due if not self._served[name])
         twice = sorted(name for name in self._due if self._served[name] > 1)
         left = f"{self.engine.leaked_blocks()} KV blocks taken, {self.engine.parked()} set aside as stopped"
         if lost:
-            raise BrokenInvariantError(
-                "no request is lost", f"{' '.join(lost)} never came back; in the empty engine: {left}"
-            )
+            detail = f"{' '.join(lost)} never came back; in the empty engine: {left}"
+            raise BrokenInvariantError("no request is lost", detail)
         if twice:
             raise BrokenInvariantError("no request ends twice", " ".join(twice))
         if self.engine.leaked_blocks() or self.engine.parked():
             raise BrokenInvariantError("an empty engine holds nothing", left)
 
-    def _keep(self, completions: list[Delivered]) -> None:
-        self._served.update(completion.id for completion in completions)
-
-    def _enters_forward_pass(self, step: Running) -> bool:
-        """Lets a step run to its forward pass; False if there was nothing to run, and the step ended."""
+    def _enter_forward_pass(self, step: Running) -> bool:
+        """Let a step run to its forward pass; False if there was nothing to run, and the step ended."""
         try:
             next(step)
         except StopIteration as done:
-            self._keep(list(done.value))
+            self._served.update(completion.id for completion in done.value)
             return False
         return True
 
-    def _say_add(self, step: Step) -> str:
-        text = f"Request r{self._count + 1} arrives: {_tokens(step['prompt'])} of prompt, "
+    def _finish_step(self, step: Running) -> None:
+        while self._enter_forward_pass(step):
+            pass
+
+    def describe_add(self, step: Step) -> str:
+        """Describe a request."""
+        text = f"Request r{self.count + 1} arrives: {_tokens(step['prompt'])} of prompt, "
         text += f"{_tokens(step['max_tokens'])} to generate"
         least = min(step.get("min_tokens", 0), step["max_tokens"])
         text += f", at least {least}" if least else ""
         return text + (", a stop token as soon as one is allowed." if step.get("stop") else ".")
 
-
-def _to_its_end(step: Running) -> list[Delivered]:
-    while True:
-        try:
-            next(step)
-        except StopIteration as done:
-            return list(done.value)
+    sentences: ClassVar[Mapping[str, Callable[[Any, Step], str]]] = {
+        "add": describe_add,
+        "step": lambda self, _: (
+            "A second caller steps the same engine." if self.held else "The engine takes a step."
+        ),
+        "abort": lambda self, step: f"Request {self.target(step['which'])} is aborted.",
+        "lose": lambda *_: "A step is scheduled, its forward pass fails, and the caller keeps the engine.",
+        "begin": lambda *_: "A caller begins a step: it is scheduled, and the forward pass runs.",
+        "finish": lambda *_: "That forward pass ends, and so does its step.",
+        "drain": lambda *_: "The engine is stepped until it has nothing left to do.",
+    }
 
 
 def _tokens(count: int) -> str:
     return f"{count} token{'' if count == 1 else 's'}"
-
-
-V0Actions.sentences = {
-    "add": V0Actions._say_add,  # noqa: SLF001
-    "step": lambda self, _: (
-        "A second caller steps the same engine." if self._held else "The engine takes a step."
-    ),
-    "abort": lambda self, step: f"Request {self.target(self.engine.in_flight(), step['which'])} is aborted.",
-    "lose": lambda *_: "A step is scheduled, its forward pass fails, and the caller keeps the engine.",
-    "begin": lambda *_: "A caller begins a step: it is scheduled, and the forward pass runs.",
-    "finish": lambda *_: "That forward pass ends, and so does its step.",
-    "drain": lambda *_: "The engine is stepped until it has nothing left to do.",
-}
