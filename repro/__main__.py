@@ -155,11 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         _fuzz,
         "look for stories in which a scheduler fails, or play one",
         "Looks for stories in which a scheduler fails, or plays one that was saved.",
-        (
-            "fuzz --engine v0",
-            "fuzz --engine v1 --seeds 4 --save stories",
-            "fuzz --replay stories/one.json",
-        ),
+        ("fuzz --engine v0", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
         (
             "0 no story was found in which it fails, or one ends as it was saved",
             "1 one was found, or a saved one ends in another way",

@@ -50,8 +50,7 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
         _broken(BUDGET, f"{dict(counts)} scheduled, {total} by its own count, {budget} allowed")
     if len(counts) > engine.setup.max_num_seqs or len(running) > engine.setup.max_num_seqs:
         _broken(
-            BUDGET,
-            f"{len(counts)} scheduled and {len(running)} running, {engine.setup.max_num_seqs} allowed",
+            BUDGET, f"{len(counts)} scheduled and {len(running)} running, {engine.setup.max_num_seqs} allowed"
         )
     if any(count <= 0 for count in counts.values()) or not set(counts) <= running:
         _broken(BUDGET, f"{dict(counts)} scheduled, running: {sorted(running)}")

@@ -70,12 +70,7 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     if "failure" in report:
         raise elsewhere.failed(report["failure"], platform)
     made = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
-    return Work(
-        {"engine": 1},
-        [("engine", 1)],
-        note=f"{platform}; {made}",
-        nouns=("configurations", "made"),
-    )
+    return Work({"engine": 1}, [("engine", 1)], note=f"{platform}; {made}", nouns=("configurations", "made"))
 
 
 def inapplicable() -> str | None:

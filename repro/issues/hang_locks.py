@@ -208,9 +208,7 @@ def answer_in_log(mitigation: str) -> None:
 
 
 @hangs.trigger(
-    "HNG011",
-    REWARD,
-    simulated="the trainer's reward loop and its pattern: a thread of ours, Python's re",
+    "HNG011", REWARD, simulated="the trainer's reward loop and its pattern: a thread of ours, Python's re"
 )
 def pattern_backtracks(mitigation: str) -> None:
     """A pattern of words and spaces is searched in an answer whose closing tag is missing."""

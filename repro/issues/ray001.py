@@ -170,5 +170,5 @@ repro(
         "detached_workers": 'the workers made with lifetime="detached"',
         "newer_verl": "verl 0.6.0 or newer, without this executor",
     },
-    inapplicable=lambda: upstream.lacks_assertion(FILE, ASSERTION, ("verl",)),
+    inapplicable=lambda: upstream.lacks(FILE, ASSERTION, names=("verl",)),
 )

@@ -21,10 +21,7 @@ whole_engine.repro(
     "NUM001",
     temperature,
     changes={
-        "processed_logprobs": (
-            'LLM(logprobs_mode="processed_logprobs")',
-            "TRL 0.28.0, huggingface/trl#4873",
-        ),
+        "processed_logprobs": ('LLM(logprobs_mode="processed_logprobs")', "TRL 0.28.0, huggingface/trl#4873"),
         "temperature_one": "sample at temperature 1",
     },
 )

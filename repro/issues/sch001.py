@@ -473,5 +473,5 @@ repro(
         "lock_around_step": "one lock held around each step() alone",
         "async_output_off": "disable_async_output_proc=True",
     },
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_default", ASSERTION),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_default"),
 )

@@ -393,7 +393,7 @@ repro(
         "drain": "free_finished_seq_groups() before the next generate()",
         "fresh_engine": "a new engine before the next generate()",
     },
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_running", ASSERTION),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_running"),
 )
 
 if __name__ == "__main__":

@@ -66,10 +66,7 @@ def eng010_exit_code(_mitigation: str | None) -> None:
     modules=("torch.distributed.run",),
     trigger="sigkill",
     failure=("ChildFailedError", "raise ChildFailedError(", "launch_agent"),
-    untried={
-        "less_host_memory": "nothing here fills the host's memory",
-        "ask": calls.SEARCHES,
-    },
+    untried={"less_host_memory": "nothing here fills the host's memory", "ask": calls.SEARCHES},
     simulated=("who kills: the rank, a program of ours, sends itself the signal",),
 )
 def env009_sigkill(_mitigation: str | None) -> None:
@@ -134,11 +131,7 @@ def net011_alone(_mitigation: str | None) -> None:
         spare.bind(("127.0.0.1", 0))
         port = spare.getsockname()[1]
     dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=0,
-        world_size=2,
-        timeout=timedelta(seconds=2),
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2, timeout=timedelta(seconds=2)
     )
 
 

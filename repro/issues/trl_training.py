@@ -68,11 +68,7 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
 
     class Newer(Trainer):  # type: ignore[misc]
         def compute_loss(
-            self,
-            model: Any,
-            inputs: Any,
-            return_outputs: bool = False,
-            num_items_in_batch: Any = None,
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
         ) -> Any:
             del return_outputs, num_items_in_batch
             return model(**inputs).loss

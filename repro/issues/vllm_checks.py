@@ -26,9 +26,7 @@ def mem004_half_free(mitigation: str | None) -> None:
     from vllm.v1.worker.utils import request_memory
 
     device = SimpleNamespace(
-        total_memory=80 * GIB,
-        free_memory=(79 if mitigation == "stray" else 40) * GIB,
-        device_="cuda:0",
+        total_memory=80 * GIB, free_memory=(79 if mitigation == "stray" else 40) * GIB, device_="cuda:0"
     )
     share = 0.4 if mitigation == "smaller_share" else 0.9
     request_memory(device, SimpleNamespace(gpu_memory_utilization=share))

@@ -135,8 +135,5 @@ def merged(mitigation: str | None) -> Work:
 whole_engine.repro(
     "SYN026",
     merged,
-    changes={
-        "no_adapter": "merged weights, and no adapter",
-        "base": "the base's weights, and the adapter",
-    },
+    changes={"no_adapter": "merged weights, and no adapter", "base": "the base's weights, and the adapter"},
 )

@@ -35,12 +35,7 @@ SIMULATED = (
     f"the forward pass (every sampled token is {TOKEN})",
     "the loop of LLMEngine around the scheduler (mirrored)",
 )
-MODULES = (
-    "vllm.config",
-    "vllm.inputs",
-    "vllm.core.scheduler",
-    "vllm.engine.output_processor.single_step",
-)
+MODULES = ("vllm.config", "vllm.inputs", "vllm.core.scheduler", "vllm.engine.output_processor.single_step")
 # For the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does without.
 HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 

@@ -6,7 +6,7 @@ prefill, async output and a budget of 8192 tokens a step. What is real and what 
 `repro.drivers.schedulers.v0`: the scheduler and its stop checker are those of the installed wheel, the forward pass is
 not.
 
-Usage: python -m repro.questions.dataset_lengths [--rows 1000 20000] [--mitigation NAME ...] [--seed N] [--json]
+Usage: python -m evaluation.repro.dataset_lengths [--rows 1000 20000] [--mitigation NAME ...] [--seed N] [--json]
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0: all passed. 1: something did not. 2: there is no vLLM here, or wrong usage.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m repro.questions.dataset_lengths", description=__doc__.split("\n")[0]
+        prog="python -m evaluation.repro.dataset_lengths", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 20000], metavar="N", help="data sets")
     parser.add_argument("--mitigation", nargs="*", default=[], choices=MITIGATIONS, help="tried as well")
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if min(options.rows) < 1:
         parser.error(f"--rows {min(options.rows)}: expected at least 1")
     missing = upstream.lacks(
-        "vllm/core/scheduler.py", "Scheduler._schedule_running", "assert len(self._async_stopped) == 0"
+        "vllm/core/scheduler.py", "assert len(self._async_stopped) == 0", "Scheduler._schedule_running"
     )
     if missing:
         print(f"dataset_lengths: {missing}; run it with the Python of a cell", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 It registers itself by PyTorch's own interface for devices that live outside its tree, as the real plug-in does; no
 code of PyTorch or of the trainer is changed. It is on the path of one program alone,
-`repro.questions.swift_arguments`, which asks how a trainer checks its arguments on a machine of N accelerators.
+`evaluation.repro.swift_arguments`, which asks how a trainer checks its arguments on a machine of N accelerators.
 """
 
 from __future__ import annotations
@@ -49,4 +49,4 @@ for _name, _value in {
 }.items():
     setattr(_device, _name, _value)
 torch.utils.rename_privateuse1_backend("npu")
-torch._register_device_module("npu", _device)  # noqa: SLF001 - PyTorch documents it for out-of-tree devices
+torch._register_device_module("npu", _device)

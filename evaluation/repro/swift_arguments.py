@@ -2,11 +2,11 @@
 
 `RLHFArguments` of the installed ms-swift is made as `swift rlhf` makes it: a process a rank, with the environment that
 torchrun sets, on a machine that has so many accelerators. The accelerators are a stand-in
-(`repro/drivers/accelerators`), the ranks are real and meet over gloo. What is printed, by case: `accepts`, `warns`,
+(`evaluation/repro/accelerators`), the ranks are real and meet over gloo. What is printed, by case: `accepts`, `warns`,
 `refuses` (with the exception and the line it came from), or `no option` where this release knows no option of that
 name. That arguments were accepted says nothing about what comes after: no trainer is made.
 
-Usage: python -m repro.questions.swift_arguments [CASE ...]   prints one JSON document
+Usage: python -m evaluation.repro.swift_arguments [CASE ...]   prints one JSON document
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"no case {unknown[0]}; there are: {', '.join(CASES)}")
     printed = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is imported prints, too
-    sys.path.insert(0, str(Path(__file__).parents[1] / "drivers" / "accelerators"))
+    sys.path.insert(0, str(Path(__file__).parent / "accelerators"))
     os.environ.update(
         {_COUNT: "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     )
@@ -270,7 +270,7 @@ def _make(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, A
         if case.server:
             warned.lines.clear()
             arguments.use_vllm, arguments.vllm_server_host = True, case.server
-            arguments._external_vllm_warning()  # noqa: SLF001 - it is what says which options are ignored
+            arguments._external_vllm_warning()
     except Exception as error:  # noqa: BLE001 - that is what is asked
         return {"refused": _told(error), "where": _where(error)}
     names = ("vllm_mode", "num_infer_workers", "sleep_level", "async_generate", "vllm_tensor_parallel_size")
