@@ -198,6 +198,13 @@ def transformers_releases(session: nox.Session) -> None:
     session.run("python", program, "--uv", str(find_uv()), *session.posargs)
 
 
+@nox.session(python=PYTHON)
+def acceptance(session: nox.Session) -> None:
+    """Print the figures that must not get worse: -- NAME... for those whose name contains a word."""
+    install(session, "--editable", ".[matrix,train,hang]", "--group", "test", torch=True)
+    session.run("python", "-m", "evaluation.acceptance", *session.posargs)
+
+
 @nox.session(name="lock-tools", python=PYTHON)
 def lock_tools(session: nox.Session) -> None:
     """Write locks/tools: the releases that sessions install, for Python 3.11 to 3.14. -- --upgrade takes newer ones."""
