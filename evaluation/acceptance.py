@@ -1,7 +1,7 @@
 """Run the figures that must not get worse and print them as one table: `nox -s acceptance [-- NAME...]`.
 
-Each row is a command and a pattern in its output. A row fails if its command exits with another code than stated, if the
-pattern is missing, or if the figure is below its minimum. Exit code 1 if a row fails.
+Each row is a command and a pattern in its output. A row fails if its command exits with a code that is not expected, the
+pattern is missing, or the figure is too low. Exit code 1 if a row fails.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def main() -> int:
         failed += not good
         shown = " of ".join(map(str, figures)) or f"no figure, exit code {done.returncode}"
         verdict = "ok" if good else "FAILED"
-        print(f"{verdict:6} {row.name}: {shown} (minimum: {row.minimum}), {time.monotonic() - began:.0f} s")
+        print(
+            f"{verdict:6} {row.name}: {shown} (minimum: {row.minimum}), {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
         if not good:
             print("\n".join((done.stdout + done.stderr).splitlines()[-20:]), flush=True)
     return 1 if failed else 0
