@@ -1,7 +1,7 @@
 """Run the figures that must not get worse and print them as one table: `nox -s acceptance [-- NAME...]`.
 
-Each row is a command and a pattern in its output. A row fails if its command exits with a code that is not expected, the
-pattern is missing, or the figure is too low. Exit code 1 if a row fails.
+Each row is a command and a pattern in its output. A row fails if its command exits with a code that is not expected,
+the pattern is missing, or the figure is too low. Exit code 1 if a row fails.
 """
 
 from __future__ import annotations
