@@ -7,16 +7,14 @@ message; values it speaks of stand beside it as evidence. No renderer parses a m
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from rich.console import Console
 
 from diagnostics.fixes import Fix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import Console
 
 __all__ = [
     "Certainty", "CheckResult", "Evidence", "Extra", "Finding", "Fix", "Location", "NotChecked", "Report", "Severity",

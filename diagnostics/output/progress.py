@@ -11,14 +11,12 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from rich.progress import Progress
 
 from diagnostics.output import sanitize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.progress import Progress
 
 SILENCE_S = 20.0
 """Seconds without output after which a line is written where no terminal is."""

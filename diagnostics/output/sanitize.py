@@ -11,12 +11,10 @@ import io
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 
 # C0 except tab and newline, DEL, C1, soft hyphen, direction marks and overrides, line separators, lone surrogates,
 # annotations and tags. Zero-width joiners stay, because names need them.
