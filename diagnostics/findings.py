@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Protocol
 
 from diagnostics.fixes import Fix
+
+if TYPE_CHECKING:
+    from rich.console import Console  # 0.1 s that `--help` does not need
 
 __all__ = [
     "Certainty", "CheckResult", "Evidence", "Extra", "Finding", "Fix", "Location", "NotChecked", "Report", "Severity",

@@ -11,12 +11,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TextIO
-
-from rich.progress import Progress
+from typing import TYPE_CHECKING, TextIO
 
 from diagnostics.output import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import Progress
 
 SILENCE_S = 20.0
 """Seconds without output after which a line is written where no terminal is."""

@@ -11,10 +11,12 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 
 # C0 except tab and newline, DEL, C1, soft hyphen, direction marks and overrides, line separators, lone surrogates,
 # annotations and tags. Zero-width joiners stay, because names need them.
