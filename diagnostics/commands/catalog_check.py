@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics import catalog, version
 from diagnostics.catalog import signatures
 from diagnostics.catalog.loader import CHECKS, FOLDER, CatalogueError
 from diagnostics.catalog.mitigation_ranking import recommended_fix
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from diagnostics.catalog.model import CheckCode, Issue
-    from diagnostics.triage.reading.logs import LogSource
+from diagnostics.catalog.model import CheckCode, Issue
+from diagnostics.triage.reading.logs import LogSource
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "diagnostics" / "logs"

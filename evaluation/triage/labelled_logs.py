@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from diagnostics import catalog
 from diagnostics.catalog.model import FAMILIES
-from diagnostics.output.findings import FINDINGS, FINE, USAGE
+from diagnostics.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
 from diagnostics.triage.late import late_look
 from diagnostics.triage.reading.logs import LogSource
