@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from diagnostics.catalog import model
-from diagnostics.catalog.entries import SCHEMA
+from diagnostics.catalog.schema import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diagnostics.output.remedies import Remedy
+    from diagnostics.fixes import Fix
 
 LISTING = "grpo-doctor.catalogue.v1"
 # What the code of a check is, where a known issue is a crash, a hang or silent.
 CHECK = "check"
 
 
-def of_issue(issue: model.Issue, remedy: Remedy) -> dict[str, Any]:
+def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
     """An entry, with the names of its mitigations in the order in which they are offered."""
     return {
         "schema": SCHEMA,
-        **asdict(issue),
+        **msgspec.to_builtins(issue),
         "family": model.FAMILIES[issue.code[:3]],
         "offered": [offer.mitigation for offer in remedy.offers],
         "does_not_help": [offer.mitigation for offer in remedy.does_not_help],

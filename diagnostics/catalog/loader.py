@@ -1,166 +1,170 @@
-"""Reads catalogue entries; refuses a bad one by file, line, key and what was expected.
+"""Load catalog entries: one TOML file each, packed into one JSON file because parsing all of them takes 0.5 s.
 
-Standard library only, so that a repro inside a cell may ask for an entry. What patterns match is checked by
-`diagnostics.catalog.signatures`, which needs RE2. What reads TOML is loaded where a file of it has to be read.
+The packed file lies beside the entries, is built into the wheel, and is made again when a file of the catalog or this
+code changed (it contains their hash). A bad entry is refused with file, line, key and what was expected.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from diagnostics import UserError
-from diagnostics.catalog import kept, model
-from diagnostics.uncollected import uncollected
+from diagnostics.catalog import model
+from diagnostics.safe_io import write_atomically
+from diagnostics.tables import TableError, TableSource, close_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
-
-    from diagnostics.tables import Table
+    from collections.abc import Container
 
 FOLDER = Path(__file__).parent / "issues"
 CHECKS = Path(__file__).parent / "checks"
-# The code that an entry as it is kept was made by, beside the entries' files.
-_MAKERS = tuple(
-    Path(__file__).parents[1] / name
-    for name in (
-        "catalog/entries.py", "catalog/model.py", "frameworks.py", "fixes.py",
-        "tables.py",
-    )
-)  # fmt: skip
+PACKED = Path(__file__).parent / "packed.json"
+# The code that a packed entry depends on.
+_CODE = (
+    Path(__file__),
+    Path(__file__).with_name("schema.py"),
+    Path(__file__).with_name("model.py"),
+    Path(__file__).with_name("literal_prefilter.py"),
+)
 
 
 class CatalogueError(UserError, ValueError):
-    """Raised when an entry can't be used or a code isn't known; the message is one line for the user."""
+    """Raised for an entry that cannot be used or a code that is unknown; the message is for the user."""
+
+
+class _Packed(msgspec.Struct):
+    """Contents of the packed file."""
+
+    hash: str
+    issues: dict[str, model.Issue]
+    checks: dict[str, model.CheckCode]
+    literals: dict[str, tuple[str, ...]]
 
 
 def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
-    """Reads all entries of a folder, by code.
-
-    Raises:
-        CatalogueError: The first entry that can't be used, with file, line, key and what was expected.
-    """
+    """Return all entries of a folder by code; raises CatalogueError for the first one that cannot be used."""
     if folder == FOLDER:
-        shipped = kept.kept("entries", _sources(), _packed)["issues"]
-        with uncollected():
-            return {code: kept.unpacked(data) for code, data in shipped.items()}
-    return _load(folder)
-
-
-def _load(folder: Path) -> dict[str, model.Issue]:
+        return dict(_shipped().issues)
     issues = {issue.code: issue for issue in map(load_file, sorted(folder.glob("*.toml")))}
     if not issues:
         raise CatalogueError(f"{folder}: expected at least one entry, a file CODE.toml")
     return issues
 
 
-def _packed() -> dict[str, dict[str, bytes]]:
-    """The shipped entries, checked, each by itself: most answers need few."""
-    entries: dict[str, Mapping[str, object]] = {"issues": _load(FOLDER), "checks": load_checks()}
-    return {
-        kind: {code: kept.packed(entry) for code, entry in found.items()} for kind, found in entries.items()
-    }
-
-
-def _sources() -> list[Path]:
-    """All that the shipped entries depend on: their files, and the code that makes them."""
-    return [*_MAKERS, *sorted(FOLDER.glob("*.toml")), *sorted(CHECKS.glob("*.toml"))]
-
-
-def _one(kind: str, path: Path) -> Any:
-    """A shipped entry as it is kept; None where it is not, or is another file's."""
-    shipped = _kept() if path.parent in {FOLDER, CHECKS} else {}
-    data = shipped.get(kind, {}).get(path.stem)
-    return None if data is None else kept.unpacked(data)
-
-
-@cache
-def _kept() -> dict[str, dict[str, bytes]]:
-    found: dict[str, dict[str, bytes]] = kept.found("entries", _sources()) or {}
-    return found
+def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
+    """Return all codes of the checks' own, which are no known issues."""
+    if folder == CHECKS:
+        return dict(_shipped().checks)
+    return {path.stem: _load_check(path) for path in sorted(folder.glob("*.toml"))}
 
 
 def with_config(but: Container[str] = ()) -> list[model.Issue]:
-    """The shipped entries that say by which settings they come about, but for some codes."""
+    """Return the shipped entries that name the settings they occur with, except some codes."""
+    return [issue for issue in load().values() if issue.config and issue.code not in but]
 
-    def made() -> list[model.Issue]:
-        return [issue for issue in load().values() if issue.config]
 
-    found: list[model.Issue] = kept.kept("config", _sources(), made)
-    return [issue for issue in found if issue.code not in but]
+def pattern_literals() -> dict[str, tuple[str, ...]]:
+    """Return the literal texts of each pattern of the shipped entries; see `literal_prefilter`."""
+    return _shipped().literals
 
 
 def find(code: str, folder: Path = FOLDER) -> model.Issue:
-    """Reads the entry of a code, whatever its case.
-
-    Raises:
-        CatalogueError: There is no such entry; the message says which are close.
-    """
-    path = folder / f"{code.upper()}.toml"
-    if model.CODE.fullmatch(code.upper()) and path.is_file():
-        issue: model.Issue = _one("issues", path) or load_file(path)
-        return issue
-    from diagnostics.tables import close_matches
-
+    """Return the entry of a code in either case; the error for an unknown code names similar ones."""
+    name = code.upper()
+    if folder == FOLDER and name in _shipped().issues:
+        return _shipped().issues[name]
+    path = folder / f"{name}.toml"
+    if model.CODE.fullmatch(name) and path.is_file():
+        return load_file(path)
     known = sorted(path.stem for path in folder.glob("*.toml"))
     families = ", ".join(dict.fromkeys(each.rstrip("0123456789") for each in known))
-    hint = close_matches(code.upper(), known) or f" (families: {families}; `catalogue` lists all)"
+    hint = close_matches(name, known) or f" (families: {families}; `catalog` lists all)"
     raise CatalogueError(f"unknown code {code!r}{hint}")
 
 
 def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
-    """Reads the entry of a check's own code.
-
-    Raises:
-        CatalogueError: There is no such entry, or it can't be used.
-    """
-    path = folder / f"{code}.toml"
-    entry: model.CheckCode = _one("checks", path) or _load_check(path)
-    return entry
-
-
-def _load_check(path: Path) -> model.CheckCode:
-    from diagnostics.catalog.entries import check_of
-    from diagnostics.tables import TableError
-
-    try:
-        return check_of(path, _read(path))
-    except TableError as error:
-        raise CatalogueError(str(error)) from None
-
-
-def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
-    """All codes of the checks' own, which are no known issues."""
-    return {path.stem: _load_check(path) for path in sorted(folder.glob("*.toml"))}
+    """Return the entry of a check's own code."""
+    if folder == CHECKS and code in _shipped().checks:
+        return _shipped().checks[code]
+    return _load_check(folder / f"{code}.toml")
 
 
 def is_check(code: str, folder: Path = CHECKS) -> bool:
-    """Tells whether a code is of a check's own."""
+    """Return whether a code is a check's own."""
     return bool(model.CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
 
 
 def load_file(path: Path) -> model.Issue:
-    """Reads and checks one entry."""
-    from diagnostics.catalog.entries import issue_of
-    from diagnostics.tables import TableError
+    """Read and check one entry."""
+    from diagnostics.catalog import schema  # not needed where the packed file is up to date
 
+    source, document = _read(path)
     try:
-        return issue_of(path, _read(path))
+        return schema.parse_issue(source, document)
     except TableError as error:
         raise CatalogueError(str(error)) from None
 
 
-def _read(path: Path) -> Table:
-    import tomllib
+def _load_check(path: Path) -> model.CheckCode:
+    from diagnostics.catalog import schema  # not needed where the packed file is up to date
 
-    from diagnostics.tables import Table, TableSource
+    source, document = _read(path)
+    try:
+        return schema.parse_check(source, document)
+    except TableError as error:
+        raise CatalogueError(str(error)) from None
 
+
+def _read(path: Path) -> tuple[TableSource, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
+        return TableSource(path, text), tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{path}: is not TOML: {error}") from None
-    return Table(TableSource(path, text), (), document)
+
+
+@cache
+def _shipped() -> _Packed:
+    """Return the shipped entries, from the packed file if it is up to date."""
+    current = _hash()
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        packed = msgspec.json.decode(PACKED.read_bytes(), type=_Packed)
+        if packed.hash == current:
+            return packed
+    return pack(current)
+
+
+def pack(current: str = "") -> _Packed:
+    """Read all entries and write the packed file, if the folder is writable."""
+    from diagnostics.catalog.literal_prefilter import SHORTEST, literals  # as above
+
+    issues = {path.stem: load_file(path) for path in sorted(FOLDER.glob("*.toml"))}
+    checks = {path.stem: _load_check(path) for path in sorted(CHECKS.glob("*.toml"))}
+    signatures = [issue.signature for issue in issues.values() if issue.signature]
+    texts = {
+        pattern: literals(pattern) for each in signatures for pattern in (*each.any, *each.all, *each.none)
+    }
+    usable = {
+        pattern: found for pattern, found in texts.items() if found and min(map(len, found)) >= SHORTEST
+    }
+    packed = _Packed(current or _hash(), issues, checks, usable)
+    with contextlib.suppress(OSError):
+        write_atomically(PACKED, msgspec.json.encode(packed), mode=0o644)
+    return packed
+
+
+def _hash() -> str:
+    """Hash the catalog's files and the code that reads them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in (*_CODE, *sorted(FOLDER.glob("*.toml")), *sorted(CHECKS.glob("*.toml"))):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,323 +1,277 @@
-"""What a known issue is: the data of one catalogue entry, checked and frozen."""
+"""The records of the catalog: a known issue, its claims, signature, mitigations and triggers.
+
+The attributes are those of the document that `explain --format json` prints. `diagnostics.catalog.schema` makes them
+from an entry's TOML file, whose layout is described in docs/catalogue.md.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from diagnostics import frameworks
-from diagnostics.output import wording
-from diagnostics.output.remedies import Advice, Install, SetOption
+from diagnostics.fixes import Advice, Edit, Install, SetOption, edit_without_framework
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from diagnostics.output.remedies import Edit
-
-# Of a family and a number.
 CODE = re.compile(r"([A-Z]{3})[0-9]{3}")
 FAMILIES = {
-    "SCH": "engine scheduler",
-    "RAY": "Ray",
-    "CMP": "versions and APIs",
-    "CFG": "configuration",
-    "SYN": "weight sync",
-    "NUM": "numerics and log-probs",
-    "MEM": "memory, sleep and wake",
-    "NET": "servers, ports and stores",
-    "ENG": "engine start and death",
-    "TOK": "tokens and templates",
-    "REW": "rewards",
-    "HNG": "processes that wait for each other",
-    "ENV": "this machine",
-}
+    "SCH": "engine scheduler", "RAY": "Ray", "CMP": "versions and APIs", "CFG": "configuration", "SYN": "weight sync",
+    "NUM": "numerics and log-probs", "MEM": "memory, sleep and wake", "NET": "servers, ports and stores",
+    "ENG": "engine start and death", "TOK": "tokens and templates", "REW": "rewards",
+    "HNG": "processes that wait for each other", "ENV": "this machine",
+}  # fmt: skip
 KINDS = ("crash", "hang", "silent")
 CONFIRMATION = "confirmation"
 ROLES = ("root", "cascade", CONFIRMATION)
-# by_setting: what is set decides, not the release; `doctor`, which sees releases alone, does not bring it up.
+# by_setting: a setting decides, not the release; `doctor`, which sees releases alone, does not report it.
 STATUSES = ("active", "by_setting", "retired")
-# Weakest first.
 EVIDENCE = ("declared", "static", "executed")
-# Their names in an entry, and as their own people write them.
+"""Evidence levels, weakest first."""
 FRAMEWORKS = frameworks.SHOWN
-# What an entry can be about: a name that is not here is a slip of the pen, or is added here.
 COMPONENTS = (
     *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "fastapi", "filelock", "flash-attn",
     "huggingface-hub", "math-verify", "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors",
     "triton", "wandb",
 )  # fmt: skip
+"""Packages an entry can be about."""
+
+Text = Annotated[str, Meta(pattern=r"\S")]
+Names = tuple[Text, ...]
+_VERSION_PART = r"\s*(?:===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*"
+Versions = Annotated[str, Meta(pattern=rf"\A(?:{_VERSION_PART}(?:,{_VERSION_PART})*)?\Z")]
+"""A version range such as `>=0.6.0,<0.11`, or nothing."""
+Release = Annotated[str, Meta(pattern=r"\A(?:[0-9]+(?:\.[0-9]+)*[0-9a-z.]*)?\Z")]
+Level = Literal["declared", "static", "executed"]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What was looked for in every release to know a range: see `diagnostics.matrix.sweep.ranges`.
+class Record(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A frozen record that refuses unknown keys."""
+
+
+class Reading(Record, frozen=True):
+    """What was searched in every release to establish a range (evaluation/catalog).
 
     Attributes:
-        files: Patterns for paths in the wheel, as vllm/config/*.py.
-        pattern: A regular expression that one of them has in each release of the range, and in none other.
+        files: Patterns of paths in the wheel, such as vllm/config/*.py.
+        pattern: A regular expression that matches in each release of the range and in no other.
     """
 
-    files: tuple[str, ...]
-    pattern: str
+    files: Names
+    pattern: Text
 
 
-@dataclass(frozen=True)
-class Affected:
-    """A claim that an issue occurs in releases of a package, and how it is known.
+class Affected(Record, frozen=True):
+    """A claim that an issue occurs in releases of a package.
 
     Attributes:
-        versions: A version specifier, or an empty string where single releases are listed.
-        releases: Single releases; what an executed claim lists.
+        versions: A version range; empty if single releases are listed.
+        releases: Single releases, those that were run.
         evidence: One of EVIDENCE.
-        source: Where it was read or what was run.
-        looked_to: The newest release that was looked at, where the range has no end of its own; empty where it has.
-        needed: Without a release of this package that is held, the issue does not occur, whatever else is installed.
-        read: What was looked for in every release on the index; None where single releases were read.
+        source: Where it was read, or what was run.
+        looked_to: The newest release examined, for a range without an end.
+        needed: The issue does not occur without an affected release of this package.
     """
 
-    package: str
-    versions: str
-    releases: tuple[str, ...]
-    evidence: str
-    source: str
-    looked_to: str = ""
+    package: Text
+    evidence: Level
+    source: Text
+    versions: Versions = ""
+    releases: Names = ()
+    looked_to: Release = ""
     needed: bool = False
     read: Reading | None = None
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A frame of a traceback, by the end of its path and its function."""
+class Frame(Record, frozen=True):
+    """A frame of a traceback: the end of its path, and its function."""
 
-    path: str
-    function: str
+    path: Text
+    function: Text
 
 
-@dataclass(frozen=True)
-class LogSample:
-    """A piece of a log, re-valued, and whether the signature matches it."""
+class LogSample(Record, frozen=True):
+    """A piece of a log, and whether the signature must match it."""
 
-    text: str
+    text: Text
     matches: bool
-    about: str
+    about: Text
 
 
-@dataclass(frozen=True)
-class Signature:
-    """How the issue shows in a log. Patterns are RE2, matched line by line.
-
-    It matches where one of `any` and every one of `all` does, and none of `none`.
+class Signature(Record, frozen=True):
+    """How an issue shows in a log: some of `any`, all of `all`, none of `none`; RE2 patterns, matched by line.
 
     Attributes:
-        any: Those of an entry's `any`, `broad` and `late`.
-        broad: Those among them that failures of other causes print, too: alone they make a hypothesis and no verdict;
-            beside another of `any`, or in a traceback with one of `frames`, they count like any other.
-        late: Those among them that a shell or a launcher prints of a process that failed of something else, too: they
-            make no verdict where a failure that no entry describes stands before them.
-        role: `root`; `cascade`, which follows from a root; `confirmation`, a line that is mostly benign, and that
-            says something only beside a failure that it belongs to.
-        confirms: Of a confirmation, the codes that it says something for.
+        role: `root`, `cascade` (follows from a root), or `confirmation` (mostly harmless; counts beside a failure).
+        any: Patterns of the entry's `any`, `broad` and `late`.
+        confirms: Codes that a confirmation supports.
+        broad: Patterns that other causes print too: alone they make a hypothesis.
+        late: Patterns that a shell or launcher prints of any process that failed: an earlier failure outranks them.
     """
 
-    role: str
-    any: tuple[str, ...]
-    all: tuple[str, ...]
-    none: tuple[str, ...]
-    frames: tuple[Frame, ...]
+    role: Literal["root", "cascade", "confirmation"]
+    any: Names
     samples: tuple[LogSample, ...]
-    confirms: tuple[str, ...] = ()
-    broad: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
+    all: Names = ()
+    none: Names = ()
+    frames: tuple[Frame, ...] = ()
+    confirms: Names = ()
+    broad: Names = ()
+    late: Names = ()
 
 
-@dataclass(frozen=True)
-class ConfigRule:
-    """A configuration that walks into the issue: values of the run plan, all of which must hold.
+class ConfigRule(Record, frozen=True):
+    """Values of the run plan that lead to the issue; all must hold. `by_rule`: a lint rule checks it instead."""
 
-    Attributes:
-        by_rule: Whether a rule of `lint` stands in its place, since it can say more than a table.
-    """
-
-    about: str
-    when: tuple[tuple[str, object], ...]
+    about: Text
+    when: tuple[tuple[str, Any], ...]
     by_rule: bool = False
 
 
-@dataclass(frozen=True)
-class Bound:
-    """How far an edit's words go: in which releases of its framework they exist, and what was run in these very words.
+class Bound(Record, frozen=True):
+    """Releases that have an edit's option names, and the triggers it was run against in these names."""
+
+    versions: Versions = ""
+    ran: Names = ()
+
+
+class Mitigation(Record, frozen=True):
+    """A named change, its edit for each framework, and its test results.
 
     Attributes:
-        versions: Releases that have every option the words name; empty where nothing in them depends on a release.
-        ran: Triggers against which these words were run; what the mitigation as such was run against may be more.
+        edits: (framework, edit); several for a framework whose option names changed.
+        bounds: For each edit, the releases it is for and what was run.
+        installs: (framework, requirements, note) of the edits that install packages.
+        searches: Whether it only looks for the root cause.
+        advice: Frameworks whose edit is advice on what not to do.
+        helps: Triggers a recorded run showed it to help against.
+        fails: Triggers a recorded run showed it not to help against.
     """
 
-    versions: str = ""
-    ran: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Mitigation:
-    """A named change, in each framework's words, and what a run showed of it.
-
-    Attributes:
-        edits: (framework, what to change there), as text; a framework whose words changed has one for each range.
-        bounds: Of each edit, in the same order, the releases it is for and what was run in its words.
-        installs: (framework, requirements, what more there is to say) where the edit is nothing but an installation.
-        searches: Whether it looks for the root and changes nothing.
-        advice: Frameworks whose edit tells what not to do: to read, and no change.
-        cost: What it costs.
-        evidence: One of EVIDENCE.
-        helps: Triggers of the repro against which it helped; with evidence `executed` only.
-        fails: Triggers against which it did not.
-        note: Where it helps and where not, in words.
-    """
-
-    name: str
-    about: str
-    edits: tuple[tuple[str, str], ...]
-    cost: str
-    evidence: str
-    helps: tuple[str, ...]
-    fails: tuple[str, ...]
-    note: str
-    installs: tuple[tuple[str, tuple[str, ...], str], ...] = ()
-    advice: tuple[str, ...] = ()
+    name: Text
+    about: Text
+    edits: tuple[tuple[str, Text], ...]
+    cost: Text
+    evidence: Level
+    helps: Names = ()
+    fails: Names = ()
+    note: str = ""
+    installs: tuple[tuple[str, Names, str], ...] = ()
+    advice: Names = ()
     searches: bool = False
     bounds: tuple[Bound, ...] = ()
 
     def known_edits(self) -> Iterator[tuple[Edit, Bound]]:
-        """The edits as actions, each with its bound."""
+        """Yield the edits as actions, each with its bound."""
         bounds = self.bounds or (Bound(),) * len(self.edits)
         for (framework, text), bound in zip(self.edits, bounds, strict=True):
             yield self._action(framework, text), bound
 
     def actions(self, names: Iterable[str]) -> Iterator[Edit]:
-        """The edits for frameworks as actions, of those that have one."""
+        """Yield the edits for some frameworks as actions."""
         for name in dict.fromkeys(names):
             yield from (edit for edit, _ in self.known_edits() if edit.framework == name)
 
-    def by_framework(self) -> dict[str, str]:
-        """What to change, by framework; where its words changed, those for each range of releases."""
-        told: dict[str, str] = {}
-        for (framework, text), bound in zip(
-            self.edits, self.bounds or (Bound(),) * len(self.edits), strict=True
-        ):
-            several = [name for name, _ in self.edits].count(framework) > 1
-            line = f"{text} ({bound.versions})" if several else text
-            told[framework] = f"{told[framework]}; {line}" if framework in told else line
-        return told
-
     def action(self, framework: str) -> Edit | None:
-        """The first edit for a framework as an action; None where there is none."""
+        """Return the first edit for a framework."""
         return next(self.actions([framework]), None)
+
+    def by_framework(self) -> dict[str, str]:
+        """Return the edits by framework; several edits for a framework name their releases."""
+        names = [name for name, _ in self.edits]
+        texts: dict[str, list[str]] = {}
+        for edit, bound in self.known_edits():
+            several = f" ({bound.versions})" if names.count(edit.framework) > 1 else ""
+            texts.setdefault(edit.framework, []).append(edit_without_framework(edit) + several)
+        return {name: "; ".join(lines) for name, lines in texts.items()}
 
     def _action(self, framework: str, text: str) -> Edit:
         for name, requirements, note in self.installs:
-            made = Install(requirements, note=note, framework=framework)
-            if name == framework and text == wording.plain(made):
-                return made
+            install = Install(requirements, note=note, framework=framework)
+            if name == framework and text == edit_without_framework(install):
+                return install
         return Advice(text, framework) if framework in self.advice else SetOption(framework, text)
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """A traceback that stands in a log before that of the issue.
+class Earlier(Record, frozen=True):
+    """A traceback that stands in the log before that of the issue; `raised` may be empty for any exception."""
 
-    Attributes:
-        raised: What its exception is called; empty where that does not matter.
-        frame: One of its frames.
-    """
-
-    raised: str
     frame: Frame
+    raised: str = ""
 
 
-@dataclass(frozen=True)
-class Occasion:
-    """A trigger: one of the ways in which an issue comes about, by the name that `helps` and `fails` call it.
+class Occasion(Record, frozen=True):
+    """A trigger: one sequence of events by which an issue occurs.
 
     Attributes:
-        about: The events, in a line.
-        versions: The releases of the package the issue is in where it can happen so; empty where in all.
-        frames: By any of these a log shows in the issue's own traceback that it was this way.
-        earlier: Or by any of these before it.
+        versions: Releases in which it can happen; empty for all affected ones.
+        frames: Frames of the issue's traceback that show this trigger.
+        earlier: Earlier tracebacks that show it.
     """
 
-    name: str
-    about: str
-    versions: str
-    frames: tuple[Frame, ...]
-    earlier: tuple[Earlier, ...]
+    name: Text
+    about: Text
+    versions: Versions = ""
+    frames: tuple[Frame, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Record, frozen=True):
     """An issue thread, a pull request, a file of a release."""
 
-    ref: str
-    about: str
+    ref: Text
+    about: Text
 
 
-@dataclass(frozen=True)
-class Shape:
-    """How the issue shows in a graph of who waits for whom; what `hang` recognises it by.
+class Shape(Record, frozen=True):
+    """How an issue shows in a wait graph: cause classes, and frames of the blocking and of a waiting process."""
 
-    Attributes:
-        causes: Classes of the end of the chain, of which it is one.
-        culprit: Frames of which whoever is at the end has one; none asked for where empty.
-        waiter: Frames of which one of those that wait has one.
-    """
-
-    causes: tuple[str, ...]
+    causes: Names
     culprit: tuple[Frame, ...] = ()
     waiter: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True)
-class CheckCode:
-    """A code of a check's own: what a finding under it says, where that is no known failure."""
+class CheckCode(Record, frozen=True):
+    """The code of a check's finding that is no known issue."""
 
     code: str
-    title: str
-    about: str
+    title: Text
+    about: Text
 
 
-@dataclass(frozen=True)
-class Issue:
+class Issue(Record, frozen=True):
     """One known issue.
 
     Attributes:
-        not_run: Why no run of it is on record; empty where one is.
-        audit: Families of `audit`'s answers that are this issue.
+        not_run: Why it was not reproduced; empty if a run is recorded.
+        audit: Families of `audit` results that are this issue.
     """
 
     code: str
-    title: str
-    kind: str
-    status: str
-    since: str
-    components: tuple[str, ...]
-    frameworks: tuple[str, ...]
-    cause: str
-    detail: str
-    affected: tuple[Affected, ...]
-    signature: Signature | None
-    config: tuple[ConfigRule, ...]
-    mitigations: tuple[Mitigation, ...]
-    references: tuple[Reference, ...]
+    title: Text
+    kind: Literal["crash", "hang", "silent"]
+    status: Literal["active", "by_setting", "retired"]
+    since: Annotated[str, Meta(pattern=r"\A[0-9]+\.[0-9]+\.[0-9]+\Z")]
+    components: Annotated[Names, Meta(min_length=1)]
+    frameworks: Annotated[Names, Meta(min_length=1)]
+    cause: Text
+    affected: Annotated[tuple[Affected, ...], Meta(min_length=1)]
+    mitigations: Annotated[tuple[Mitigation, ...], Meta(min_length=1)]
+    references: Annotated[tuple[Reference, ...], Meta(min_length=1)]
+    detail: str = ""
+    signature: Signature | None = None
+    config: tuple[ConfigRule, ...] = ()
     triggers: tuple[Occasion, ...] = ()
     hang: tuple[Shape, ...] = ()
     not_run: str = ""
-    audit: tuple[str, ...] = ()
+    audit: Names = ()
 
     def executed(self) -> bool:
-        """Whether a run of it is on record: of the failure, or of what helps."""
-        known = [claim.evidence for claim in self.affected] + [one.evidence for one in self.mitigations]
-        return EVIDENCE[-1] in known
+        """Return whether a run of the failure or of a mitigation is recorded."""
+        return "executed" in {*(each.evidence for each in self.affected), *(each.evidence for each in self.mitigations)}
 
     def recorded(self) -> tuple[str, ...]:
-        """The triggers that any mitigation was run against, each once."""
-        told = [name for one in self.mitigations for name in (*one.helps, *one.fails)]
-        return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *told]))
+        """Return the triggers, and those that mitigations were run against, each once."""
+        names = [name for one in self.mitigations for name in (*one.helps, *one.fails)]
+        return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *names]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog, version
 from diagnostics.catalog import signatures
 from diagnostics.catalog.loader import CHECKS, FOLDER, CatalogueError
-from diagnostics.catalog.offers import remedy
+from diagnostics.catalog.mitigation_ranking import recommended_fix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> li
 
     for issue in issues.values():
         signatures.check(issue)
-    found = [*signatures.claimed_twice(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
+    found = [*signatures.ambiguous_samples(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
     found += rules.find_registration_errors({*issues, *checks}, issues.values())
     for package, places in ((rules, rules.registered_rules()), (judges, doctor.checks())):
         found += unregistered(Path(package.__path__[0]), [each.place for each in places])
@@ -108,7 +108,7 @@ def concerns(code: str) -> list[Bearing]:
     found = [
         Bearing("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
         Bearing("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
-        Bearing("offers", tuple(offer.mitigation for offer in remedy(issue).offers)),
+        Bearing("offers", tuple(offer.mitigation for offer in recommended_fix(issue).offers)),
     ]
     if issue.audit:
         found.append(Bearing("audit", issue.audit))
@@ -175,10 +175,10 @@ def _judged(issue: Issue) -> list[Bearing]:
 
 
 def _anchors(issue: Issue) -> set[str]:
-    from diagnostics.catalog.anchors import required
+    from diagnostics.catalog.literal_prefilter import required_literals
 
     patterns = issue.signature.any if issue.signature else ()
-    return {text for pattern in patterns for text in required(issue.code, pattern)}
+    return {text for pattern in patterns for text in required_literals(issue.code, pattern)}
 
 
 def _logs(label: str) -> Sequence[LogSource]:

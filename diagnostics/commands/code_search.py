@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics import catalog
-from diagnostics.triage.asked import Questions
+from diagnostics.catalog.search import IssueSearch
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
@@ -31,4 +31,4 @@ def search(text: str) -> tuple[list[str], list[str]]:
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
     printed = [one.issue.code for one in verdict.candidates]
-    return printed, [] if printed else Questions(issues).near(text)
+    return printed, [] if printed else IssueSearch(issues).search(text)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from diagnostics import catalog
-from diagnostics.catalog import documents, model, offers
+from diagnostics.catalog import documents, mitigation_ranking, model
 from diagnostics.cli import Command
 from diagnostics.findings import FINE
 from diagnostics.fixes import Fix
@@ -62,7 +62,7 @@ def explain(code: str) -> Explained:
     if catalog.is_check(code):
         return documents.of_check(catalog.find_check(code)), None
     issue = catalog.find(code)
-    fix = offers.remedy(issue)
+    fix = mitigation_ranking.recommended_fix(issue)
     return documents.of_issue(issue, fix), fix
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.catalog import FOLDER, anchors, load
-from diagnostics.catalog.kept import kept
+from diagnostics.catalog import anchors
+from diagnostics.catalog.loader import pattern_literals
 from diagnostics.triage import facts
 from diagnostics.triage.leads import Fragments
 from diagnostics.triage.nearest import Index, Messages
@@ -58,7 +57,7 @@ class Rules:
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
                 if any(_in_a_warning(sample) for sample in issue.signature.samples if sample.matches):
                     self.warned.add(code)
-        known = _known()
+        known = pattern_literals()
         for index, rule in enumerate(self.rules):
             for text in known.get(rule.pattern) or anchors.required(rule.code, rule.pattern):
                 self.by_anchor.setdefault(anchors.plainest(text), []).append(index)
@@ -101,25 +100,6 @@ class Rules:
         """Whether a line only says what follows from some root."""
         roles = (self.issues[self.rules[index].code].signature for index in self.set.match(text))
         return any(signature and signature.role != "root" for signature in roles)
-
-
-def _known() -> dict[str, list[str]]:
-    """Of each pattern of the shipped entries the texts that a first look searches for; found once, as it takes time."""
-
-    def made() -> dict[str, tuple[str, ...]]:
-        signatures = [issue.signature for issue in load().values() if issue.signature]
-        patterns = dict.fromkeys(one for each in signatures for one in (*each.any, *each.all, *each.none))
-        found = {pattern: anchors.literals(pattern) for pattern in patterns}
-        return {
-            pattern: texts
-            for pattern, texts in found.items()
-            if texts and min(map(len, texts)) >= anchors.SHORTEST
-        }
-
-    known: dict[str, list[str]] = kept(
-        "anchors", [Path(anchors.__file__), *sorted(FOLDER.glob("*.toml"))], made
-    )
-    return known
 
 
 def _in_a_warning(sample: LogSample) -> bool:

@@ -1,7 +1,6 @@
-"""The known issues nearest to what a person types: a few words about what is seen, not a line of a log.
+"""Search known issues by words that describe a failure: BM25 over stems, with weights for the parts of an entry.
 
-Titles and what sets an issue off count for more than its explanation, words count in any of their forms, and what
-people say for a thing leads to how the entries call it.
+Titles and triggers weigh more than explanations, and common words lead to the terms that entries use.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     from diagnostics.catalog.model import Issue
 
-MOST = 3
-# Words, and numbers that name something, as 137 and 500.
+MAX_RESULTS = 3
+# Words, and numbers with a meaning, such as 137 and 500.
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*|\b\d{3}\b")
 _STOP = frozenset([
     "a", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "do", "does", "for", "from", "get",
@@ -48,10 +47,9 @@ _ENDINGS = (
 )
 _ROOT = 3
 _TITLE, _TRIGGER, _CAUSE, _PRINTED, _DETAIL, _HELPS = 3.0, 2.0, 1.6, 1.4, 0.8, 0.5
-# A word of the family tells more of the whole entry than one that its explanation has.
 _FAMILY = 4.0
-# What people call a thing, and how the entries do. Given as typed; both sides count by their stems.
-_CALLED = {
+# Common words and the terms that entries use for them.
+_SYNONYMS = {
     "logprob": "log-prob",
     "logprobs": "log-prob",
     "oom": "memory",
@@ -105,11 +103,11 @@ _CALLED = {
     "unreachable": "answer reach",
     "reachable": "answer reach",
 }
-_CALLED_WORTH = 0.5
+_SYNONYM_WEIGHT = 0.5
 
 
 def stem(word: str) -> str:
-    """A word without its ending, so that its forms are one.
+    """Return a word without its ending.
 
     Example:
         >>> [stem(word) for word in ("updates", "updated", "updating", "update", "stopped", "weights")]
@@ -131,31 +129,33 @@ def _stems(text: str) -> Iterator[str]:
                 yield stem(one)
 
 
-class Questions:
-    """The entries by the stems of their words, each the more worth the fewer entries have it."""
+class IssueSearch:
+    """An index of the entries by the stems of their words; a rare word weighs more."""
 
     def __init__(self, issues: Mapping[str, Issue]) -> None:
         self._weights = {code: _weights(issue) for code, issue in issues.items()}
-        having = Counter(word for each in self._weights.values() for word in each)
-        self._worth = {word: math.log(1 + len(issues) / count) for word, count in having.items()}
+        counts = Counter(word for each in self._weights.values() for word in each)
+        self._rarity = {word: math.log(1 + len(issues) / count) for word, count in counts.items()}
         mean = sum(map(len, self._weights.values())) / max(1, len(issues))
         self._length = {code: 0.75 + 0.25 * len(each) / mean for code, each in self._weights.items()}
 
-    def near(self, text: str) -> list[str]:
-        """The codes of the nearest entries, the nearest first; none where no word of the text is known."""
-        asked: dict[str, float] = {}
+    def search(self, text: str) -> list[str]:
+        """Return the codes of the most similar entries, best first; none if no word of the text is known."""
+        query: dict[str, float] = {}
         for match in _WORD.finditer(text):
-            for called in _stems(_CALLED.get(match[0].lower(), "")):
-                asked.setdefault(called, _CALLED_WORTH)
-        asked |= dict.fromkeys(_stems(text), 1.0)
+            for term in _stems(_SYNONYMS.get(match[0].lower(), "")):
+                query.setdefault(term, _SYNONYM_WEIGHT)
+        query |= dict.fromkeys(_stems(text), 1.0)
         scores: dict[str, float] = {}
         for code, weights in self._weights.items():
-            for word, much in asked.items():
+            for word, boost in query.items():
                 if word in weights:
                     weight = weights[word]
-                    worth = much * self._worth[word] * weight / (weight + self._length[code])
-                    scores[code] = scores.get(code, 0.0) + worth
-        return [code for code, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:MOST]]
+                    score = boost * self._rarity[word] * weight / (weight + self._length[code])
+                    scores[code] = scores.get(code, 0.0) + score
+        return [
+            code for code, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:MAX_RESULTS]
+        ]
 
 
 def _weights(issue: Issue) -> dict[str, float]:

@@ -1,0 +1,146 @@
+"""Find the few lines of a log that a signature can match: one linear RE2 pass over literals of all patterns.
+
+Of each pattern the longest text that every match contains is taken. A line with none of these texts cannot match.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import re2
+
+from diagnostics.catalog.loader import CatalogueError
+
+SHORTEST = 6
+_MEMORY = 32 << 20
+# Python's parser of patterns reads RE2's syntax, as far as entries use it.
+_parser: Any = importlib.import_module("re._parser")
+
+
+def literals(pattern: str) -> tuple[str, ...]:
+    r"""Return texts of which every match of a pattern contains one; empty if there is none.
+
+    Example:
+        >>> literals(r"actor (?:died|is gone): \d+")
+        ('actor ',)
+        >>> literals(r"(?i:killed) by signal \d+")
+        (' by signal ',)
+    """
+    try:
+        tree = _parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return ()
+    if tree.state.flags & re.IGNORECASE:
+        return ()
+    return _best(_options(tree))
+
+
+def _options(tree: Any) -> list[tuple[str, ...]]:
+    """Return the required texts of a sequence: a run of characters, or the alternatives of a group."""
+    found: list[tuple[str, ...]] = []
+    run = ""
+    for operation, argument in tree:
+        name = str(operation)
+        if name == "LITERAL":
+            run += chr(argument)
+            continue
+        if run:
+            found.append((run,))
+            run = ""
+        if name == "SUBPATTERN":
+            # A part that ignores case has no fixed text.
+            found += [] if argument[1] & re.IGNORECASE else _options(argument[-1])
+        elif name == "BRANCH":
+            sides = [_best(_options(side)) for side in argument[1]]
+            if all(sides):
+                found.append(tuple(text for side in sides for text in side))
+        elif name in {"MAX_REPEAT", "MIN_REPEAT"} and argument[0] >= 1:
+            found += _options(argument[2])
+    return [*found, (run,)] if run else found
+
+
+def _best(options: list[tuple[str, ...]]) -> tuple[str, ...]:
+    return max(options, key=lambda texts: min(map(len, texts)), default=())
+
+
+def required_literals(code: str, pattern: str) -> tuple[str, ...]:
+    """Return the texts to search for.
+
+    Raises:
+        CatalogueError: No text of SHORTEST characters is in every match of the pattern.
+    """
+    texts = literals(pattern)
+    if not texts or min(map(len, texts)) < SHORTEST:
+        raise CatalogueError(
+            f"{code}: signature: {pattern!r}: expected a text of {SHORTEST} or more characters in every match"
+        )
+    return texts
+
+
+# Characters that JSON and HTML escape.
+_ESCAPED = re.compile(r"[\"'<>&\\]|[^\x20-\x7e]")
+
+
+def longest_plain_part(text: str) -> str:
+    """Return the longest part of a text that JSON and HTML do not escape; the text itself if that is too short.
+
+    Example:
+        >>> longest_plain_part("No module named 'vllm.")
+        'No module named '
+    """
+    longest = max(_ESCAPED.split(text), key=len)
+    return longest if len(longest) >= SHORTEST else text
+
+
+def any_of(parts: list[str]) -> Any:
+    """Return one RE2 over bytes that matches any of some RE2 patterns."""
+    options = re2.Options()
+    options.max_mem = _MEMORY
+    # Invalid UTF-8 is searched too.
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(b"|".join(part.encode() for part in parts), options)
+
+
+# Lines after which compiling one automaton of all patterns pays.
+_LINES_BEFORE_AUTOMATON = 300
+
+
+class PatternSet:
+    """Many patterns, matched against one line at once.
+
+    Compiling one automaton of all takes longer than reading most logs, so the first lines are matched only against
+    the patterns whose text they contain.
+    """
+
+    def __init__(self, patterns: Sequence[str], by_text: Mapping[str, Sequence[int]]) -> None:
+        """Compile nothing yet.
+
+        Args:
+            patterns: RE2 patterns.
+            by_text: Indexes of the patterns that can match a line with this text.
+        """
+        self._patterns = patterns
+        self._by_text = by_text
+        self._lines = 0
+
+    def match(self, text: str) -> list[int]:
+        """Return the indexes of the patterns that match, in their order."""
+        self._lines += 1
+        if self._lines > _LINES_BEFORE_AUTOMATON:
+            return sorted(self._set.Match(text) or ())
+        candidates = {index for part, indexes in self._by_text.items() if part in text for index in indexes}
+        return [index for index in sorted(candidates) if re2.search(self._patterns[index], text)]
+
+    @cached_property
+    def _set(self) -> Any:
+        options = re2.Options()
+        options.max_mem = _MEMORY
+        automaton = re2.Set.SearchSet(options)
+        for pattern in self._patterns:
+            automaton.Add(pattern)
+        automaton.Compile()
+        return automaton

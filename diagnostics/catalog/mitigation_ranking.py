@@ -1,0 +1,197 @@
+"""Rank the mitigations of a known issue for a case: the one answer to "which fix first?".
+
+A recorded run shows that a mitigation helps against one trigger, and nothing about the others. So mitigations that
+helped against the trigger at hand come first; if the trigger is unknown, those that helped against most. A mitigation
+that was tested and failed is never recommended: it is reported, with the command that reproduces the failure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from diagnostics.catalog import model
+from diagnostics.catalog.model import Bound, Issue, Mitigation
+from diagnostics.findings import Evidence, Finding, Fix, Severity
+from diagnostics.fixes import (
+    DOES_NOT_HELP,
+    NOT_TESTED,
+    VERIFIED,
+    Edit,
+    Explain,
+    RankedMitigation,
+    Run,
+    SetOption,
+)
+from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.versions import in_range, is_release, issue_package
+
+# Every framework runs on it, so its options serve those without an edit of their own.
+_ENGINE = "vllm"
+
+
+def recommended_fix(
+    issue: Issue,
+    *,
+    triggers: Iterable[str] = (),
+    frameworks: Iterable[str] = (),
+    releases: Mapping[str, str] | None = None,
+) -> Fix:
+    """Return the mitigations of an issue for a case, best first, and those that do not help.
+
+    Args:
+        issue: The issue.
+        triggers: Triggers that are possible here; none if unknown.
+        frameworks: Frameworks at hand; none if unknown.
+        releases: Installed releases by package.
+    """
+    known = tuple(triggers)
+    here = possible_triggers(issue, releases or {})
+    possible = known or here
+    names = tuple(frameworks)
+    rated = [(_rate(issue, one, known, here, names, releases or {}), one) for one in issue.mitigations]
+    helpful = [pair for pair in rated if pair[0].standing != DOES_NOT_HELP]
+    helpful.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
+    return Fix(
+        actions=(Explain(issue.code),),
+        offers=tuple(ranked for ranked, _ in helpful),
+        does_not_help=tuple(ranked for ranked, _ in rated if ranked.standing == DOES_NOT_HELP),
+    )
+
+
+def finding_of_issue(
+    issue: Issue, certainty: str, seen: Iterable[tuple[str, str]], title: str = ""
+) -> Finding:
+    """Return an observed issue as a finding with its recommended fix.
+
+    Args:
+        issue: The issue.
+        certainty: How sure it is that this applies to the user's case.
+        seen: Observed values and where they were read.
+        title: A title for this case; by default the entry's.
+    """
+    return Finding(
+        issue.code, title or issue.title, Severity.ERROR, certainty,
+        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"),
+        evidence=tuple(Evidence(text, place) for text, place in seen), remedy=recommended_fix(issue),
+    )  # fmt: skip
+
+
+def issue_summary(issue: Issue) -> dict[str, Any]:
+    """Return title, cause and mitigations of an issue for a JSON document, the best mitigation first."""
+    by_name = {one.name: one for one in issue.mitigations}
+    ranked = [by_name[each.mitigation] for each in recommended_fix(issue).offers]
+    return {
+        "title": issue.title,
+        "cause": " ".join(issue.cause.split()),
+        "mitigations": [
+            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
+            for one in ranked
+        ],
+    }
+
+
+def possible_triggers(issue: Issue, releases: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the recorded triggers that can occur in the installed releases."""
+    release = releases.get(issue_package(issue))
+    impossible = {
+        trigger.name
+        for trigger in issue.triggers
+        if release is not None and trigger.versions and not in_range(release, trigger.versions)
+    }
+    return tuple(name for name in issue.recorded() if name not in impossible)
+
+
+def edits_for(
+    mitigation: Mitigation, frameworks: Iterable[str], releases: Mapping[str, str]
+) -> list[tuple[Edit, Bound]]:
+    """Return the edits for frameworks, except those whose options the installed release does not have."""
+    found = [
+        (edit, bound)
+        for name in dict.fromkeys(frameworks)
+        for edit, bound in mitigation.known_edits()
+        if edit.framework == name and _option_exists(edit.framework, bound, releases)
+    ]
+    counts = Counter(edit.framework for edit, _ in found)
+    # If a framework has several, each names the releases it is for.
+    return [
+        (replace(edit, versions=bound.versions), bound)
+        if isinstance(edit, SetOption) and counts[edit.framework] > 1
+        else (edit, bound)
+        for edit, bound in found
+    ]
+
+
+def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) -> bool:
+    """Return whether the installed release has an edit's options; True if the release is unknown."""
+    packages = FRAMEWORKS[framework].packages
+    release = next((releases[name] for name in packages if name in releases), None)
+    return (
+        not bound.versions or release is None or not is_release(release) or in_range(release, bound.versions)
+    )
+
+
+def _edits(
+    mitigation: Mitigation, frameworks: tuple[str, ...], releases: Mapping[str, str]
+) -> list[tuple[Edit, Bound]]:
+    """Return the edits for the frameworks at hand, else for the engine; all edits if no framework is known."""
+    own = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
+    return edits_for(mitigation, own, releases) or edits_for(mitigation, [_ENGINE], releases)
+
+
+def _rate(
+    issue: Issue,
+    mitigation: Mitigation,
+    known: tuple[str, ...],
+    here: tuple[str, ...],
+    frameworks: tuple[str, ...],
+    releases: Mapping[str, str],
+) -> RankedMitigation:
+    possible = known or here
+    shown = [name for name in possible if name in mitigation.helps]
+    failed = [name for name in possible if name in mitigation.fails]
+    executed = mitigation.evidence == "executed"
+    # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
+    useless = executed and not shown and bool(failed or not set(mitigation.helps) & set(here))
+    edits = _edits(mitigation, frameworks, releases)
+    return RankedMitigation(
+        mitigation=mitigation.name,
+        about=mitigation.about,
+        standing=DOES_NOT_HELP if useless else VERIFIED if shown else NOT_TESTED,
+        evidence=mitigation.evidence,
+        edits=tuple(edit for edit, _ in edits),
+        as_run=any(set(shown or mitigation.helps) & set(bound.ran) for _, bound in edits),
+        triggers=known,
+        helps=mitigation.helps,
+        fails=mitigation.fails,
+        untried=tuple(name for name in possible if executed and name not in [*shown, *failed]),
+        run=_failing_run(issue, mitigation, failed or list(mitigation.fails)) if useless else None,
+    )
+
+
+def _failing_run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> Run | None:
+    """Return the command that reproduces a failure despite the mitigation."""
+    if not failed:
+        return None
+    words = ("python", "-m", "repro", "run", issue.code, "--trigger", failed[0])
+    return Run((*words, "--mitigation", mitigation.name))
+
+
+def _rank(
+    ranked: RankedMitigation, mitigation: Mitigation, possible: tuple[str, ...], frameworks: tuple[str, ...]
+) -> tuple[object, ...]:
+    trainers = set(frameworks) - {_ENGINE}
+    return (
+        # A mitigation without an edit for these frameworks comes last.
+        not ranked.edits,
+        -sum(name in possible for name in mitigation.helps),
+        sum(name in possible for name in mitigation.fails),
+        bool(trainers) and not any(name in trainers for name, _ in mitigation.edits),
+        # Of two that help, the one that was run with exactly these options.
+        not ranked.as_run,
+        -len(mitigation.helps),
+        len(mitigation.fails),
+        -model.EVIDENCE.index(mitigation.evidence),
+    )

@@ -1,0 +1,287 @@
+"""Turn an entry's TOML document into a record; refuse a bad one by file, line and key.
+
+msgspec checks types, required and unknown keys. The rules that connect several keys are `_issue_problems`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from diagnostics.catalog import model
+from diagnostics.fixes import Install, edit_without_framework
+from diagnostics.tables import TableSource, close_matches
+
+if TYPE_CHECKING:
+    from diagnostics.tables import Keys, TableError
+
+SCHEMA = "grpo-doctor.issue.v1"
+CHECK_SCHEMA = "grpo-doctor.check.v1"
+_REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
+_EDIT_KEYS = (
+    {"set", "versions", "ran"},
+    {"advice", "versions", "ran"},
+    {"install", "note", "versions", "ran"},
+)
+_PLAN_NAME = re.compile(r"[a-z_]+(\.[a-z_]+)*")
+# Where msgspec says a problem is, such as `$.affected[0].source`.
+_LOCATION = re.compile(r"(.*) - at `\$(.*)`\Z", re.DOTALL)
+_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
+Record = TypeVar("Record", model.Issue, model.CheckCode)
+Problem = tuple["Keys", str]
+
+
+def parse_issue(source: TableSource, document: dict[str, Any]) -> model.Issue:
+    """Return the record of a known issue; raises TableError with file, line, key and what was expected."""
+    _check_head(source, document, SCHEMA)
+    entry = {key: value for key, value in document.items() if key != "schema"}
+    for key in ("mitigations", "triggers"):
+        if key in entry:
+            entry[key] = _named(source, entry[key], key)
+    for mitigation in entry.get("mitigations", ()):
+        keys: Keys = ("mitigations", mitigation["name"], "edits")
+        mitigation.update(_flat_edits(source, keys, mitigation.pop("edits", {})))
+    for trigger in entry.get("triggers", ()):
+        trigger["earlier"] = [_with_frame(each) for each in trigger.get("earlier", ())]
+    if isinstance(entry.get("signature"), dict):
+        entry["signature"] = _flat_signature(entry["signature"])
+    for rule in entry.get("config", ()):
+        rule["when"] = list(rule.get("when", {}).items())
+    for key in ("cause", "detail"):
+        if isinstance(entry.get(key), str):
+            entry[key] = entry[key].strip()
+    issue = _convert(source, entry, model.Issue)
+    for keys, expected in _issue_problems(issue):
+        raise source.refuse(keys, _value_at(document, keys), expected)
+    return issue
+
+
+def parse_check(source: TableSource, document: dict[str, Any]) -> model.CheckCode:
+    """Return the record of a check's own code."""
+    _check_head(source, document, CHECK_SCHEMA)
+    entry = {key: value for key, value in document.items() if key != "schema"}
+    if isinstance(entry.get("about"), str):
+        entry["about"] = " ".join(entry["about"].split())
+    return _convert(source, entry, model.CheckCode)
+
+
+def _check_head(source: TableSource, document: dict[str, Any], schema: str) -> None:
+    if document.get("schema") != schema:
+        raise source.refuse(("schema",), document.get("schema"), repr(schema))
+    code = document.get("code")
+    match = model.CODE.fullmatch(code) if isinstance(code, str) else None
+    if match is None or match[1] not in model.FAMILIES:
+        raise source.refuse(("code",), code, f"a family ({', '.join(model.FAMILIES)}) and three digits")
+    if source.path.stem != code:
+        raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
+
+
+def _named(source: TableSource, tables: Any, key: str) -> list[dict[str, Any]]:
+    """Return named tables as a list of tables with a `name`."""
+    if not isinstance(tables, dict):
+        raise source.refuse((key,), tables, "a table")
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise source.refuse((key, name), table, "a table")
+    return [{"name": name, **table} for name, table in tables.items()]
+
+
+def _flat_edits(source: TableSource, keys: Keys, edits: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields edits, bounds, installs and advice of a mitigation."""
+    flat: dict[str, Any] = {"edits": [], "bounds": [], "installs": [], "advice": []}
+    for framework, value in edits.items():
+        if framework not in model.FRAMEWORKS:
+            raise source.refuse((*keys, framework), value, f"one of {', '.join(model.FRAMEWORKS)}")
+        variants = value if isinstance(value, list) else [value]
+        for place, variant in enumerate(variants):
+            here = (*keys, framework, place) if isinstance(value, list) else (*keys, framework)
+            table = {"set": variant} if isinstance(variant, str) else variant
+            _check_edit(source, here, table, several=isinstance(value, list))
+            text = table.get("set") or table.get("advice") or ""
+            if "install" in table:
+                note = table.get("note", "")
+                text = edit_without_framework(Install(tuple(table["install"]), note=note))
+                flat["installs"].append((framework, table["install"], note))
+            elif "advice" in table:
+                flat["advice"].append(framework)
+            flat["edits"].append((framework, text))
+            flat["bounds"].append({key: table[key] for key in ("versions", "ran") if key in table})
+    return flat
+
+
+def _check_edit(source: TableSource, keys: Keys, table: Any, *, several: bool) -> None:
+    if not isinstance(table, dict) or not any(set(table) <= allowed for allowed in _EDIT_KEYS):
+        unknown = (
+            sorted(set(table) - {key for keys in _EDIT_KEYS for key in keys})
+            if isinstance(table, dict)
+            else []
+        )
+        raise source.refuse(
+            (*keys, *unknown[:1]), None, "`set`, `install` or `advice`, with `versions`, `ran` or `note`"
+        )
+    requirements = table.get("install", ["numpy"] if "set" in table or "advice" in table else [])
+    if (
+        not isinstance(requirements, list)
+        or not requirements
+        or not all(map(_REQUIREMENT.fullmatch, requirements))
+    ):
+        raise source.refuse((*keys, "install"), requirements, "requirements, such as numpy<2")
+    if several and not table.get("versions"):
+        raise source.refuse((*keys, "versions"), None, "the releases that each of several edits is for")
+
+
+def _with_frame(earlier: dict[str, Any]) -> dict[str, Any]:
+    frame = {key: earlier[key] for key in ("path", "function") if key in earlier}
+    return {"frame": frame, **{key: value for key, value in earlier.items() if key not in frame}}
+
+
+def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:
+    """Return a signature with all patterns under `any` and all samples under `samples`."""
+    samples = [
+        {**sample, "matches": kind == "positive"}
+        for kind in ("positive", "negative")
+        for sample in signature.get(kind, ())
+    ]
+    rest = {key: value for key, value in signature.items() if key not in {"positive", "negative"}}
+    patterns = [each for key in ("any", "broad", "late") for each in signature.get(key, ())]
+    return {**rest, "any": patterns, "samples": samples}
+
+
+def _convert(source: TableSource, entry: dict[str, Any], kind: type[Record]) -> Record:
+    try:
+        return msgspec.convert(entry, kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(source, entry, str(error)) from None
+
+
+def _refusal(source: TableSource, entry: dict[str, Any], message: str) -> TableError:
+    """Translate a message of msgspec into file, line, key and what was expected."""
+    match = _LOCATION.fullmatch(message)
+    expected, path = (match[1], match[2]) if match else (message, "")
+    parts: list[str | int] = [
+        int(part) if part.isdecimal() else part for part in re.findall(r"[\w-]+", path.replace("[...]", ""))
+    ]
+    keys = _toml_keys(entry, parts)
+    if unknown := _UNKNOWN_KEY.match(expected):
+        known = _field_names(parts)
+        return source.refuse(
+            (*keys, unknown[1]), None, f"one of {', '.join(known)}{close_matches(unknown[1], known)}"
+        )
+    if missing := _MISSING_KEY.match(expected):
+        return source.refuse(keys, None, f"the key {missing[1]!r}")
+    return source.refuse(
+        keys, _value_at(entry, tuple(parts)), expected.replace("Expected ", "").replace("`", "")
+    )
+
+
+def _toml_keys(entry: dict[str, Any], parts: list[str | int]) -> Keys:
+    """Translate the place in the converted entry into the keys of the TOML file."""
+    keys = list(parts)
+    if len(keys) > 1 and keys[0] in {"mitigations", "triggers"} and isinstance(keys[1], int):
+        keys[1] = entry[str(keys[0])][keys[1]]["name"]
+        if keys[2:3] == ["bounds"]:
+            keys[2:] = ["edits"]
+    if keys[:2] == ["signature", "samples"] and isinstance(keys[2], int):
+        samples = entry["signature"]["samples"]
+        kind = "positive" if samples[keys[2]]["matches"] else "negative"
+        first = next(
+            place for place, each in enumerate(samples) if each["matches"] == samples[keys[2]]["matches"]
+        )
+        keys[1:3] = [kind, keys[2] - first]
+    return tuple(keys)
+
+
+def _field_names(parts: list[str | int]) -> list[str]:
+    """Return the keys that the table at a place can have."""
+    tables: dict[str, type[msgspec.Struct]] = {
+        "affected": model.Affected, "read": model.Reading, "signature": model.Signature, "frames": model.Frame,
+        "samples": model.LogSample, "config": model.ConfigRule, "mitigations": model.Mitigation,
+        "triggers": model.Occasion, "references": model.Reference, "hang": model.Shape,
+    }  # fmt: skip
+    last = next((str(part) for part in reversed(parts) if isinstance(part, str)), "")
+    names = list(tables.get(last, model.Issue).__struct_fields__)
+    return [*names, "positive", "negative"] if last == "signature" else names
+
+
+def _value_at(document: Any, keys: Keys) -> Any:
+    for key in keys:
+        try:
+            document = document[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return None if isinstance(document, dict | list) else document
+
+
+def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
+    """Yield what connects several keys and does not hold, as keys and what was expected."""
+    yield from _unknown_names("components", issue.components, model.COMPONENTS)
+    yield from _unknown_names("frameworks", issue.frameworks, tuple(model.FRAMEWORKS))
+    if len(issue.cause.splitlines()) > 5:
+        yield ("cause",), "five lines at the most; the rest goes into `detail`"
+    if issue.signature is None and not (issue.config or issue.hang or issue.audit):
+        yield (), "a [signature], a [[config]], a [[hang]] or audit: something it is recognised by"
+    for place, claim in enumerate(issue.affected):
+        yield from _claim_problems(("affected", place), claim)
+    if issue.signature is not None:
+        yield from _signature_problems(issue.signature)
+    for place, rule in enumerate(issue.config):
+        if not rule.when or not all(_PLAN_NAME.fullmatch(key) for key, _ in rule.when):
+            yield ("config", place, "when"), "values of the run plan, such as rollout.mode"
+    for mitigation in issue.mitigations:
+        yield from _mitigation_problems(("mitigations", mitigation.name), mitigation)
+
+
+def _unknown_names(key: str, names: tuple[str, ...], known: tuple[str, ...]) -> Iterator[Problem]:
+    for name in names:
+        if name not in known:
+            yield (key,), f"each of {', '.join(known)}{close_matches(name, known)}"
+
+
+def _claim_problems(keys: Keys, claim: model.Affected) -> Iterator[Problem]:
+    if claim.package not in model.COMPONENTS:
+        yield (
+            (*keys, "package"),
+            f"one of {', '.join(model.COMPONENTS)}{close_matches(claim.package, model.COMPONENTS)}",
+        )
+    if bool(claim.versions) == bool(claim.releases):
+        yield keys, "either `versions` (a range) or `releases` (a list)"
+    if claim.evidence == "executed" and not claim.releases:
+        yield (*keys, "versions"), "`releases` instead: an executed claim lists the releases that were run"
+    if "<=" in claim.versions:
+        yield (*keys, "versions"), "< where the issue ends; the newest release examined is `looked_to`"
+    if claim.read is not None and claim.evidence != "static":
+        yield (*keys, "read"), "`static`: it says what was read in the source of each release"
+    if claim.looked_to and ("<" in claim.versions or not claim.versions):
+        yield (*keys, "looked_to"), "a range without an end beside it"
+    if claim.read is not None:
+        try:
+            re.compile(claim.read.pattern)
+        except re.error as error:
+            yield (*keys, "read", "pattern"), f"a regular expression ({error})"
+
+
+def _signature_problems(signature: model.Signature) -> Iterator[Problem]:
+    if not signature.any:
+        yield ("signature",), "the key 'any': a list of strings"
+    for key, matches in (("positive", True), ("negative", False)):
+        if not any(sample.matches is matches for sample in signature.samples):
+            yield ("signature", key), f"at least one [[signature.{key}]] sample"
+    if (signature.role == model.CONFIRMATION) != bool(signature.confirms):
+        yield ("signature", "confirms"), "the codes that it supports, exactly where `role` is `confirmation`"
+    if len(set(signature.any)) != len(signature.any):
+        yield ("signature", "any"), "each pattern once"
+
+
+def _mitigation_problems(keys: Keys, mitigation: model.Mitigation) -> Iterator[Problem]:
+    if not mitigation.edits:
+        yield (*keys, "edits"), "the edit for at least one framework"
+    tested = {*mitigation.helps, *mitigation.fails}
+    for (framework, _), bound in zip(mitigation.edits, mitigation.bounds, strict=True):
+        if not set(bound.ran) <= tested:
+            yield (*keys, "edits"), f"`ran` of {framework} among the triggers of `helps` and `fails`"
+    if (mitigation.evidence == "executed") != bool(tested):
+        yield (*keys, "evidence"), "`executed` exactly where `helps` or `fails` name what was run"
