@@ -1,28 +1,24 @@
-"""The environment variables that change how a run behaves. Only the values of those named here are read.
+"""Environment variables that change how a run behaves. Values are read only of the variables named here.
 
-Of the other variables of these programs it is told that they are set: a job's whole description stands in one of Ray's,
-and whoever makes up a name of his own may keep anything in it.
+Other variables of these programs are reported as set, without their value: one of Ray's contains the whole job
+description, and a variable with a made-up name may contain anything.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from diagnostics.collect.secrets import mask
-from diagnostics.output.redact import MASK
+from diagnostics.output.redact import MASK, mask
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-# They are told of; whether their values are read, the two below say.
+# Variables that are reported; whether their values are read depends on the two names below.
 _PREFIXES = (
     "ACCELERATE_", "CUDA_", "GLOO_", "HF_", "NCCL_", "NVIDIA_", "OMP_", "PYTORCH_", "RAY_", "TORCH_", "TORCHELASTIC_",
     "TRITON_", "TRL_", "TRANSFORMERS_", "VERL_", "VLLM_",
 )  # fmt: skip
-# The switches of libraries in C: a word, a number, a path, a list of those.
-_SWITCHES = ("CUDA_", "GLOO_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TORCHELASTIC_", "TRITON_")
-_PLAIN = re.compile(r"[\w.,:;/=+~^%@* -]{0,512}", re.ASCII)
+# Switches of libraries in C: a word, a number, a path, a list of those.
+_SWITCH_PREFIXES = ("CUDA_", "GLOO_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TORCHELASTIC_", "TRITON_")
+_PLAIN_VALUE = re.compile(r"[\w.,:;/=+~^%@* -]{0,512}", re.ASCII)
 _NAMES = {
     "LD_LIBRARY_PATH", "LD_PRELOAD", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "MKL_NUM_THREADS", "NO_PROXY", "PYTHONHOME", "PYTHONPATH", "RANK", "TMPDIR", "TOKENIZERS_PARALLELISM", "USE_HF",
@@ -54,38 +50,38 @@ _PROXY = re.compile(
     r"(?:[a-z][a-z0-9+.-]{0,16}://)?(?:[^/\s]{0,512}@)?([\w.-]{1,253}|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(?:/|$)"
 )
 _SECRET = re.compile(r"TOKEN(?!IZER|_PATH|S_PARALLELISM)|SECRET|PASSW|_KEY|CREDENTIAL", re.IGNORECASE)
-_NO_SECRETS = {"RAY_PROCESS_STARTUP_TOKEN"}  # a number that a worker is told by
+_NOT_SECRET = {"RAY_PROCESS_STARTUP_TOKEN"}  # an index of a worker
 HIDDEN = "(set; not read, it may be a secret)"
 
 
 def collect(environ: Mapping[str, str], known: Iterable[str] = ()) -> dict[str, str]:
-    """The variables that matter; of those whose values are not known to be harmless only that they are set.
+    """Return the variables that matter; values that may be secret are replaced by HIDDEN.
 
     Args:
         environ: All variables.
-        known: Names that the vLLM at hand reads, by its own list.
+        known: Names that the installed vLLM reads.
     """
-    read = {*_NAMES, *known}
+    readable = {*_NAMES, *known}
     return {
-        name: _value(name, value, read)
+        name: _value(name, value, readable)
         for name, value in sorted(environ.items())
         if name in _NAMES or name in _PROXIES or name.startswith(_PREFIXES)
     }
 
 
-def _value(name: str, value: str, read: set[str]) -> str:
+def _value(name: str, value: str, readable: set[str]) -> str:
     if name in _PROXIES:
         return _proxy(value)
-    if _SECRET.search(name) and name not in _NO_SECRETS:
+    if _SECRET.search(name) and name not in _NOT_SECRET:
         return HIDDEN
-    if name in read:
+    if name in readable:
         return mask(value)
-    shown = name.startswith(_SWITCHES) and _PLAIN.fullmatch(value) and mask(value)
+    shown = name.startswith(_SWITCH_PREFIXES) and _PLAIN_VALUE.fullmatch(value) and mask(value)
     return shown if shown and MASK not in shown else HIDDEN if value else ""
 
 
 def _proxy(value: str) -> str:
-    """A proxy as host and port; who may use it, and what stands behind, is not read.
+    """Return a proxy as host and port, without user, password and path.
 
     >>> _proxy("http://ada:pw@proxy.example.org:3128/pac?key=1")
     'proxy.example.org:3128'
