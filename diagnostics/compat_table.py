@@ -1,4 +1,4 @@
-"""The compatibility table that is shipped with the tool: what the matrix saw when it was published."""
+"""The compatibility table shipped with the tool: the published results of the matrix."""
 
 from __future__ import annotations
 
@@ -6,47 +6,54 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from diagnostics import given
-from diagnostics.collect.shapes import ANY, Each, problem
+from diagnostics import safe_io
 
 SCHEMA = "grpo-doctor.compat.v1"
-PATH = Path(__file__).parent.parent / "data" / "compat.json"
-_LAYER = {
-    "verdict": str,
-    "expected?": bool,
-    "evidence?": (str, None),
-    "codes": [str],
-    "summary?": str,
-    "reason?": (str, None),
-    "ran_with?": Each(str),
-    "command?": str,
-    "date": (str, None),
-}
-_CELL = {
-    "id": str,
-    "vllm": str,
-    "trl": str,
-    "python?": str,
-    "transformers": (str, None),
-    "torch": (str, None),
-    "verdict": str,
-    "note?": (str, None),
-    "layers": Each(_LAYER),
-}
-SHAPE = {
-    "schema": str,
-    "generated?": str,
-    "harness?": ANY,
-    "cells": [_CELL],
-    "breadth?": {"trl": Each({"declares": str})},
-}
+PATH = Path(__file__).parent / "data" / "compat.json"
+
+
+class _Layer(msgspec.Struct):
+    verdict: str
+    codes: list[str]
+    date: str | None
+    expected: bool | None = None
+    evidence: str | None = None
+    summary: str = ""
+    reason: str | None = None
+    ran_with: dict[str, str] = {}
+    command: str = ""
+
+
+class _Cell(msgspec.Struct):
+    id: str
+    vllm: str
+    trl: str
+    transformers: str | None
+    torch: str | None
+    verdict: str
+    layers: dict[str, _Layer]
+    python: str = ""
+    note: str = ""
+
+
+class _Breadth(msgspec.Struct):
+    trl: dict[str, dict[str, str | dict[str, str]]]
+
+
+class _Document(msgspec.Struct):
+    schema: str
+    cells: list[_Cell]
+    generated: str = ""
+    harness: Any = None
+    breadth: _Breadth | None = None
 
 
 @dataclass(frozen=True)
-class Read:
-    """What metadata and source say of a pair that nobody ran.
+class StaticResult:
+    """What metadata and source say about a pair that was not run.
 
     Attributes:
         declares: The range of vLLM that this TRL declares, '' for any.
@@ -66,7 +73,7 @@ class Read:
 
     @property
     def broken(self) -> bool:
-        """Whether one of them says that it cannot work."""
+        """Whether one of them says that the pair cannot work."""
         return self.contract == "fail" or self.resolve == "unresolvable"
 
     @property
@@ -77,7 +84,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Compat:
-    """The table, or why there is none.
+    """The table, or why it cannot be used.
 
     Attributes:
         cells: As published.
@@ -91,8 +98,8 @@ class Compat:
     problem: str = ""
     breadth: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def read(self, vllm: str, trl: str) -> Read | None:
-        """Returns what is known of a pair without a run; None if nothing is."""
+    def read(self, vllm: str, trl: str) -> StaticResult | None:
+        """Return what is known about a pair without a run; None if nothing is."""
         known = self.breadth.get(trl)
         if known is None:
             return None
@@ -102,7 +109,7 @@ class Compat:
         if not any(layers.values()):
             return None
         contract, _, missing = (layers["contract"] or "").partition(" ")
-        return Read(
+        return StaticResult(
             declares=known["declares"],
             allowed=_within(known["declares"], vllm),
             contract=contract or None,
@@ -112,18 +119,18 @@ class Compat:
         )
 
     def vouched(self, vllm: str, trl: str) -> bool:
-        """Whether the contract of a pair was read and holds; what was not judged or never read vouches for nothing."""
-        said = [
+        """Return whether the contract of a pair was read and holds."""
+        results = [
             cell["layers"]["contract"]["verdict"]
             for cell in self.cells
             if (cell["vllm"], cell["trl"]) == (vllm, trl) and "contract" in cell["layers"]
         ]
         known = self.read(vllm, trl)
-        said += [known.contract] if known and known.contract else []
-        return bool(said) and set(said) <= {"pass", "unexpected_pass"}
+        results += [known.contract] if known and known.contract else []
+        return bool(results) and set(results) <= {"pass", "unexpected_pass"}
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs, as (vllm, trl), of which metadata or source is known."""
+        """Return the pairs, as (vllm, trl), whose metadata or source is known."""
         return [
             (vllm, trl)
             for trl, known in self.breadth.items()
@@ -138,7 +145,7 @@ class Compat:
 
 
 def _outcome(layer: dict[str, str], vllm: str) -> str | None:
-    return next((said for said, names in layer.items() if vllm in names.split()), None)
+    return next((result for result, names in layer.items() if vllm in names.split()), None)
 
 
 def _within(declared: str, version: str) -> bool:
@@ -149,27 +156,31 @@ def _within(declared: str, version: str) -> bool:
 
 
 def problem_of(document: Any) -> str:
-    """Why something is no such table, empty if it is one."""
+    """Return why a document is no such table; empty if it is one."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         return f"has the schema {str(schema)[:60]!r}, expected {SCHEMA!r}"
-    wrong = problem(document, SHAPE)
-    for trl, known in () if wrong else document.get("breadth", {}).get("trl", {}).items():
-        said = {name: layer for name, layer in known.items() if name != "declares"}
-        wrong = wrong or problem(said, Each(Each(str)), f"breadth.trl.{trl[:60]}")
-    return wrong
+    try:
+        checked = msgspec.convert(document, _Document)
+    except msgspec.ValidationError as error:
+        return str(error)[:300]
+    for trl, known in checked.breadth.trl.items() if checked.breadth else ():
+        if not isinstance(known.get("declares"), str):
+            return f"breadth.trl.{trl[:60]}: expected declares as a text"
+        if not all(isinstance(layer, dict) for name, layer in known.items() if name != "declares"):
+            return f"breadth.trl.{trl[:60]}: expected the releases of each result"
+    return ""
 
 
 def load(path: Path = PATH) -> Compat:
-    """Reads the table; a missing or broken one is a fact, not an error."""
+    """Read the table. A missing or broken one is a result, not an error."""
     try:
-        document = given.parsed(given.read(path, given.LIST))
-        wrong = problem_of(document)
-        if wrong:
+        document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT))
+        if wrong := problem_of(document):
             return Compat(problem=f"{path.name}: {wrong}")
-        breadth = document.get("breadth", {}).get("trl", {})
+        breadth = (document.get("breadth") or {}).get("trl", {})
         return Compat(tuple(document["cells"]), document.get("generated", ""), breadth=breadth)
     except FileNotFoundError:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return Compat(problem=f"{path.name} cannot be read: {type(error).__name__}: {error}")

@@ -54,7 +54,10 @@ _NCCL_FOLDERS = (
 )  # fmt: skip
 # Parses on any Python, so that an old one can say that it is too old.
 _PROGRAM = """\
-import json, sys, time
+import sys
+# Modules in the user's folder are not imported, whatever this Python was started with.
+sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
+import json, time
 def say(document):
     sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
     sys.stdout.flush()
@@ -86,8 +89,6 @@ def run(started):
             signal.alarm(0)
         except AttributeError:
             pass
-# Modules in the user's folder are not imported, whatever this Python was started with.
-sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
 if sys.version_info < (3, 10):
     say({"error": "Python %%d.%%d there is too old: it needs 3.10" %% sys.version_info[:2]})
 else:
