@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.collect import secrets  # noqa: E402 - from this checkout
 from diagnostics.collect.sought import Run  # noqa: E402 - the same
-from diagnostics.output import personal  # noqa: E402 - the same
+from diagnostics.output import redact  # noqa: E402 - from this checkout
 
 if TYPE_CHECKING:
     import re
@@ -76,7 +75,7 @@ def _letter(among: Any, numbers: random.Random) -> str:
 def pieces(numbers: random.Random) -> dict[str, list[str]]:
     """Of each pattern, by how it begins: examples of it, of where it may begin, and its signs."""
     made: dict[str, list[str]] = {}
-    for sought, _ in (*secrets.EACH, *personal.EACH):
+    for sought, _ in (*redact.EACH, *redact.EACH):
         found = [_piece(each, numbers) for each in [sought.pattern] * 3 + list(sought.starts)]
         found += [sign for signs in sought.signs for sign in signs]
         made[sought.pattern.pattern[:40]] = [piece for piece in dict.fromkeys(found) if piece]
@@ -120,7 +119,7 @@ def cpu_s(text: str) -> float:
     least = float("inf")
     for _ in range(7):
         began = time.process_time()
-        personal.strip(text)
+        redact.redact(text)
         least = min(least, time.process_time() - began)
         if least < GOAL_S / 2:
             break
@@ -139,7 +138,7 @@ def main() -> int:
     options = arguments.parse_args()
     numbers = random.Random(options.seed)
     made = pieces(numbers)
-    personal.strip("".join(each[0] for each in made.values()))  # all patterns are compiled
+    redact.redact("".join(each[0] for each in made.values()))  # all patterns are compiled
     figures: dict[str, Any] = {"load": os.getloadavg()[0], "goal_s": GOAL_S}
     kinds = {
         "repeated": list(repeated(made))[:: options.every],

@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from diagnostics.output.findings import Report
+    from diagnostics.findings import Report
 
 SECTION = "grpo-doctor"
 # The log that triage is given; its name stands before each line number in the section.
@@ -117,10 +117,10 @@ pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
 
 
 def _line(text: str) -> str:
-    from diagnostics import door
-    from diagnostics.collect.secrets import mask
+    from diagnostics.output import sanitize
+    from diagnostics.output.redact import mask
 
-    return door.line(mask(text))
+    return sanitize.escape_line(mask(text))
 
 
 def _wanted(item: pytest.Item) -> bool:
@@ -187,12 +187,12 @@ def _exception(error: BaseException) -> str:
 
 def _text(told: Report) -> str:
     """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
-    from diagnostics.output import clean
+    from diagnostics.output import prepare
     from diagnostics.output.formats.finding import write_finding
     from diagnostics.output.paper import Paper
 
     stream = io.StringIO()
-    told = clean.own(told)
+    told = prepare.for_screen(told)
     paper = Paper(stream, width=_WIDTH)
     write_finding(paper, told.findings[0], verbose=True)
     for finding in told.findings[1:]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalog, programs
-from diagnostics.catalog import documents, offers
+from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.matrix import usage as of_matrix
 from diagnostics.output.formats.issue_markdown import page
 from grpo_core.show import helps as of_trainer
@@ -92,7 +92,7 @@ def written() -> Iterator[Path]:
 def code_pages() -> Iterator[tuple[str, str]]:
     """Every code, and the page of it."""
     for issue in catalog.load().values():
-        yield issue.code, page(documents.of_issue(issue, offers.remedy(issue)))
+        yield issue.code, page(documents.of_issue(issue, mitigation_ranking.recommended_fix(issue)))
     for check in catalog.load_checks().values():
         yield check.code, page(documents.of_check(check))
 

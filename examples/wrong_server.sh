@@ -1,6 +1,6 @@
-# the trainer, beside `CUDA_VISIBLE_DEVICES=0,1 swift rollout --model $MODEL`
+# the trainer, beside `CUDA_VISIBLE_DEVICES=0,1 swift rollout --model $MODEL --vllm_tensor_parallel_size 2`
 MODEL=${MODEL:-Qwen/Qwen2.5-7B-Instruct}
-CUDA_VISIBLE_DEVICES=0,1 swift rollout --model $MODEL --port 8000 &
+CUDA_VISIBLE_DEVICES=0,1 swift rollout --model $MODEL --vllm_tensor_parallel_size 2 --port 8000 &
 
 docker run --rm --gpus all -e CUDA_VISIBLE_DEVICES=1,2,3 -e NPROC_PER_NODE=3 ms-swift:4.5.2 \
 swift rlhf --rlhf_type grpo --model $MODEL \

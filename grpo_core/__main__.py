@@ -1,7 +1,7 @@
-"""The command line: `python -m grpo_core train | serve | probe | replay | check`; `--help` shows what each takes.
+"""The command line: `python -m grpo_core train | serve | probe | replay`; `--help` shows what each takes.
 
 Exit codes: 0 fine; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function is
-broken), a replay differs, a dump's advantages are not what its rewards make; 2 wrong usage, or this program failed;
+broken), or a replay differs; 2 wrong usage, or this program failed;
 3 an engine gave no answer in time; 130 interrupted.
 """
 
@@ -51,11 +51,10 @@ def main(arguments: list[str]) -> int:
     with _stdout_for_the_answer() as answer:
         try:
             with _interruptible():
-                if rest[:1] in (["replay"], ["check"]):
-                    from grpo_core.records.commands import check_command, replay_command
+                if rest[:1] == ["replay"]:
+                    from grpo_core.records.commands import replay_command
 
-                    told = {"replay": replay_command, "check": check_command}[rest[0]]
-                    return told(rest[1:], flags, answer)
+                    return replay_command(rest[1:], flags, answer)
                 command, config = _understood(rest)
                 return command(config, flags, answer)
         except (ConfigError, RecordError) as error:
@@ -139,8 +138,10 @@ def _understood(arguments: list[str]) -> tuple[Command, Config]:
     from grpo_core.settings import load
 
     name, *rest = arguments or [""]
+    if name == "check":
+        raise ConfigError("command line: `check` was removed; use: grpo-doctor audit DUMP")
     if name not in _COMMANDS:
-        known = ", ".join([*_COMMANDS, "replay", "check"])
+        known = ", ".join([*_COMMANDS, "replay"])
         raise ConfigError(f"command line: {name!r}: expected a command: {known} (see --help)")
     path = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
 

@@ -22,8 +22,6 @@ MODULES = {
     "recorder": "records.steps",
     "loggers": "show.loggers",
     "watchdog": "show.watchdog",
-    # Around an engine: `routed`.
-    "experts": "experts.engine",
 }
 
 

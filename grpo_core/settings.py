@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+# Keys of earlier versions, and what a user of one needs to know.
+_REMOVED = {
+    "rollout.environment": "multi-turn rollouts were removed",
+    "rollout.turn_tokens": "multi-turn rollouts were removed",
+    "rollout.replay_experts": "expert routing replay was removed",
+}
 _COMMAND_LINE, _OF_A_DIALECT = "command line", "of the dialect"
 
 
@@ -56,6 +62,8 @@ def _load(
     sources: dict[str, str] = {}
     known = fields(whole)
     for source, dotted, value in entries:
+        if dotted in _REMOVED:
+            raise ConfigError(f"{source}: {dotted}: {_REMOVED[dotted]}")
         if dotted not in known:
             raise ConfigError(f"{source}: {dotted}: unknown key{_suggestion(dotted, list(known))}")
         section, key = dotted.split(".")

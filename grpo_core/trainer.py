@@ -44,7 +44,7 @@ class Trainer:
     Attributes:
         config: All settings.
         world: The processes that train together.
-        shared: Makes a mode's engine that of all processes; `grpo_core.turns` has it hold conversations, too.
+        shared: Makes a mode's engine that of all processes.
         policy: What is trained.
         step: Steps done.
         sampling: How completions are sampled.

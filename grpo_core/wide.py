@@ -45,11 +45,10 @@ class WideLossConfig(LossConfig):
 
     advantage_baseline: str = key(
         "group",
-        choices=("group", "leave_one_out", "batch", "none", "length", "best_other", "optimal_token"),
+        choices=("group", "leave_one_out", "batch", "none", "length", "best_other"),
     )
     """Beside the core's: `length`, the mean of its group weighed by lengths (OPO). `best_other`: only the best of a
-    group counts, by how far it is above the second (pass@k). `optimal_token`: at each place the mean of its group,
-    weighed by what gradients cost up to there, so that each token has an advantage (verl's optimal_token_baseline)."""
+    group counts, by how far it is above the second (pass@k)."""
     advantage_deviation: str = key("rewards", choices=("rewards", "differences"))
     """What the scale is the deviation of: rewards, or rewards less the baseline (ms-swift's reinforce_plus_plus)."""
     advantage_rewards: str = key("sum", choices=("sum", "each"))
@@ -123,15 +122,6 @@ class WideModelConfig(ModelConfig):
 class WideRolloutConfig(RolloutConfig):
     """Where completions come from."""
 
-    environment: str = key("")
-    """`file.py:function`, called with the ids of a prompt and those behind it so far whenever a turn has ended: the
-    ids that it gives follow, untrained, and the model goes on; none end the conversation. sampling.max_tokens counts
-    them, too. Empty: one turn."""
-    turn_tokens: int = key(0, low=0)
-    """Of an environment: longest turn of the model; 0: each ends at a stop id."""
-    replay_experts: bool = key(default=False)
-    """Of a mixture of experts: each token goes to the experts in training that it went to when it was sampled (R3); the
-    embedded engine tells, here, in a process of its own or behind a server that was started with this."""
     dtype: str = key("float32", choices=TYPES)
     """What the engine holds and computes in, apart from the trainer's. Weights are sent in it."""
 
@@ -211,12 +201,6 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
          loss.correction_gate != "none"
          and ((loss.correction, loss.correction_level) != ("mask", "token") or loss.surrogate in ("vespo", "geo_mean")),
          "it masks weights of tokens; set loss.correction = 'mask' and loss.correction_level = 'token'"),
-        (("loss.advantage_baseline", "loss.advantage_scale", "loss.advantage_whiten", "loss.advantage_rewards"),
-         loss.advantage_baseline == "optimal_token"
-         and (loss.advantage_scale, loss.advantage_whiten, loss.advantage_rewards) != ("none", "none", "sum"),
-         "an advantage of each token is not divided; set loss.advantage_scale = 'none' and leave the others"),
-        (("loss.advantage_baseline", "model.dtype"), loss.advantage_baseline == "optimal_token" and lower,
-         "a lower dtype is not tried with the optimal token baseline; use float32"),
         (("loss.reject", "loss.reject_low", "loss.reject_high"),
          loss.reject.endswith("k1") and loss.reject_low > loss.reject_high,
          "the lower bound must not be above the upper"),
@@ -232,19 +216,6 @@ def contradictions(config: Any) -> list[tuple[tuple[str, ...], bool, str]]:
         (("rollout.dtype", "rollout.mode", "rollout.port"),
          rollout.dtype != "float32" and rollout.mode == "server",
          "a server is started with its own dtype; set rollout.mode to colocate or async"),
-        (("rollout.turn_tokens", "rollout.environment"), rollout.turn_tokens > 0 and not rollout.environment,
-         "turns are of conversations; set rollout.environment"),
-        (("rollout.replay_experts", "rollout.engine"),
-         rollout.replay_experts and rollout.engine != "transformers",
-         "routing is told by the embedded engine alone; set rollout.engine = 'transformers'"),
-        (("rollout.replay_experts", "rollout.partial_tokens"),
-         bool(rollout.replay_experts and rollout.partial_tokens),
-         "a completion's routing is told by one version; set rollout.partial_tokens = 0"),
-        (("rollout.replay_experts", "rollout.environment", "model.gradient_checkpointing"),
-         rollout.replay_experts and bool(rollout.environment or model.gradient_checkpointing),
-         "routing is replayed for completions of one turn, in one pass"),
-        (("rollout.environment", "rollout.partial_tokens"), bool(rollout.environment and rollout.partial_tokens),
-         "a conversation is held under one version; set rollout.partial_tokens = 0"),
         (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
         (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
         (("loss.advantage_rewards", "loss.advantage_scale"),

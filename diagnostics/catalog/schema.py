@@ -31,6 +31,18 @@ _PLAN_NAME = re.compile(r"[a-z_]+(\.[a-z_]+)*")
 _LOCATION = re.compile(r"(.*) - at `\$(.*)`\Z", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
+_TYPES = {
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "int": "a whole number",
+}
+_CHOICES = {"kind": model.KINDS, "status": model.STATUSES, "role": model.ROLES, "evidence": model.EVIDENCE}
+_FORMS = {
+    "since": "a release of this project, as 0.1.0", "versions": "a version specifier, as >=0.6.0,<0.11",
+    "looked_to": "a release, as 0.31.0",
+}  # fmt: skip
 Record = TypeVar("Record", model.Issue, model.CheckCode)
 Problem = tuple["Keys", str]
 
@@ -173,9 +185,22 @@ def _refusal(source: TableSource, entry: dict[str, Any], message: str) -> TableE
         )
     if missing := _MISSING_KEY.match(expected):
         return source.refuse(keys, None, f"the key {missing[1]!r}")
-    return source.refuse(
-        keys, _value_at(entry, tuple(parts)), expected.replace("Expected ", "").replace("`", "")
-    )
+    value = _value_at(entry, tuple(parts))
+    field = next((str(part) for part in reversed(parts) if isinstance(part, str)), "")
+    return source.refuse(keys, value, _expected(expected, field, value))
+
+
+def _expected(message: str, field: str, value: Any) -> str:
+    """Translate what msgspec expected into words for a contributor."""
+    if message.startswith("Invalid enum value"):
+        choices = _CHOICES[field]
+        return f"one of {', '.join(choices)}{close_matches(str(value), choices)}"
+    if "matching regex" in message:
+        return _FORMS.get(field, "a string with something in it")
+    if "length >=" in message:
+        return "at least one"
+    kind = re.match(r"Expected `(\w+)", message)
+    return _TYPES.get(kind[1], kind[1]) if kind else message
 
 
 def _toml_keys(entry: dict[str, Any], parts: list[str | int]) -> Keys:
@@ -238,7 +263,7 @@ def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
 def _unknown_names(key: str, names: tuple[str, ...], known: tuple[str, ...]) -> Iterator[Problem]:
     for name in names:
         if name not in known:
-            yield (key,), f"each of {', '.join(known)}{close_matches(name, known)}"
+            yield (key,), f"each of {', '.join(known)}; not {name!r}{close_matches(name, known)}"
 
 
 def _claim_problems(keys: Keys, claim: model.Affected) -> Iterator[Problem]:

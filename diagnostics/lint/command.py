@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from diagnostics import UserError
+from diagnostics.cli import Command
+from diagnostics.findings import FINE, INCOMPLETE
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
-from diagnostics.lint.versions import VersionError, collect_versions
-from diagnostics.output import clean, filters, output
-from diagnostics.output.findings import FINE, INCOMPLETE, USAGE
+from diagnostics.lint.versions import collect_versions
+from diagnostics.output import progress
+from diagnostics.output.report_output import ReportOptions, report_options, write_report
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Callable
+
+    from diagnostics.findings import Finding, Report
 
 # From files to a report: each step takes the run and adds to it.
 WORKFLOW = (
@@ -25,77 +33,85 @@ WORKFLOW = (
 )
 
 # Frameworks in a registry have releases.
-_WITH_RELEASES = tuple(each.name for each in FRAMEWORKS.values() if each.packages)
+_WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's commands."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "lint",
-        help="check a config, script or command before it is started",
-        usage="%(prog)s [options] FILE...  |  %(prog)s [options] -- COMMAND...",
-    )
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE",
-        help="YAML, JSON, TOML, Python, shell, a notebook, a Dockerfile, a Makefile; a folder; - for standard input",
-    )  # fmt: skip
-    parser.add_argument(
-        "--framework", choices=CONFIGURED, default="", help="the framework of a file that does not show it"
-    )
-    for name in _WITH_RELEASES:
-        help_text = f"check for this {name} (default: the project's, else the installed release)"
-        parser.add_argument(f"--{name}", metavar="VERSION", help=help_text)
-    output.add_options(parser)
-    parser.set_defaults(command=run_lint)
+def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for name in reversed(_WITH_RELEASES):
+        help_text = f"Check for this {name} (default: the project's, else the installed release)."
+        function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(
+            function
+        )
+    return function
 
 
-def run_lint(options: argparse.Namespace) -> int:
-    """Run the workflow on the command line's request; return the exit code."""
-    files, command = _split_command(options.files)
-    if not files and not command:
-        return _refuse("expected a FILE, or `--` and a command")
-    unusable = next((reason for path in files if str(path) != "-" and (reason := _unusable(path))), "")
-    if unusable:
-        return _refuse(unusable)
-    try:
-        versions = collect_versions({name: getattr(options, name.replace("-", "_")) for name in _WITH_RELEASES})
-    except VersionError as error:
-        return _refuse(str(error))
-    run = LintRun(files, versions, options.framework, command)
-    for step in WORKFLOW:
-        step(run)
+@click.command(
+    cls=Command,
+    examples=(
+        ("lint train.sh", "a script, a YAML, a TOML, a notebook, a Dockerfile, a Makefile"),
+        ("lint configs/", "every run below a folder"),
+        ("lint --trl 1.16.0 -- trl grpo --num_generations 8", "a command"),
+    ),
+    exit_codes={1: "findings at or above --fail-on", 3: "incomplete: some input could not be checked"},
+    context_settings={"ignore_unknown_options": False},
+)
+@click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
+@click.option("--framework", type=click.Choice(CONFIGURED), help="Framework of a file that does not show it.")
+@_release_options
+@report_options
+def command(
+    files: tuple[str, ...], framework: str | None, output: ReportOptions, **releases: str | None
+) -> int:
+    """Check a config, script or command before it is started. It is read, never run."""
+    paths, words = _split_command(files)
+    if not paths and not words:
+        raise click.UsageError("expected a FILE, or `--` and a command")
+    for path in paths:
+        _require_file(path)
+    versions = collect_versions({name: releases[name.replace("-", "_")] for name in _WITH_RELEASES})
+    run = LintRun(paths, versions, framework or "", words)
+    with progress.running("lint"):
+        for step in WORKFLOW:
+            step(run)
     assert run.report is not None
-    try:
-        report = output.filtered(run.report, options)
-    except filters.BaselineError as error:
-        return _refuse(str(error))
-    output.write(report, options)
-    code = report.exit_code(output.fail_on(options))
+    code = write_report(_with_messages_first(run.report, output), output)
     # A file with nothing to check is not a file without faults.
-    nothing_read = any(check.reads for check in report.checks)
+    nothing_read = any(check.reads for check in run.report.checks)
     return INCOMPLETE if code == FINE and nothing_read else code
 
 
-def _refuse(message: str) -> int:
-    print(f"diagnostics: lint: {clean.own(message)}", file=sys.stderr)
-    return USAGE
+def _with_messages_first(report: Report, output: ReportOptions) -> Report:
+    """Let a finding on the first screen begin with its message, which has the run's numbers, not with a title."""
+    if output.format != "terminal" or output.verbose:
+        return report
+    checks = [
+        replace(
+            check,
+            findings=tuple(replace(finding, title=_first_sentence(finding)) for finding in check.findings),
+        )
+        for check in report.checks
+    ]
+    return replace(report, checks=tuple(checks))
 
 
-def _unusable(path: Path) -> str:
-    """Return why a path is no file or folder to read; empty if it is one. Reading a pipe would block."""
+def _first_sentence(finding: Finding) -> str:
+    return finding.detail.split(". ")[0].rstrip(".") + "." if finding.detail else finding.title
+
+
+def _require_file(path: Path) -> None:
+    """Refuse a path that is no file or folder; reading a pipe would block."""
+    if str(path) == "-":
+        return
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        return f"{path}: {'no such file' if isinstance(error, FileNotFoundError) else why}"
-    return "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else f"{path}: no regular file"
+        reason = "no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None)
+        raise UserError(f"{path}: {reason or error}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(f"{path}: no regular file")
 
 
-def _split_command(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Separate files from a command after `--`; argparse has already removed the dashes."""
-    try:
-        dashes = sys.argv.index("--")
-    except ValueError:
-        return [Path(word) for word in words], []
-    command = sys.argv[dashes + 1 :]
-    return [Path(word) for word in words[: len(words) - len(command)]], command
+def _split_command(words: tuple[str, ...]) -> tuple[list[Path], list[str]]:
+    """Separate files from a command after `--`, which click has already removed."""
+    number = len(sys.argv) - sys.argv.index("--") - 1 if "--" in sys.argv else 0
+    return [Path(word) for word in words[: len(words) - number]], list(words[len(words) - number :])

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_MODULES
 from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
 from diagnostics.lint.user_scripts import add_script_settings, read_user_script
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
-from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,15 +99,17 @@ def _launch_at(words: list[str], index: int, name: str) -> tuple[Launch | None, 
 def _recognise_user_script(words: list[str], file: str) -> Recognised | None:
     """Recognise a script or module of the user whose source shows that it trains by GRPO."""
     for index, word in enumerate(words):
-        module = index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
+        module = (
+            index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
+        )
         if not module and not word.endswith(".py"):
             continue
         if module and word.startswith(_OTHER_MODULES):
             return None
         path = find_script(word, file, module=module)
         # Scripts with TRL's own parser are started with a YAML as the config.
-        named = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
-        if (path is None and named) or (path is not None and read_user_script(path) is not None):
+        grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
+        if (path is None and grpo_name) or (path is not None and read_user_script(path) is not None):
             return Recognised("trl", "train", index + 1, index, word, module)
         return None
     return None
@@ -117,7 +119,9 @@ def _names_config(words: list[str]) -> bool:
     return any(word == "--config" and value.endswith((".yaml", ".yml")) for word, value in pairwise(words))
 
 
-def read_command(command: Command, file: str, read_nested: Callable[[Word], list[Settings]]) -> list[Settings]:
+def read_command(
+    command: Command, file: str, read_nested: Callable[[Word], list[Settings]]
+) -> list[Settings]:
     """Return what a command sets; a command given as text to a shell is read as well.
 
     Args:
@@ -126,29 +130,31 @@ def read_command(command: Command, file: str, read_nested: Callable[[Word], list
         read_nested: Reads a word that is itself a script.
     """
     words = [word.clean for word in command.words]
-    found = recognise(words) or _recognise_user_script(words, file)
-    if found is None:
+    recognised = recognise(words) or _recognise_user_script(words, file)
+    if recognised is None:
         nested = [settings for word in _shell_arguments(command.words) for settings in read_nested(word)]
         for settings in nested:
             settings.env = {**command.env, **_inline_env(command.words, file), **settings.env}
         return nested
-    launch_words = command.words[: found.launch_end]
-    settings = Settings(found.framework, Place(file, command.line), role=found.role, target=found.target)
-    settings.framework_parser = found.framework_parser
+    launch_words = command.words[: recognised.launch_end]
+    settings = Settings(
+        recognised.framework, Place(file, command.line), role=recognised.role, target=recognised.target
+    )
+    settings.framework_parser = recognised.framework_parser
     settings.env = {**command.env, **_inline_env(launch_words, file)}
     settings.launcher = _read_launcher(launch_words, file)
     _apply_job_tasks(settings)
     for word in command.unread_sources:
-        why = "it is sourced before the run, and is not here or not known"
+        reason = "it is sourced before the run, and is not here or not known"
         name = word.clean.replace(HOLE, "...")
         place = str(Place(file, word.line))
-        settings.not_checked.append(NotJudged(name, why, "lint it where that file is", place))
-    for key, text in found.extra.items():
+        settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", place))
+    for key, text in recognised.extra.items():
         settings.set(key, Value(parse_scalar(text), settings.place))
-    read = _read_overrides if DIALECTS[found.framework].style == "overrides" else _read_flags
-    read(command.words[found.start :], file, settings)
-    if settings.framework == "trl" and found.target:
-        add_script_settings(settings, file, module=found.module)
+    read = _read_overrides if DIALECTS[recognised.framework].style == "overrides" else _read_flags
+    read(command.words[recognised.start :], file, settings)
+    if settings.framework == "trl" and recognised.target:
+        add_script_settings(settings, file, module=recognised.module)
     return [settings]
 
 
@@ -177,10 +183,10 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
 def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
     """Return what the launcher before the program sets."""
     names = [word.clean.rpartition("/")[2] for word in words]
-    name = next((each for each in names if each in _LAUNCHERS), "")
+    name = next((program for program in names if program in _LAUNCHERS), "")
     if not name and any(word.clean.startswith("torch.distributed.") for word in words):
         name = "torchrun"
-    elif not name and any(each.startswith("python") for each in names):
+    elif not name and any(program.startswith("python") for program in names):
         name = "python"
     if name in _TASK_OPTIONS:
         launcher = _read_tasks(words, names, file, name)
@@ -199,9 +205,9 @@ def _picked(words: list[Word], file: str, options: dict[str, str]) -> dict[str, 
 
 def _read_tasks(words: list[Word], names: list[str], file: str, name: str) -> dict[str, Value]:
     """Return the processes that `srun` or `mpirun` starts, or those of the launcher behind it."""
-    for at, each in enumerate(names):
-        if (each in _LAUNCHERS and each not in _TASK_OPTIONS) or each.startswith(_LAUNCHER_MODULES):
-            return _read_launcher(words[at:], file)
+    for index, program in enumerate(names):
+        if (program in _LAUNCHERS and program not in _TASK_OPTIONS) or program.startswith(_LAUNCHER_MODULES):
+            return _read_launcher(words[index:], file)
     launcher: dict[str, Value] = {}
     for key, value in _picked(words, file, _TASK_OPTIONS[name]).items():
         # The program follows the number.
@@ -237,11 +243,11 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
             values = [Word(word.text.partition("=")[2], word.line)] if "=" in word.clean else []
         elif key:
             values.append(word)
-        elif word.unknown:
+        elif word.is_unknown:
             _report_unread(settings, word, file)
         else:
             settings.options.setdefault("@", word.to_value(file).with_key("@"))
-        if word.unknown and key and (len(values) > 1 or word.text == SCRIPT_ARGUMENTS):
+        if word.is_unknown and key and (len(values) > 1 or word.text == SCRIPT_ARGUMENTS):
             _report_unread(settings, word, file)
     if key:
         settings.set(key, _combine(values, file, line))
@@ -252,11 +258,11 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
     place = str(Place(file, word.line))
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
-        why = "checked as the script is without arguments"
-        entry = NotJudged('"$@"', why, "lint the whole command", place, decides=False)
+        reason = "checked as the script is without arguments"
+        entry = NotChecked('"$@"', reason, "lint the whole command", place, decides=False)
     else:
         settings.has_unread_options = True
-        entry = NotJudged("more options", "they are only known at run time", "write them out", place)
+        entry = NotChecked("more options", "they are only known at run time", "write them out", place)
     settings.not_checked.append(entry)
 
 
@@ -294,7 +300,7 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
         key, equals, text = word.text.partition("=")
         flag = _FLAG.match(word.clean)
         if not equals or HOLE in key:
-            if word.unknown:
+            if word.is_unknown:
                 _report_unread(settings, word, file)
             elif flag:
                 value = words[number + 1] if number + 1 < len(words) else word

@@ -7,27 +7,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.collect.secrets import cut
+from diagnostics.findings import CheckResult, Finding, Report
 from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import make_plan
 from diagnostics.lint.pairing import pair_with_servers, server_pairs
 from diagnostics.lint.project_files import find_starters, lintable_files
 from diagnostics.lint.project_requirements import read_project
-from diagnostics.lint.reading import read_command_line, read_file
 from diagnostics.lint.readers.structured import UnreadableError
+from diagnostics.lint.reading import read_command_line, read_file
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.report import to_finding
-from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.versions import PACKAGES, Versions
-from diagnostics.output.findings import CheckResult, Finding, Report
+from diagnostics.output.redact import mask_and_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from diagnostics.findings import NotChecked
     from diagnostics.lint.rules.registry import Problem, Rule
+    from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Settings
-    from diagnostics.output.findings import NotJudged
 
 COMMAND_LINE = "command line"
 
@@ -88,7 +88,9 @@ def read_inputs(run: LintRun) -> None:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
             run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
-    _share_accelerate_configs([each for source in run.sources if source.explicit for each in source.settings])
+    _share_accelerate_configs(
+        [settings for source in run.sources if source.explicit for settings in source.settings]
+    )
     if run.command:
         run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
 
@@ -101,18 +103,18 @@ def _read_folder(folder: Path, framework: str) -> list[Source]:
             settings = read_file(path, framework)
         except UnreadableError:
             continue
-        if any(each.framework in DIALECTS for each in settings):
+        if any(entry.framework in DIALECTS for entry in settings):
             sources.append(Source(str(path), settings, explicit=False))
     included = {
-        Path(file).absolute() for source in sources for each in source.settings for file in each.files
+        Path(file).absolute() for source in sources for settings in source.settings for file in settings.files
     }
-    kept = [source for source in sources if Path(source.name).absolute() not in included]
-    return kept or [Source(str(folder), [])]
+    separate = [source for source in sources if Path(source.name).absolute() not in included]
+    return separate or [Source(str(folder), [])]
 
 
 def _share_accelerate_configs(settings: list[Settings]) -> None:
     """Give the processes of an accelerate config to the runs named with it that do not set theirs."""
-    for config in (each for each in settings if each.framework == "accelerate"):
+    for config in (entry for entry in settings if entry.framework == "accelerate"):
         for run in settings:
             for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
                 if key in config.options and run.role == "train":
@@ -135,14 +137,14 @@ def make_plans(run: LintRun) -> None:
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """Make the plans of runs of GRPO and of servers."""
     plans = []
-    for each in settings:
-        if each.framework not in DIALECTS or not _is_grpo(each):
+    for entry in settings:
+        if entry.framework not in DIALECTS or not _is_grpo(entry):
             continue
-        option_index.expand_abbreviations(each, versions.known.get(each.framework))
-        own = versions
-        if each.role == "train" and each.framework not in {*versions.known, *versions.copies}:
-            own = replace(versions, fitting={each.framework: option_index.fitting_releases(each)})
-        plans.append(make_plan(each, own))
+        option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
+        run_versions = versions
+        if entry.role == "train" and entry.framework not in {*versions.known, *versions.copies}:
+            run_versions = replace(versions, fitting={entry.framework: option_index.fitting_releases(entry)})
+        plans.append(make_plan(entry, run_versions))
     return plans
 
 
@@ -151,7 +153,12 @@ def _is_grpo(settings: Settings) -> bool:
     if settings.framework == "ms-swift" and settings.role == "train":
         kind = settings.options.get("rlhf_type")
         return kind is None or not kind.known or kind.data == "grpo"
-    if settings.framework != "trl" or settings.framework_parser or settings.script_options or not settings.target:
+    if (
+        settings.framework != "trl"
+        or settings.framework_parser
+        or settings.script_options
+        or not settings.target
+    ):
         return True
     # A script that only has a similar name: TRL has few of its options.
     options, names = option_index.set_options(settings), option_index.option_names("trl")
@@ -161,18 +168,20 @@ def _is_grpo(settings: Settings) -> bool:
 def _nothing_read(source: Source) -> CheckResult:
     """Report that a source has nothing to check, and where to look instead."""
     if source.name == COMMAND_LINE:
-        return CheckResult("reading the command", "skipped", "it is no command of a known framework", reads=True)
+        return CheckResult(
+            "reading the command", "skipped", "it is no command of a known framework", reads=True
+        )
     path = Path(source.name)
-    why = "no GRPO run, and no server for one, in it"
+    reason = "no GRPO run, and no server for one, in it"
     if path.is_file() and not path.stat().st_size:
-        why = "it is empty"
-    elif any(each.framework == "accelerate" for each in source.settings):
-        why = "an accelerate config without the script that it launches; lint the launch command"
+        reason = "it is empty"
+    elif any(settings.framework == "accelerate" for settings in source.settings):
+        reason = "an accelerate config without the script that it launches; lint the launch command"
     elif path.suffix in {".py", ".yaml", ".yml"} and path.is_file():
         starters = find_starters(path)
         more = f" and {len(starters) - 2} more" if len(starters) > 2 else ""
-        why += f"; lint what starts it: {', '.join(starters[:2])}{more}" if starters else ""
-    return CheckResult(f"reading {source.name}", "skipped", why, reads=True)
+        reason += f"; lint what starts it: {', '.join(starters[:2])}{more}" if starters else ""
+    return CheckResult(f"reading {source.name}", "skipped", reason, reads=True)
 
 
 def check_rules(run: LintRun) -> None:
@@ -192,7 +201,7 @@ def _check_group(
     name: str, rules: list[Rule], plans: list[RunPlan], pairs: dict[str, list[tuple[RunPlan, RunPlan]]]
 ) -> CheckResult:
     findings: list[Finding] = []
-    unknowns: list[NotJudged] = []
+    unknowns: list[NotChecked] = []
     for rule in rules:
         for subjects in pairs.get(rule.scope, [(plan,) for plan in plans]):
             try:
@@ -209,13 +218,13 @@ def _check_group(
 def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
     """Check one rule on a plan, or on a pair of plans."""
     plan = subjects[0]
-    if rule.scope == "run" and ((rule.role and plan.role != rule.role) or not _covers(rule, plan)):
+    if rule.scope == "run" and ((rule.role and plan.role != rule.role) or not _applies_to(rule, plan)):
         return []
-    found = (_report(rule, plan, problem) for problem in rule.function(*subjects))
-    return [finding for finding in found if finding is not None]
+    findings = (_report(rule, plan, problem) for problem in rule.function(*subjects))
+    return [finding for finding in findings if finding is not None]
 
 
-def _covers(rule: Rule, plan: RunPlan) -> bool:
+def _applies_to(rule: Rule, plan: RunPlan) -> bool:
     return not rule.frameworks or plan.framework in rule.frameworks
 
 
@@ -272,22 +281,24 @@ def _describe(source: Source) -> dict[str, Any]:
 
 
 def _jsonable(data: Any) -> Any:
-    return data if isinstance(data, str | int | float | bool | None) else cut(str(data), 200)
+    return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
 
 
 def _common_releases(run: LintRun) -> dict[str, str]:
     """Return the releases that every plan is checked for."""
-    first, *others = [plan.versions for plan in run.plans] or [run.versions]
+    first, *rest = [plan.versions for plan in run.plans] or [run.versions]
     return {
         name: str(release)
         for name, release in first.known.items()
-        if all(each.known.get(name) == release for each in others)
+        if all(versions.known.get(name) == release for versions in rest)
     }
 
 
 def _notes(plans: list[RunPlan]) -> Iterator[str]:
     yield "read, not run: what a script does at run time can differ"
-    frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | ({"vllm"} if plans else set())
+    frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | (
+        {"vllm"} if plans else set()
+    )
     unknown = [
         name
         for name in sorted(frameworks)

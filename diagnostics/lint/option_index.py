@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
+from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declared_options
 
@@ -29,11 +30,7 @@ _SIMILARITY = 0.84
 # Hydra's choice of a file for a part of the config.
 _GROUP_MARKS = set("@/")
 # Options that TrlParser and ms-swift take besides any other, and that `trl grpo` passes on to accelerate.
-_ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help"}
-# What `vllm serve` takes with one dash, in vllm/engine/arg_utils.py.
-_VLLM_SHORT = dict.fromkeys(
-    "O O0 O1 O2 O3 ac asc cc dc dcp dp dpa dpb dpe dph dpl dpm dpn dpp dpr ep n pcp pp q r sc tp".split(), ""
-)
+_ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help", "reward_funcs", "use_peft"}
 _LAUNCHER_OPTION = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
@@ -47,7 +44,13 @@ def _load(package: str) -> Mapping[str, Any]:
     if package == "vllm":
         # A server's options are only known to exist in some release, so none is ever refused by release.
         text = (FOLDER.parent.parent / "data" / "options.json").read_text(encoding="utf-8")
-        return {"releases": (), "options": {**json.loads(text)["packages"]["vllm"]["options"], **_VLLM_SHORT}}
+        return {
+            "releases": (),
+            "options": {
+                **json.loads(text)["packages"]["vllm"]["options"],
+                **dict.fromkeys(DIALECTS["vllm"].short_options, ""),
+            },
+        }
     path = FOLDER / f"{package}.json"
     data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return data
@@ -192,7 +195,7 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
 def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) -> Mapping[str, Value | None]:
     """Return the options of a copy of verl, with the config files that a command chooses."""
     main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
-    text = given.text(main, 1_000_000) if main.is_file() else ""
+    text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
     match = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
     if not match:
         return {}
@@ -217,10 +220,10 @@ def release_span(package: str, name: str) -> tuple[str, str] | None:
 
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
     """Return those of these options that some release lacks, and the releases that have them all."""
-    releases = [Version(each) for each in _load(package).get("releases", ())]
+    releases = [Version(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
-    shared = {name for other in _companions(package) for name in _load(other)["options"]}
+    shared = {name for companion in _companions(package) for name in _load(companion)["options"]}
     spans = {name: span for name in wanted if name not in shared and (span := release_span(package, name))}
     partial = {
         name: (Version(first), Version(last))
@@ -241,7 +244,7 @@ def fitting_releases(settings: Settings) -> tuple[Version, ...]:
     fitting = releases_with_all(package, [value.key for value in set_options(settings)])[1]
     if not fitting:
         return ()
-    releases = [Version(each) for each in _load(package)["releases"]]
+    releases = [Version(release) for release in _load(package)["releases"]]
     return (*_OLDER[: fitting[0] == releases[0]], *fitting, *_NEWER[: fitting[-1] == releases[-1]])
 
 
@@ -259,7 +262,7 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
     span = release_span(package, name)
     if span is None or not is_indexed_release(package, release):
         return False
-    if any(release_span(other, name) for other in _companions(package)):
+    if any(release_span(companion, name) for companion in _companions(package)):
         return False
     return not Version(span[0]) <= release <= Version(span[1])
 
@@ -273,8 +276,10 @@ def suggest(name: str, names: Iterable[str]) -> str:
     names = list(names)
     head, dot, last = name.rpartition(".")
     # A dotted name is nearly always wrong in its last part only.
-    siblings = [each for each in names if each.rpartition(".")[0] == head] if dot else names
-    match = difflib.get_close_matches(last, [each.rpartition(".")[2] for each in siblings], 1, _SIMILARITY)
+    siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
+    match = difflib.get_close_matches(
+        last, [option.rpartition(".")[2] for option in siblings], 1, _SIMILARITY
+    )
     if match:
         return head + dot + match[0]
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []

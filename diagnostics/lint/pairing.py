@@ -23,11 +23,13 @@ def pair_with_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     """
     servers = [plan for plan in plans if plan.role == "serve"]
     pairs = []
-    for trainer in (plan for plan in plans if plan.role == "train" and plan.values.get("rollout.mode") is not None):
+    for trainer in (
+        plan for plan in plans if plan.role == "train" and plan.values.get("rollout.mode") is not None
+    ):
         if trainer.values["rollout.mode"].data != "server":
             continue
-        own = [server for server in servers if server.source == trainer.source]
-        candidates = own or [server for server in servers if _is_addressed(trainer, server)]
+        in_script = [server for server in servers if server.source == trainer.source]
+        candidates = in_script or [server for server in servers if _is_addressed(trainer, server)]
         candidates = candidates or _named_together(trainer, plans, servers)
         pairs += [(trainer, server) for server in _matching_ports(trainer, candidates)]
     return pairs
@@ -55,14 +57,14 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
     if len(servers) <= 1:
         return servers
     chosen = []
-    for port in {each.data for each in list_ports(trainer.values.get("server.port"))}:
+    for number in {port.data for port in list_ports(trainer.values.get("server.port"))}:
         listening = [
             server
             for server in servers
-            if port in {each.data for each in list_ports(server.values.get("server.port"))}
+            if number in {port.data for port in list_ports(server.values.get("server.port"))}
         ]
         # A script may run several trainings in sequence: the server started last before the trainer counts.
-        earlier = [server for server in listening if _line(server) <= _line(trainer)]
+        earlier = [server for server in listening if _line_of(server) <= _line_of(trainer)]
         chosen += earlier[-1:] or listening[:1]
     return chosen
 
@@ -76,10 +78,11 @@ def server_pairs(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
         for first, second in combinations(servers, 2)
         if first.source == second.source
         and not any(
-            trainer.source == first.source and _line(first) < _line(trainer) < _line(second) for trainer in trainers
+            trainer.source == first.source and _line_of(first) < _line_of(trainer) < _line_of(second)
+            for trainer in trainers
         )
     ]
 
 
-def _line(plan: RunPlan) -> int:
+def _line_of(plan: RunPlan) -> int:
     return plan.settings.place.line

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers.structured import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def lintable_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder that may contain a run."""
     for path in islice(_walk(folder), _MAX_LINTED):
         name = path.name.lower()
-        wanted = name.endswith(_LINTED_SUFFIXES) or name.startswith(_NAMES)
-        if wanted and path.is_file() and not path.is_symlink():
+        may_have_run = name.endswith(_LINTED_SUFFIXES) or name.startswith(_NAMES)
+        if may_have_run and path.is_file() and not path.is_symlink():
             yield path
 
 
@@ -73,7 +73,7 @@ def _find_by_tail(name: str, start: Path) -> Path | None:
 
 def _project_root(start: Path) -> Path | None:
     above = [start, *islice(start.parents, _MAX_PARENTS)]
-    return next((each for mark in _ROOT_MARKS for each in above if (each / mark).exists()), None)
+    return next((folder for mark in _ROOT_MARKS for folder in above if (folder / mark).exists()), None)
 
 
 @lru_cache(maxsize=8)
@@ -91,12 +91,12 @@ def find_starters(path: Path) -> list[str]:
         return []
     mention = re.compile(rf"(?:^|[\s'\"/=]){re.escape(path.name)}(?:$|[\s'\"\\])", re.MULTILINE)
     with_folder = f"{path.parent.name}/{path.name}"
-    candidates = (each for each in project_listing(root) if _may_start(each) and each != path)
+    candidates = (file for file in project_listing(root) if _may_start(file) and file != path)
     starters = []
     for candidate in islice(candidates, _MAX_STARTERS):
         try:
             small = candidate.stat().st_size <= _MAX_STARTER_BYTES
-            text = given.text(candidate, _MAX_STARTER_BYTES) if small else ""
+            text = safe_io.read_text(candidate, _MAX_STARTER_BYTES) if small else ""
         except OSError:
             continue
         if mention.search(text):

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint.versions import PACKAGES
 
@@ -30,11 +30,15 @@ _MAX_LINES = 2000
 # No version and no requirement is longer.
 _MAX_LENGTH = 1000
 # Distribution -> lint's name for it.
-_NAMES = {canonicalize_name(each): name for name, distributions in PACKAGES.items() for each in distributions}
+_NAMES = {
+    canonicalize_name(distribution): name
+    for name, distributions in PACKAGES.items()
+    for distribution in distributions
+}
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?(?:[.\w+]*)?)")
 _PIN = re.compile(
     r"(?<![\w.-])("
-    + "|".join(re.escape(str(each)) for each in sorted(_NAMES, key=len, reverse=True))
+    + "|".join(re.escape(str(name)) for name in sorted(_NAMES, key=len, reverse=True))
     + r")(?:\[[\w,\s-]*\])?\s*==\s*([0-9][\w.+!-]*)",
     re.IGNORECASE,
 )
@@ -97,7 +101,7 @@ def _requirement_files(folder: Path) -> list[Path]:
 
 def _read_text(path: Path) -> str:
     try:
-        return given.text(path, _MAX_BYTES) if path.stat().st_size <= _MAX_BYTES * 8 else ""
+        return safe_io.read_text(path, _MAX_BYTES) if path.stat().st_size <= _MAX_BYTES * 8 else ""
     except (OSError, ValueError):
         return ""
 
@@ -128,7 +132,7 @@ def _add_requirements(path: Path, project: Project) -> None:
         return
     if path.name.endswith(".lock"):
         try:
-            packages = given.parsed_toml(text).get("package", [])
+            packages = safe_io.parse_toml(text).get("package", [])
         except ValueError:
             return
         for package in packages if isinstance(packages, list) else ():

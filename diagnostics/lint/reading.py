@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
+from diagnostics.findings import NotChecked
 from diagnostics.frameworks import parser_of
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, top_keys
@@ -17,7 +18,6 @@ from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UnreadableError(f"{name}: larger than {MAX_BYTES // 1_000_000} MB: no config is")
-        text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
+        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UnreadableError(f"{name}: cannot be read: {error.strerror or error}") from None
     return read_text(text, name, framework, detect_syntax(path, text))
@@ -140,7 +140,9 @@ def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
     dialect = DIALECTS.get(framework)
     settings = Settings(framework, Place(file, 1), role=dialect.file_role if dialect else "train")
     dashes = dialect is not None and dialect.dashes_in_files
-    settings.options = {key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()}
+    settings.options = {
+        key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()
+    }
     env = tree.get("env")
     for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, Value):
@@ -193,21 +195,21 @@ def _read_commands(
         inner = shell.read_nested(word, file).commands if depth < _MAX_NESTING else []
         return _read_commands(inner, file, depth + 1, written)
 
-    found: list[Settings] = []
+    all_settings: list[Settings] = []
     previous: list[Settings] = []
     for command in commands:
         first = command.words[0]
         if previous and _ORPHAN.match(first.clean):
             key, _, value = first.clean.partition("=")
             text = value or " ".join(word.clean for word in command.words[1:])
-            shown = text.replace(HOLE, "...") or True
-            previous[-1].orphaned.append(Value(shown, Place(file, first.line), key.replace(HOLE, "...")))
+            value_text = text.replace(HOLE, "...") or True
+            previous[-1].orphaned.append(Value(value_text, Place(file, first.line), key.replace(HOLE, "...")))
             continue
         previous = command_lines.read_command(command, file, read_nested)
-        found += previous
-    for settings in found:
+        all_settings += previous
+    for settings in all_settings:
         _follow_files(settings, written)
-    return found
+    return all_settings
 
 
 def read_command_line(words: list[str]) -> list[Settings]:
@@ -217,21 +219,23 @@ def read_command_line(words: list[str]) -> list[Settings]:
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
         env[pair[0]] = Value(pair[2], Place(file), pair[0])
         words = words[1:]
-    return _read_commands([shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0)
+    return _read_commands(
+        [shell.Command([Word(word, 0) for word in words], env, 0)] if words else [], file, 0
+    )
 
 
 def _read_embedded(tree: Any, file: str) -> list[Settings]:
     """Return what commands set that stand as text in a structured file, as in a job of Kubernetes or of a CI."""
-    found = _read_commands(embedded_scripts.container_commands(tree), file, 0)
-    if found:
-        return found
+    settings = _read_commands(embedded_scripts.container_commands(tree), file, 0)
+    if settings:
+        return settings
     texts = (value for value in embedded_scripts.text_values(tree) if _COMMANDS.search(str(value.data)))
     for value in islice(texts, _MAX_SCRIPTS):
         text = str(value.data)
         # A block begins on the line after its key.
         first_line = value.place.line + ("\n" in text)
-        found += _read_commands(shell.read_script(text, file, first_line).commands, file, 0)
-    return found
+        settings += _read_commands(shell.read_script(text, file, first_line).commands, file, 0)
+    return settings
 
 
 def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -> None:
@@ -270,16 +274,18 @@ def _follow_launcher_files(settings: Settings) -> None:
     """Read DeepSpeed's config and accelerate's."""
     deepspeed = settings.options.get("deepspeed")
     accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
-    for named in (deepspeed, accelerate):
-        named_file = named is not None and isinstance(named.data, str) and Path(named.data).suffix.lower()
-        if named is None or named_file not in _CONFIG_SUFFIXES:
+    for option in (deepspeed, accelerate):
+        suffix = option is not None and isinstance(option.data, str) and Path(option.data).suffix.lower()
+        if option is None or suffix not in _CONFIG_SUFFIXES:
             continue
-        trees = _read_named(settings, named)
+        trees = _read_named(settings, option)
         if not trees:
-            _report_missing(settings, named)
-        values = {key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()}
+            _report_missing(settings, option)
+        values = {
+            key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()
+        }
         for key, value in values.items():
-            if named is deepspeed:
+            if option is deepspeed:
                 settings.options.setdefault(f"deepspeed.{key}", value.with_key(f"deepspeed.{key}"))
             elif key in {"num_processes", "num_machines"}:
                 settings.launcher.setdefault("processes" if key == "num_processes" else "nodes", value)
@@ -287,8 +293,8 @@ def _follow_launcher_files(settings: Settings) -> None:
 
 def _report_missing(settings: Settings, named: Value) -> None:
     name = str(named.data) if named.known else named.key
-    why = "it is not here, or cannot be read" if named.known else "its path is set outside of the script"
-    settings.not_checked.append(NotJudged(name, why, "lint it where that file is", str(named.place)))
+    reason = "it is not here, or cannot be read" if named.known else "its path is set outside of the script"
+    settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(named.place)))
 
 
 def _read_named(settings: Settings, named: Value) -> list[Any]:
@@ -304,7 +310,7 @@ def _read_named(settings: Settings, named: Value) -> list[Any]:
                 continue
             if path.is_symlink() and path.resolve().suffix.lower() != suffix:
                 return []  # a link that presents another kind of file as a config
-            text = given.text(path, MAX_BYTES).removeprefix("\ufeff")
+            text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
             settings.files.add(str(path))
             return parse_documents(text, str(path), _SUFFIXES[suffix])
         except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from diagnostics.lint.values import Settings, Value
 
 # Every name that a plan may contain, with its meaning. The catalog's [[config]] uses the same names.
-VOCABULARY: dict[str, str] = tomllib.loads(Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8"))
+VOCABULARY: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8")
+)
 # Every run has it, set or not.
 _PROCESSES = "devices.train"
 _OFF = (False, None, 0, "", "no")
@@ -126,7 +128,11 @@ class RunPlan:
         """Return the number of training processes on each node, as the launcher or the environment sets it."""
         launcher = self.settings.launcher
         per_node = launcher.get("processes_per_node") or self.settings.env.get("NPROC_PER_NODE")
-        if per_node is None and parse_count(launcher.get("nodes")) in {None, 1} and "nodes" not in self.settings.env:
+        if (
+            per_node is None
+            and parse_count(launcher.get("nodes")) in {None, 1}
+            and "nodes" not in self.settings.env
+        ):
             name = launcher.get("launcher")
             per_node = launcher.get("processes") if name is not None and name.data == "accelerate" else None
         return per_node

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
-from diagnostics.output.findings import CheckResult, NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ _MAX_NAMED = 12
 _MAX_PLACES = 3
 
 
-def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotJudged]:
+def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked]:
     """Return the values that the last rule needed and that are unknown, and forget them.
 
     Args:
@@ -34,18 +34,18 @@ def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotJudged]
         for name, value in plan.unknown.items():
             if value is None:
                 remedy = "set it: accelerate launch --num_processes N, torchrun --nproc_per_node N, or NPROC_PER_NODE=N"
-                why = "nothing that was read sets the number of training processes"
-                entries.append(NotJudged("process count", why, remedy, decides=decides))
+                reason = "nothing that was read sets the number of training processes"
+                entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
-                why = "its value is set outside of what was read"
-                entries.append(NotJudged(value.key or name, why, "", str(value.place), decides))
+                reason = "its value is set outside of what was read"
+                entries.append(NotChecked(value.key or name, reason, "", str(value.place), decides))
         plan.unknown.clear()
     return entries
 
 
-def group_entries(entries: Iterable[NotJudged]) -> list[NotJudged]:
+def group_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
     """Merge entries that differ only in their place; one that decides makes the whole decide."""
-    groups: dict[tuple[str, str, str], list[NotJudged]] = {}
+    groups: dict[tuple[str, str, str], list[NotChecked]] = {}
     for entry in entries:
         groups.setdefault((entry.what, entry.why, entry.remedy), []).append(entry)
     merged = []
@@ -59,14 +59,20 @@ def group_entries(entries: Iterable[NotJudged]) -> list[NotJudged]:
 
 def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
     """Return one check for what was not read or understood, whichever rule it concerns."""
-    entries = group_entries(entry for plan in plans for entry in (*plan.settings.not_checked, *_unknown_options(plan)))
+    entries = group_entries(
+        entry for plan in plans for entry in (*plan.settings.not_checked, *_unknown_options(plan))
+    )
     return [CheckResult.of(READING, (), entries)] if entries else []
 
 
-def _unknown_options(plan: RunPlan) -> list[NotJudged]:
+def _unknown_options(plan: RunPlan) -> list[NotChecked]:
     """Return options that no indexed release has: misspelt, of a fork, or of the user's own script."""
     settings = plan.settings
-    names = option_index.option_names(plan.framework, plan.role) if option_index.is_indexed(plan.framework) else set()
+    names = (
+        option_index.option_names(plan.framework, plan.role)
+        if option_index.is_indexed(plan.framework)
+        else set()
+    )
     if not names:
         return []
     if plan.own_copy and option_index.copy_options(settings, plan.versions.copies[plan.framework]):
@@ -87,7 +93,7 @@ def _unknown_options(plan: RunPlan) -> list[NotJudged]:
     return entries + _unindexed_options(plan, names)
 
 
-def _unindexed_options(plan: RunPlan, names: set[str]) -> list[NotJudged]:
+def _unindexed_options(plan: RunPlan, names: set[str]) -> list[NotChecked]:
     settings, hydra = plan.settings, parser_of(plan.framework) == "hydra"
     unindexed = {value.key for value in option_index.unindexed_part(settings, names)[1]}
     unknown = [
@@ -103,48 +109,48 @@ def _unindexed_options(plan: RunPlan, names: set[str]) -> list[NotJudged]:
         script_read = bool(settings.script_options) and value.place.file == settings.place.file
         foreign = not settings.framework_parser or (plan.own_copy and not hydra)
         if similar or script_read or not foreign:
-            why = f"no indexed release of {SHOWN[plan.framework]} has this option"
+            reason = f"no indexed release of {SHOWN[plan.framework]} has this option"
             remedy = f"did you mean {similar}?" if similar else ""
-            entries.append(NotJudged(value.key, why, remedy, str(value.place)))
+            entries.append(NotChecked(value.key, reason, remedy, str(value.place)))
     if len(unknown) > _MAX_NAMED:
-        why = f"no indexed release of {SHOWN[plan.framework]} has them either"
+        reason = f"no indexed release of {SHOWN[plan.framework]} has them either"
         more = f"{len(unknown) - _MAX_NAMED} more options"
-        entries.append(NotJudged(more, why, "", str(settings.place)))
+        entries.append(NotChecked(more, reason, "", str(settings.place)))
     return entries
 
 
-def _unindexed_part(plan: RunPlan, names: set[str]) -> list[NotJudged]:
+def _unindexed_part(plan: RunPlan, names: set[str]) -> list[NotChecked]:
     part, values = option_index.unindexed_part(plan.settings, names)
-    return [NotJudged(part, "its keys are not in the index", "", str(values[0].place))] if values else []
+    return [NotChecked(part, "its keys are not in the index", "", str(values[0].place))] if values else []
 
 
-def _added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotJudged]:
+def _added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotChecked]:
     """Return keys with a `+` that releases have: Hydra refuses it if the key has a value other than null."""
     if parser_of(plan.framework) != "hydra" or not plan.settings.framework_parser:
         return []
-    why = "releases have this key, and Hydra adds no existing key unless its value is null"
+    reason = "releases have this key, and Hydra adds no existing key unless its value is null"
     return [
-        NotJudged(f"+{value.key}", why, f"write it with ++: ++{value.key}", str(value.place))
+        NotChecked(f"+{value.key}", reason, f"write it with ++: ++{value.key}", str(value.place))
         for value in option_index.added_options(plan.settings)
         if value.key in names
         and (release is None or not option_index.lacks_option(plan.framework, value.key, release))
     ]
 
 
-def _options_of_other_releases(plan: RunPlan, release: Version | None) -> list[NotJudged]:
+def _options_of_other_releases(plan: RunPlan, release: Version | None) -> list[NotChecked]:
     """Return options of a project's copy without its config that the release it claims to be does not have."""
-    name, shown = plan.framework, SHOWN[plan.framework]
-    why = "its config is not there, so its keys are not known"
-    entries = [NotJudged(f"the project's own copy of {shown}", why, "", plan.versions.copies[name])]
+    name, title = plan.framework, SHOWN[plan.framework]
+    reason = "its config is not there, so its keys are not known"
+    entries = [NotChecked(f"the project's own copy of {title}", reason, "", plan.versions.copies[name])]
     for value in option_index.set_options(plan.settings) if release is not None else ():
         span = option_index.span_without(name, value.key, release) if release is not None else None
         if span is not None:
-            why = f"{shown} has it from {span[0]} to {span[1]}; whether the copy, like {release}, has it is not known"
-            entries.append(NotJudged(value.key, why, "", str(value.place)))
+            reason = f"{title} has it from {span[0]} to {span[1]}; the copy, like {release}, may lack it"
+            entries.append(NotChecked(value.key, reason, "", str(value.place)))
     return entries
 
 
-def _release_dependent(plan: RunPlan) -> list[NotJudged]:
+def _release_dependent(plan: RunPlan) -> list[NotChecked]:
     """Return the release, if it is not known and some of the run's options are not in every one.
 
     It decides only if no release has all of them: then some option is refused by whatever is installed.
@@ -153,13 +159,15 @@ def _release_dependent(plan: RunPlan) -> list[NotJudged]:
     partial, releases = option_index.releases_with_all(plan.framework, options)
     if not partial:
         return []
-    where = f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
-    why = f"it is not known, and {len(partial)} of the options are not in every release: {where}"
+    where = (
+        f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
+    )
+    reason = f"it is not known, and {len(partial)} of the options are not in every release: {where}"
     remedy = f"give it: --{plan.framework} VERSION"
     what = f"release of {SHOWN[plan.framework]}"
-    return [NotJudged(what, why, remedy, str(plan.settings.place), decides=not releases)]
+    return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]
 
 
-def _own_config(plan: RunPlan) -> NotJudged:
-    why = "its config is not the framework's own and was not read, so its keys are not known"
-    return NotJudged(plan.settings.target or "the run", why, "", str(plan.settings.place))
+def _own_config(plan: RunPlan) -> NotChecked:
+    reason = "its config is not the framework's own and was not read, so its keys are not known"
+    return NotChecked(plan.settings.target or "the run", reason, "", str(plan.settings.place))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from diagnostics import given
+from diagnostics import safe_io
+from diagnostics.findings import NotChecked
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class UserScript:
 
 def read_user_script(path: Path) -> UserScript | None:
     """Read a script; None if it does not train by GRPO, or is no Python."""
-    text = given.text(path, MAX_BYTES)
+    text = safe_io.read_text(path, MAX_BYTES)
     tree = parse_python(text) if _TRAINS.search(text) else None
     if tree is None:
         return None
@@ -56,7 +56,7 @@ def read_user_script(path: Path) -> UserScript | None:
 def read_declared_options(path: Path) -> frozenset[str]:
     """Return the options that a file declares; none if it cannot be read."""
     try:
-        tree = parse_python(given.text(path, MAX_BYTES))
+        tree = parse_python(safe_io.read_text(path, MAX_BYTES))
     except OSError:
         tree = None
     return frozenset(declared_options(tree)) if tree is not None else frozenset()
@@ -81,7 +81,7 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
                 yield from _reexported_files(package, {name.name for name in node.names})
                 break
             candidates = (folder.joinpath(*parts).with_suffix(".py"), folder / f"{parts[-1]}.py")
-            module = next((each for each in candidates if each.is_file()), None)
+            module = next((file for file in candidates if file.is_file()), None)
             if module is not None:
                 yield module
                 break
@@ -89,10 +89,10 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
 
 def _reexported_files(package: Path, names: set[str]) -> Iterator[Path]:
     """Yield the modules of a package from which its `__init__` imports these names."""
-    tree = parse_python(given.text(package, MAX_BYTES))
+    tree = parse_python(safe_io.read_text(package, MAX_BYTES))
     for node in tree.body if tree is not None else ():
         relative = isinstance(node, ast.ImportFrom) and node.level == 1
-        if relative and isinstance(node, ast.ImportFrom) and names & {each.name for each in node.names}:
+        if relative and isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}:
             module = package.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
             if module.is_file():
                 yield module
@@ -102,13 +102,15 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     """Add what the started script sets itself; the command's options win."""
     path = find_script(settings.target, file, module=module)
     if path is None:
-        _report(settings, "it is not here, so its use of the options was not read", "lint it where the script is")
+        _report(
+            settings, "it is not here, so its use of the options was not read", "lint it where the script is"
+        )
         return
     settings.files.add(str(path))
     script = read_user_script(path)
     if script is None:
         # A trainer of another name may declare options of its own.
-        tree = parse_python(given.text(path, MAX_BYTES))
+        tree = parse_python(safe_io.read_text(path, MAX_BYTES))
         settings.script_options = _all_options(tree, path) if tree is not None else frozenset()
         return
     settings.script_options = script.options
@@ -117,8 +119,8 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     if not script.configs:
         _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))
     elif len(script.configs) > 1:
-        why = "it creates several configs, and which one the run takes is decided at run time"
-        _report(settings, why, f"lint {path.name} by itself", Place(str(path)))
+        reason = "it creates several configs, and which one the run takes is decided at run time"
+        _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))
         settings.options.clear()
         settings.has_unread_options = True
     else:
@@ -140,4 +142,4 @@ def _apply_config(settings: Settings, config: Settings) -> None:
 
 
 def _report(settings: Settings, why: str, remedy: str, place: Place | None = None) -> None:
-    settings.not_checked.append(NotJudged(settings.target, why, remedy, str(place or settings.place)))
+    settings.not_checked.append(NotChecked(settings.target, why, remedy, str(place or settings.place)))

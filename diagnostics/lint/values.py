@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 
 if TYPE_CHECKING:
-    from diagnostics.output.findings import NotJudged
+    from diagnostics.findings import NotChecked
 
 # Longer numbers stay text: no setting has so many digits, and arithmetic on them costs time.
 _MAX_DIGITS = 18
@@ -111,7 +111,7 @@ class Settings:
     forwarded: dict[str, str] = field(default_factory=dict)
     script_options: frozenset[str] = frozenset()
     prefixes: dict[str, str] = field(default_factory=dict)
-    not_checked: list[NotJudged] = field(default_factory=list)
+    not_checked: list[NotChecked] = field(default_factory=list)
     orphaned: list[Value] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
 
@@ -161,4 +161,4 @@ def format_value(data: Any) -> str:
         return str(data).lower() if data is not None else "null"
     text = ",".join(map(str, data)) if isinstance(data, list) else str(data)
     text = " ".join(text.split())
-    return text if len(text) <= _MAX_SHOWN else cut(text, _MAX_SHOWN - 3) + "..."
+    return text if len(text) <= _MAX_SHOWN else mask_and_cut(text, _MAX_SHOWN - 3) + "..."

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from diagnostics import UserError
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.versions import in_range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from diagnostics.lint.project_requirements import Project
 
 # Option of `lint` -> distributions that carry it; the first that is installed counts.
-PACKAGES = {each.name: each.packages for each in FRAMEWORKS.values()} | {"torch": ("torch",)}
-
-
-class VersionError(ValueError):
-    """Raised when a given version is none; the message is one line for the user."""
+PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 
 @dataclass(frozen=True)
@@ -62,22 +59,24 @@ class Versions:
             return True
         version = self.known.get(package)
         if version is not None:
-            return _contains(specifier, version)
+            return in_range(version, specifier)
         fitting = self.fitting.get(package, ())
-        return False if fitting and not any(_contains(specifier, each) for each in fitting) else None
+        return False if fitting and not any(in_range(release, specifier) for release in fitting) else None
 
     def with_project(self, project: Project) -> Versions:
         """Return these with the project's releases in place of what happens to be installed."""
         known, sources = dict(self.known), []
         for name, (specifier, _file) in project.ranges.items():
-            if name not in self.given and name in known and not _contains(specifier, known[name]):
+            if name not in self.given and name in known and not in_range(known[name], specifier):
                 del known[name]
         for name, (release, file) in project.pins.items():
             if name not in self.given:
                 known[name] = release
                 sources.append(f"{name} {release}: {file}")
         for name, (copied, folder) in project.copies.items():
-            sources.append(f"the project has its own copy of {name}, which may differ from any release: {folder}")
+            sources.append(
+                f"the project has its own copy of {name}, which may differ from any release: {folder}"
+            )
             if name not in self.given:
                 known.pop(name, None)
                 if copied is not None:
@@ -86,16 +85,11 @@ class Versions:
         return Versions(known, self.given, copies, tuple(sources))
 
 
-@cache
-def _contains(specifier: str, version: Version) -> bool:
-    return SpecifierSet(specifier).contains(version, prereleases=True)
-
-
 def collect_versions(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
     """Return the given versions, and the installed ones for the rest.
 
     Raises:
-        VersionError: A given version is none.
+        UserError: A given version is none.
     """
     known: dict[str, Version] = {}
     for package, distributions in PACKAGES.items():
@@ -104,9 +98,9 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
             try:
                 known[package] = Version(text)
             except InvalidVersion:
-                raise VersionError(f"--{package} {text}: expected a version, as 0.8.5") from None
+                raise UserError(f"--{package} {text}: expected a version, as 0.8.5") from None
         elif installed:
-            version = next((found for name in distributions if (found := installed_version(name))), None)
+            version = next((release for name in distributions if (release := installed_version(name))), None)
             if version is not None:
                 known[package] = version
     return Versions(known, frozenset(package for package, text in given.items() if text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import Version
@@ -202,7 +203,8 @@ def render(
     if shown:
         _print_table(console, shown)
     for reason in recommended.failed if recommended else ():
-        print_text(console, f"✘ {reason}", "dim")
+        short = shorten(f"✘ {reason}", 2 * console.width, placeholder=" …") if console.is_terminal else f"✘ {reason}"
+        print_text(console, short, "dim")
     more = [f"--all shows {len(kept)}"] if len(shown) < len(kept) else []
     more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
     print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")

@@ -75,7 +75,7 @@ def print_text(
     Commands in it are shown as the user started us.
     """
     content = text if isinstance(text, Text) else Text(_as_called(text), style)
-    if whole or not console.is_terminal:
+    if whole or not console.is_terminal or not content.plain.strip():
         if indent:
             content = Text("\n").join(Text(" " * indent) + line for line in content.split("\n"))
         console.print(content, soft_wrap=True)

@@ -6,17 +6,17 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.catalog.affects import FREE, NOT_LOOKED, affects
 from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES
 from diagnostics.triage import triggers
+from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, affects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from diagnostics.catalog.affects import Concern
     from diagnostics.catalog.model import Issue, Signature
     from diagnostics.triage.rules import Rules
     from diagnostics.triage.seen import Hit, Hits, Seen
+    from diagnostics.versions import Applicability
 
 HYPOTHESIS = "hypothesis"
 # `none` patterns count in the same traceback or so many lines around.
@@ -149,21 +149,23 @@ def _refused(hit: Hit, refused: list[Hit]) -> bool:
 
 def _held_against(
     issue: Issue, versions: dict[str, tuple[str, str]]
-) -> tuple[Concern, tuple[tuple[str, str], ...]]:
+) -> tuple[Applicability, tuple[tuple[str, str], ...]]:
     """What is claimed of the releases in the log, and which ones it was held against."""
     releases = {package: version for package, (version, _) in versions.items()}
     told = {claim.package for claim in issue.affected} & set(releases)
     return affects(issue, releases), tuple(sorted((name, releases[name]) for name in told))
 
 
-def _certainty(issue: Issue, hits: list[Hit], concern: Concern, releases: tuple[tuple[str, str], ...]) -> str:
+def _certainty(
+    issue: Issue, hits: list[Hit], concern: Applicability, releases: tuple[tuple[str, str], ...]
+) -> str:
     assert issue.signature is not None
-    if concern.answer == FREE:
+    if concern.answer == NOT_AFFECTED:
         return "hypothesis"
     if _in_its_frames(issue.signature, hits):
         return "established"
     tracebacks = any(hit.traceback for hit in hits)
-    return "established" if tracebacks and releases and concern.answer != NOT_LOOKED else "supported"
+    return "established" if tracebacks and releases and concern.answer != NOT_EXAMINED else "supported"
 
 
 def _in_its_frames(signature: Signature, hits: Iterable[Hit]) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics import catalog
-from diagnostics.output import clean, output, pulse
-from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
+from diagnostics.output import output, prepare, progress
 from diagnostics.triage.reading.folders import Passed
 from diagnostics.triage.reading.logs import SourceError
 from diagnostics.triage.reading.named import find
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
             return INCOMPLETE if code == FINE and passed.unread else code
         sources = find(options.logs, passed)
     except SourceError as error:
-        print(f"diagnostics: {clean.own(str(error))}", file=sys.stderr)
+        print(f"diagnostics: {prepare.for_screen(str(error))}", file=sys.stderr)
         return USAGE
     rules = Rules(catalog.load())
     verdict = triage(sources, rules, excerpt=options.excerpt)
@@ -63,7 +63,7 @@ def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False)
 
 
 def _scanned(source: LogSource, rules: Rules) -> Seen:
-    pulse.reading(source.name)
+    progress.update(f"reading {source.name}")
     return scan(source, rules)
 
 
@@ -97,8 +97,8 @@ def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
     if as_json:
         print(
             json.dumps(
-                clean.shareable(
-                    clean.own(
+                prepare.for_sharing(
+                    prepare.for_screen(
                         {"schema": "grpo-doctor.groups.v1", "groups": [_as_json(*item) for item in ordered]}
                     )
                 ),
@@ -107,9 +107,9 @@ def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
         )
     else:
         for fingerprint, members in ordered:
-            names = ", ".join(clean.own([name for name, _ in members[:8]]))
+            names = ", ".join(prepare.for_screen([name for name, _ in members[:8]]))
             names += ", …" if len(members) > 8 else ""
-            title = clean.own(_title(members[0][1]))
+            title = prepare.for_screen(_title(members[0][1]))
             print(f"{len(members):>5}  {fingerprint or '-':<19}  {title}\n       {names}")
     return max((exit_code(verdict) for members in groups.values() for _, verdict in members), key=_worst)
 

@@ -6,11 +6,11 @@ that the run ended makes it clean.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.collect import late as re
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage import facts
 from diagnostics.triage.reading import envelopes
 from diagnostics.triage.reading.prefixes import clean
@@ -130,7 +130,10 @@ def _lines(seen: Seen) -> Iterator[tuple[Hit, str]]:
                 ignored = _IGNORED
             if text:
                 level = "error" if line.error else "fine" if line.fine or ignored else ""
-                yield Hit(seen.source, number, cut(text, _SHOWN), line.rank or seen.rank, None), level
+                yield (
+                    Hit(seen.source, number, mask_and_cut(text, _SHOWN), line.rank or seen.rank, None),
+                    level,
+                )
             # Its traceback ends with the exception, which is the first line that begins at the margin.
             begun = text and line.text[0] != " " and not text.startswith((HEADER, facts.IGNORED))
             ignored = 0 if begun else max(0, ignored - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage import nearest, symptoms
 from diagnostics.triage.endings import end_of
 from diagnostics.triage.leads import alike, asks, together
@@ -100,6 +100,8 @@ def _alike(seen: Iterable[Seen], near: Iterable[Issue], rules: Rules) -> Iterato
 
 def _raised(log: Seen) -> Iterator[Hit]:
     for one in [*log.failures[:_FIRST], *([log.last] if log.last else [])]:
-        yield Hit(log.source, one.end, cut(f"{one.type}: {one.message}".rstrip(": "), 400), one.rank, one)
+        yield Hit(
+            log.source, one.end, mask_and_cut(f"{one.type}: {one.message}".rstrip(": "), 400), one.rank, one
+        )
     if not log.cut:
         yield from log.errors[:_FIRST]

@@ -7,13 +7,13 @@ repeats, a symptom in the metrics. Each is a hypothesis, and says what would set
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.catalog import anchors
+from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.model import CONFIRMATION
-from diagnostics.collect import late as re
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut as cut
 from diagnostics.triage import triggers
 from diagnostics.triage.seen import Hit
 from diagnostics.triage.tracebacks import short_path
@@ -106,7 +106,7 @@ class Fragments:
             for pattern in issue.signature.any
             if _TYPED.search(pattern)
         ]
-        texts = {pattern: anchors.literals(pattern) for _, pattern in bare}
+        texts = {pattern: literal_prefilter.literals(pattern) for _, pattern in bare}
         self._bare = [
             (code, pattern) for code, pattern in bare if min(map(len, texts[pattern]), default=0) >= _BARE
         ]
@@ -114,7 +114,7 @@ class Fragments:
         for index, (_, pattern) in enumerate(self._bare):
             for text in texts[pattern]:
                 by_text.setdefault(text, []).append(index)
-        self._set = anchors.PatternSet([pattern for _, pattern in self._bare], by_text)
+        self._set = literal_prefilter.PatternSet([pattern for _, pattern in self._bare], by_text)
 
     def of(self, logs: Sequence[tuple[Seen, End]], symptoms: Sequence[Symptom]) -> list[Lead]:
         """The leads in some logs, the likeliest first, each issue once."""

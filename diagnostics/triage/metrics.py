@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.collect import late as re
 from diagnostics.triage.reading.prefixes import clean
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from diagnostics import fixes
 from diagnostics.catalog import model
-from diagnostics.catalog.offers import remedy
-from diagnostics.collect.secrets import cut
-from diagnostics.output import wording
-from diagnostics.output.findings import CheckResult, Evidence, Finding, NotJudged, Report, Severity
+from diagnostics.catalog.mitigation_ranking import recommended_fix
+from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.leads import MOST_LEADS
 
 if TYPE_CHECKING:
@@ -46,36 +46,39 @@ def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
     findings += [_of_lead(lead, place) for place, lead in enumerate(verdict.leads[:MOST_LEADS])]
     judged = CheckResult.of("known issues", findings, _not_judged(verdict))
     outcome = "skipped" if verdict.state == "empty" else judged.outcome
-    checks = [replace(judged, outcome=outcome, reason=wording.number(verdict.lines, "line"))]
+    checks = [replace(judged, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [passed] if passed else []
     return Report(tool="triage", subject=_subject(verdict, logs), checks=tuple(checks), notes=tuple(notes))
 
 
-def _not_judged(verdict: Diagnosis) -> Iterator[NotJudged]:
+def _not_judged(verdict: Diagnosis) -> Iterator[NotChecked]:
     """What of the logs was not judged, and what would let it be."""
     late = verdict.late
     if verdict.state == "unknown":
         first = verdict.anchors[0] if verdict.anchors else None
-        yield NotJudged("the failure", "no entry describes it", place=place(first) if first else "")
+        yield NotChecked("the failure", "no entry describes it", place=place(first) if first else "")
     elif verdict.state == "hypothesis":
-        yield NotJudged(
+        yield NotChecked(
             "the cause", "what would show it is not in these logs", place=place(verdict.leads[0].hit)
         )
     elif verdict.state == "not_judged":
         for hit in late.failing[:3]:
-            yield NotJudged(
-                "a line that speaks of a failure", f"no rule knows it: {cut(hit.text, 160)}", "", place(hit)
+            yield NotChecked(
+                "a line that speaks of a failure",
+                f"no rule knows it: {mask_and_cut(hit.text, 160)}",
+                "",
+                place(hit),
             )
         if late.symptoms:
             one = late.symptoms[0]
-            yield NotJudged("the metrics", f"{one.what}: {one.hits[0].text}", "", place(one.hits[0]))
+            yield NotChecked("the metrics", f"{one.what}: {one.hits[0].text}", "", place(one.hits[0]))
         elif not late.failing:
             last = late.last[-1] if late.last else None
-            yield NotJudged(
+            yield NotChecked(
                 "how the run ended",
-                f"the log ends without an ending{f': {cut(last.text, 160)}' if last else ''}",
+                f"the log ends without an ending{f': {mask_and_cut(last.text, 160)}' if last else ''}",
                 "the log to its end, and the launcher's or the scheduler's; --excerpt if it is a part; if the run still"
                 " stands there: grpo-doctor hang",
                 place(last) if last else "",
@@ -91,7 +94,7 @@ def _note(verdict: Diagnosis) -> str:
         return note
     searches = [one for one in verdict.candidates[0].issue.mitigations if one.searches]
     told = [
-        wording.edit_of(edit)
+        fixes.edit_text(edit)
         for key in verdict.frameworks
         for search in searches
         for edit in search.actions([key])
@@ -180,7 +183,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
         known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
         detail=_detail(candidate, verdict),
         evidence=tuple(evidence),
-        remedy=remedy(
+        remedy=recommended_fix(
             issue,
             triggers=candidate.triggers,
             frameworks=verdict.frameworks,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from diagnostics.catalog import anchors
+from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.loader import pattern_literals
 from diagnostics.triage import facts
 from diagnostics.triage.leads import Fragments
@@ -59,9 +59,11 @@ class Rules:
                     self.warned.add(code)
         known = pattern_literals()
         for index, rule in enumerate(self.rules):
-            for text in known.get(rule.pattern) or anchors.required(rule.code, rule.pattern):
-                self.by_anchor.setdefault(anchors.plainest(text), []).append(index)
-        self.set = anchors.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
+            for text in known.get(rule.pattern) or literal_prefilter.required_literals(
+                rule.code, rule.pattern
+            ):
+                self.by_anchor.setdefault(literal_prefilter.longest_plain_part(text), []).append(index)
+        self.set = literal_prefilter.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
         self.anchors = [
             *sorted(map(_quoted, self.by_anchor)),
             _quoted(HEADER),
@@ -70,8 +72,8 @@ class Rules:
             *facts.ANCHOR_PATTERNS,
         ]
         self.texts = frozenset(map(unquoted, self.anchors)) - set(map(unquoted, facts.ANCHOR_PATTERNS))
-        self.prefilter = anchors.union(self.anchors)
-        self.facts = anchors.union(list(facts.ANCHOR_PATTERNS))
+        self.prefilter = literal_prefilter.any_of(self.anchors)
+        self.facts = literal_prefilter.any_of(list(facts.ANCHOR_PATTERNS))
 
     @cached_property
     def fragments(self) -> Fragments:

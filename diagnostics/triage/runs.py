@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from diagnostics.collect import late as re
 from diagnostics.triage.tracebacks import HEADER
 
 if TYPE_CHECKING:

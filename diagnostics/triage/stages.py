@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalog import anchors
-from diagnostics.collect.secrets import cut, mask
+from diagnostics.catalog.literal_prefilter import required_literals
+from diagnostics.output.redact import mask, mask_and_cut
 from diagnostics.triage import facts
 from diagnostics.triage.reading import wrapped
 from diagnostics.triage.reading.first_look import MOST_HITS
@@ -226,7 +226,7 @@ class _Signatures:
             text = mask(text)
             rule = self._rules.rules[index]
             places = [
-                place for one in anchors.required(rule.code, rule.pattern) if (place := text.find(one)) >= 0
+                place for one in required_literals(rule.code, rule.pattern) if (place := text.find(one)) >= 0
             ]
             text = text[max(0, min(places, default=0) - _SHOWN // 2) :]
         return text[:_SHOWN]
@@ -273,10 +273,18 @@ class _Said:
         if line.harmless or not _is_fatal(line.text):
             if line.error and len(seen.loud) < _MOST_LOUD:
                 seen.loud.append(
-                    Hit(seen.source, number, cut(line.text.strip(), _SHOWN), line.rank or seen.rank, None)
+                    Hit(
+                        seen.source,
+                        number,
+                        mask_and_cut(line.text.strip(), _SHOWN),
+                        line.rank or seen.rank,
+                        None,
+                    )
                 )
             return False
-        self._error(Hit(seen.source, number, cut(line.text.strip(), _SHOWN), line.rank or seen.rank, None))
+        self._error(
+            Hit(seen.source, number, mask_and_cut(line.text.strip(), _SHOWN), line.rank or seen.rank, None)
+        )
         return True
 
     def cut_off(self, unfinished: list[Traceback], headless: list[Traceback]) -> None:

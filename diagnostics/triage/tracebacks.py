@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from diagnostics.output import personal
+from diagnostics.output import redact
 
 if TYPE_CHECKING:
     from diagnostics.triage.reading.prefixes import Line
@@ -96,7 +96,7 @@ def short_path(path: str) -> str:
         if mark in path:
             return path.rpartition(mark)[2]
     # A user's name is told by the folder before it, which is about to be cut off.
-    parts = personal.folders(path).split("/")
+    parts = redact.redact_path(path).split("/")
     if "python3." in path:
         return parts[-1]
     return "/".join(parts[-2:])

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from diagnostics.collect.secrets import cut
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.candidates import HYPOTHESIS, VALUES, candidates_of, confirmed, order
 from diagnostics.triage.late import Late, late_look
 from diagnostics.triage.leads import broadly, together
@@ -302,7 +302,7 @@ def _anchors(seen: Sequence[Seen], own: set[int], late: Late) -> tuple[Hit, ...]
 def _hit(log: Seen, failure: Traceback) -> Hit:
     text = f"{failure.type}: {failure.message}".rstrip(": ")
     inner = f" (in {_where(failure)})" if failure.frames else ""
-    return Hit(log.source, failure.end, cut(text, 300) + inner, failure.rank, failure)
+    return Hit(log.source, failure.end, mask_and_cut(text, 300) + inner, failure.rank, failure)
 
 
 def _where(failure: Traceback) -> str:

@@ -147,7 +147,6 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
             "-m",
             "pytest",
             "-q",
-            "-x" if device == "cpu" else "-q",
             *chosen,
             path,
             "-p",

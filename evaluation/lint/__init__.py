@@ -1,0 +1,1 @@
+"""Evaluation of lint; see README.md."""

@@ -22,11 +22,12 @@ from typing import Any
 
 from packaging.version import Version
 
+from diagnostics.findings import Severity
 from diagnostics.lint.engine import check_rule, plans_of
 from diagnostics.lint.reading import read_command_line
 from diagnostics.lint.rules import registered_rules
+from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.versions import Versions
-from diagnostics.output.findings import Severity
 
 ASK_TRL = """
 import contextlib, json, logging, sys, tempfile, warnings
@@ -191,7 +192,7 @@ _VERL = (
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework: how it is asked, which sizes, and how a case is written for lint."""
+    """A framework: its program, the settings, rules besides the declared ones, and lint's command."""
 
     ask: str
     sizes: dict[str, tuple[Any, ...]]
@@ -217,8 +218,7 @@ PEERS = {
             "generation_batch_size": (None, 4, 6, 8, 12, 24),
             "steps_per_generation": (None, 1, 2),
         },
-        ("generation_holds_whole_groups", "generation_holds_whole_steps", "group_has_several_completions",
-         "conflicting_options"),
+        ("generation_holds_whole_groups", "group_has_several_completions"),
         ("python", "grpo.py", "--use_vllm", "true"),
     ),
     "verl": Peer(
@@ -249,7 +249,7 @@ PEERS = {
             _V + "rollout.temperature": (0, 1.0),
             _V + "rollout.val_kwargs.do_sample": (False, True),
         },
-        ("verl_batches_divide", "verl_micro_batch_is_set", "conflicting_options"),
+        ("verl_batches_divide", "verl_micro_batch_is_set"),
         _VERL,
     ),
     "ms-swift": Peer(
@@ -261,8 +261,7 @@ PEERS = {
             "generation_batch_size": (None, 4, 6, 8, 24),
             "steps_per_generation": (None, 1, 2),
         },
-        ("generation_holds_whole_groups", "generation_holds_whole_steps", "generation_sizes_agree",
-         "conflicting_options"),
+        ("generation_holds_whole_groups",),
         ("NPROC_PER_NODE=1", "swift", "rlhf", "--rlhf_type", "grpo", "--reward_funcs", "format"),
     ),
     "openrlhf": Peer(
@@ -280,8 +279,7 @@ PEERS = {
             "train.colocate_all": (False, True),
             "ref.num_gpus_per_node": (4, 8),
         },
-        ("openrlhf_actors_get_micro_batches", "openrlhf_engines_match_actor", "openrlhf_reference_matches_actor",
-         "conflicting_options"),
+        ("openrlhf_reference_matches_actor",),
         ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
     ),
     "openrlhf-options": Peer(
@@ -300,9 +298,7 @@ PEERS = {
             "eval.dataset": (None, "data"),
             "ds.packing_samples": (False, True),
         },
-        ("openrlhf_actors_get_micro_batches", "group_has_several_completions", "openrlhf_engines_match_actor",
-         "openrlhf_reference_matches_actor", "sleep_has_an_effect", "oversampling_needs_async", "rollout_queue_has_room",
-         "conflicting_options"),
+        ("group_has_several_completions", "openrlhf_reference_matches_actor"),
         ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
     ),
     "easyr1": Peer(
@@ -318,7 +314,7 @@ PEERS = {
             "trainer.n_gpus_per_node": (4, 8, 64),
             "algorithm.adv_estimator": ("grpo", "reinforce_plus_plus"),
         },
-        ("easyr1_batches_divide", "group_has_several_completions", "easyr1_offload_needs_one_micro_batch"),
+        ("group_has_several_completions",),
         ("python3", "-m", "verl.trainer.main"),
     ),
 }
@@ -366,17 +362,17 @@ def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
     """What lint finds at error in a case, for one process."""
     peer, framework = PEERS[name], name.removesuffix("-options")
     if framework in {"verl", "easyr1"}:
-        words = [f"{key}={_written(value)}" for key, value in case.items()]
+        words = [f"{key}={_override_text(value)}" for key, value in case.items()]
     else:
         words = [word for key, value in case.items() for word in _flag(key, value)]
     [plan] = plans_of(read_command_line([*peer.command, *words]), Versions({framework: Version(version)}))
-    rules = [rule for rule in registered_rules() if rule.name in peer.rules]
-    assert len(rules) == len(peer.rules)
+    names = {*peer.rules, *(declared.name for declared in DECLARED if framework in declared.frameworks)}
+    rules = [rule for rule in registered_rules() if rule.name in names]
     findings = [finding for rule in rules for finding in check_rule(rule, plan)]
     return [finding.code for finding in findings if finding.severity >= Severity.ERROR]
 
 
-def _written(value: Any) -> str:
+def _override_text(value: Any) -> str:
     return "null" if value is None or value == NULL else str(value)
 
 

@@ -14,9 +14,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint.engine import lint_paths
 from diagnostics.lint.versions import collect_versions
-from diagnostics.output.findings import INCOMPLETE, Severity
 
 
 def main() -> int:
@@ -30,14 +30,14 @@ def main() -> int:
             os.chdir(folder / run["id"])
             report = lint_paths([Path(run["path"])], releases)
             document = report.to_json()
-            read = [plan["framework"] for each in document["subject"]["files"] for plan in each["plans"]]
+            read = [plan["framework"] for item in document["subject"]["files"] for plan in item["plans"]]
             code = report.exit_code(Severity.ERROR) if read else INCOMPLETE
             verdict = _verdict(report.findings, read, code)
             crashed = [check["reason"] for check in document["checks"] if check["outcome"] == "crashed"]
             counts[verdict] += 1
             counts["crashed"] += len(crashed)
-            told = {"verdict": verdict, "code": code, "plans": read, "crashed": crashed}
-            file.write(json.dumps({**run, **told, "report": document}) + "\n")
+            row = {"verdict": verdict, "code": code, "plans": read, "crashed": crashed}
+            file.write(json.dumps({**run, **row, "report": document}) + "\n")
     print(f"{folder.name}: {dict(counts)}")
     return 1 if counts["crashed"] else 0
 

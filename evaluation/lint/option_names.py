@@ -97,11 +97,11 @@ def fetch(package: str, folder: Path) -> None:
     every = wheels.releases(package, about.first, os.environ)
     missing = [release for release in every if not (folder / package / release).exists()]
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(partial(_one, package, folder), missing))
+        list(pool.map(partial(_read_release, package, folder), missing))
 
 
-def _one(package: str, folder: Path, release: str) -> None:
-    import remotezip
+def _read_release(package: str, folder: Path, release: str) -> None:
+    import remotezip  # noqa: PLC0415 - only to download
 
     wheel = sources.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
     with remotezip.RemoteZip(wheel.address, timeout=60) as archive:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.findings import Severity
 from diagnostics.lint.engine import check_plans, plans_of
-from diagnostics.lint.reading import read_file
 from diagnostics.lint.readers.structured import UnreadableError
+from diagnostics.lint.reading import read_file
 from diagnostics.lint.versions import Versions
-from diagnostics.output.findings import Severity
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".toml", ".py"}
 

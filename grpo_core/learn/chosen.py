@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.learn.equipped import EquippedPolicy
-from grpo_core.learn.forms.tokens import token_batch
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
@@ -26,5 +25,4 @@ def policy_for(model_dir: str, config: Config, world: World) -> EquippedPolicy:
         if isinstance(config, WideConfig) and config.lowered:
             kind = MixedPolicy
     policy: EquippedPolicy = kind(model_dir, config, world)
-    policy.make_batch = token_batch
     return policy

@@ -163,7 +163,8 @@ def _hidden_behind_shared(
     if width:
         places_BT = first_BT[:, 1:]
         shape = (len(prompts), 1, width, -1)
-        before_TT = shared.gap_BW.new_full((width, width), -torch.inf).triu(1)
+        least = torch.finfo(shared.gap_BW.dtype).min
+        before_TT = shared.gap_BW.new_full((width, width), least).triu(1)
         gap_BTW = shared.gap_BW[:, None, None].expand(shape)
         hidden = model.base_model(
             input_ids=ids_BL.gather(1, places_BT.clamp(max=ids_BL.shape[1] - 1)),

@@ -49,7 +49,8 @@ class Shared:
         cache: Their keys and values, as transformers keeps them.
         last_BH: The hidden state that predicts the first token behind each.
         lengths_B: Their tokens.
-        gap_BW: What attention's scores are given: 0 at their tokens, minus infinity at the padding.
+        gap_BW: What attention's scores are given: 0 at their tokens, the type's least value at the padding.
+            Minus infinity becomes NaN in the backward pass of some CUDA attention kernels.
     """
 
     cache: Any
@@ -71,7 +72,7 @@ def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> Shared:
     gap_BW = out.last_hidden_state.new_zeros(len(prompts), width)
     behind_BW = torch.arange(width, device=model.device)[None, :] >= lengths_B[:, None]
     last_BH = out.last_hidden_state[rows_B, lengths_B - 1]
-    return Shared(cache, last_BH, lengths_B, gap_BW.masked_fill(behind_BW, -torch.inf))
+    return Shared(cache, last_BH, lengths_B, gap_BW.masked_fill(behind_BW, torch.finfo(gap_BW.dtype).min))
 
 
 def keys_and_values(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
 def run(trainer: Trainer) -> None:
     """Trains in the mode that is configured."""
     mode = trainer.config.rollout.mode
-    if trainer.config.wide:
-        from grpo_core.turns import converse
-
-        converse(trainer)
     if mode == "colocate":
         from grpo_core.modes.colocate import run as loop
     elif mode == "async":

@@ -22,10 +22,6 @@ _NUMBERS = {
     "rewards": (float, 1),
     "advantages": (float, 1),
     "trained": (bool, 1),
-    "sampled?": (bool, 1),
-    "token_advantages?": (float, 1),
-    "experts?": (int, 3),
-    "expert_lengths?": (int, 1),
 }
 _SIGNED = {"seeds"}
 _LINE = {"policy_version": int, "prompts": list, "settings": dict, "result": dict, "scores": list}

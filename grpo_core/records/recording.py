@@ -19,7 +19,6 @@ from grpo_core.config import RecordError
 from grpo_core.records import given
 from grpo_core.records.checked import check
 from grpo_core.settings import load
-from grpo_core.turns.spoken import Conversation, Routed, TokenSample, by_token, needed, sampled
 from grpo_core.types import Completion, Prompt, Sample
 from grpo_core.versions import versions
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from grpo_core.types import Request
 
 SCHEMA = "grpo-doctor.rollout.v1"
-# Written where a token was not sampled, or has an advantage of its own: a reader of v1 alone would train on it.
-SCHEMA_2 = "grpo-doctor.rollout.v2"
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Recorder:
         aside.replace(self._folder / name)
         prompts = [group[0].prompt for group in groups]
         entry = {
-            "schema": SCHEMA_2 if any(needed(samples)) else SCHEMA,
+            "schema": SCHEMA,
             "step": step,
             "policy_version": version,
             "file": name,
@@ -148,9 +145,7 @@ def as_arguments(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _entry(path: Path, step: int) -> dict[str, Any]:
     lines = given.read(path).split(b"\n")[:-1]  # behind the last line end is nothing, or a torn line
-    entries = {
-        entry["step"]: entry for entry in map(json.loads, lines) if entry["schema"] in (SCHEMA, SCHEMA_2)
-    }
+    entries = {entry["step"]: entry for entry in map(json.loads, lines) if entry["schema"] == SCHEMA}
     if step not in entries:
         raise RecordError(f"{path}: no {SCHEMA} of step {step}; there is: {sorted(entries)}")
     return dict(entries[step])
@@ -173,15 +168,6 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
     answers = [sample.completion for sample in samples]
     prompt_ids = [group[0].prompt.ids for group in groups]
     seeds = {request.id: request.seed for request in requests}
-    masked, judged, routed = needed(samples)
-    more: dict[str, list[Any]] = {}
-    if masked:
-        more["sampled"] = _flat(sampled(answer) for answer in answers)
-    if judged:
-        more["token_advantages"] = [float(value) for sample in samples for value in by_token(sample)]
-    if routed:
-        more["experts"] = _flat(answer.experts for answer in answers)
-        more["expert_lengths"] = [len(answer.experts) for answer in answers]
     return {
         "prompt_ids": _flat(prompt_ids),
         "prompt_lengths": [len(ids) for ids in prompt_ids],
@@ -194,7 +180,6 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
         "rewards": [float(sample.reward) for sample in samples],
         "advantages": [float(sample.advantage) for sample in samples],
         "trained": [sample.trained for sample in samples],
-        **more,
     }
 
 
@@ -207,21 +192,11 @@ def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
         _split(numbers[name], numbers["completion_lengths"])
         for name in ("completion_ids", "behaviour_logprobs", "policy_versions")
     ]
-    # Of v2 alone: v1 says nothing of single tokens, whatever else a file of it holds.
-    more = {
-        name: [_split(numbers[name], numbers["completion_lengths"])]
-        for name in ("sampled", "token_advantages")
-        if entry["schema"] == SCHEMA_2 and name in numbers
-    }
-    marks, own = more.get("sampled", []), more.get("token_advantages", [])
-    kind: type[Completion] = Conversation if marks else Completion
-    if entry["schema"] == SCHEMA_2 and "experts" in numbers:
-        kind, marks = Routed, [_split(_tuples(numbers["experts"]), numbers["expert_lengths"])]
-    answers = zip(entry["requests"], *streams, entry["finish_reasons"], *marks, strict=True)
-    completions = itertools.starmap(kind, answers)
+    answers = zip(entry["requests"], *streams, entry["finish_reasons"], strict=True)
+    completions = itertools.starmap(Completion, answers)
     judged = (numbers["rewards"], numbers["advantages"], entry["scores"], numbers["trained"])
-    rows = zip(asked, completions, entry["texts"], *judged, *own, strict=True)
-    samples = list(itertools.starmap(TokenSample if own else Sample, rows))
+    rows = zip(asked, completions, entry["texts"], *judged, strict=True)
+    samples = list(itertools.starmap(Sample, rows))
     return Recorded(entry, numbers, samples, load(None, as_arguments(entry["settings"])))
 
 
@@ -239,10 +214,6 @@ def _split(values: list[Any], lengths: list[int]) -> list[tuple[Any, ...]]:
         raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
     rest = iter(values)
     return [tuple(itertools.islice(rest, length)) for length in lengths]
-
-
-def _tuples(values: list[Any]) -> list[Any]:
-    return [tuple(map(tuple, token)) for token in values]
 
 
 def _flat(parts: Iterable[Iterable[Any]]) -> list[Any]:

@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.experts.engine import routing
 from grpo_core.learn.chosen import policy_for
 from grpo_core.learn.forms.update import updater_for
 from grpo_core.learn.resumed import put_back
@@ -18,7 +17,6 @@ from grpo_core.records.recording import Recorded, as_arguments, read_step
 from grpo_core.records.steps import EXACT, digest_like, gradient_digest
 from grpo_core.settings import load
 from grpo_core.tasks.model import first_line, load_model
-from grpo_core.turns.spoken import Routed, needed, plain
 from grpo_core.types import Group
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ def _computed(
         )
     # The recorded advantages are taken as they are, unless other ones are asked for.
     judged = any(override.startswith("--loss.advantage_") for override in overrides)
-    updater = updater_for(held, config, World(), tokens=any(needed(recorded.samples)))
+    updater = updater_for(held, config, World())
     _known(recorded, held)
     samples = _judged(recorded, updater) if judged else recorded.samples
     batch = held.make_batch(samples, held.device)
@@ -107,19 +105,11 @@ def _computed(
 
 
 def _known(recorded: Recorded, held: Policy) -> None:
-    """Refuses ids of another model's vocabulary, and experts of another model."""
+    """Refuses ids of another model's vocabulary."""
     words = held.causal.get_input_embeddings().num_embeddings
     greatest = max(*recorded.numbers["prompt_ids"], *recorded.numbers["completion_ids"])
     if greatest >= words:
         raise ConfigError(f"token id {greatest} was recorded, and the model has {words}: it is another one")
-    answers = [sample.completion for sample in recorded.samples]
-    if not any(isinstance(answer, Routed) for answer in answers):
-        return
-    chooses = routing(held.causal)
-    for sample, answer in zip(recorded.samples, answers, strict=True):
-        told = answer.experts if isinstance(answer, Routed) else ()  # without any, the model chooses
-        if told and (fault := chooses.fault(told, len(sample.prompt.ids) + len(answer.ids) - 1)):
-            raise ConfigError(f"request {answer.request_id}: the record {fault}: it is of another model")
 
 
 def _kept(folder: Path, version: int) -> Path | None:
@@ -156,6 +146,6 @@ def _judged(recorded: Recorded, updater: Updater) -> list[Sample]:
     """The samples, with the advantages that the updater's settings make of their rewards."""
     groups: dict[int, list[Sample]] = {}
     for place, sample in zip(recorded.numbers["prompt_index"], recorded.samples, strict=True):
-        groups.setdefault(place, []).append(plain(sample))
+        groups.setdefault(place, []).append(sample)
     judged = updater.judged([Group(part[0].prompt, tuple(part)) for part in groups.values()])
     return [sample for group in judged for sample in group.samples]

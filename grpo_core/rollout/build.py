@@ -25,7 +25,6 @@ class EngineSpec:
         threads: Of torch.
         max_batch: Completions the embedded engine samples at one time.
         dtype: What it holds and computes in.
-        experts: Completions tell where a mixture of experts sent each token.
     """
 
     engine: str
@@ -36,7 +35,6 @@ class EngineSpec:
     threads: int = 1
     max_batch: int = 256
     dtype: str = "float32"
-    experts: bool = False
 
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:
@@ -44,8 +42,8 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     rollout = config.rollout
     return EngineSpec(
         rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        # The last two are settings of grpo_core.wide.
-        rollout.max_batch, getattr(rollout, "dtype", "float32"), getattr(rollout, "replay_experts", False),
+        # The last is a setting of grpo_core.wide.
+        rollout.max_batch, getattr(rollout, "dtype", "float32"),
     )  # fmt: skip
 
 
@@ -53,10 +51,6 @@ def build_engine(spec: EngineSpec) -> Engine:
     """Starts an engine in this process; only what it needs is imported."""
     if spec.engine not in ENGINES:
         raise ValueError(f"no engine is called {spec.engine!r}")
-    if spec.experts:
-        from grpo_core.extras import extra
-
-        return extra("experts").routed(ENGINES[spec.engine](spec), spec.max_batch)  # type: ignore[no-any-return]
     return ENGINES[spec.engine](spec)
 
 

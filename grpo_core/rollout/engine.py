@@ -33,9 +33,6 @@ class EngineTimeoutError(EngineError):
     outcome = "timeout"
 
 
-UNASKED = "start it with rollout.replay_experts = true, which the embedded engine alone can do"
-
-
 @dataclass(frozen=True)
 class Capabilities:
     """What an engine can do.
@@ -47,7 +44,6 @@ class Capabilities:
         abort: `abort` ends a running `generate` from another thread.
         partial: The engine goes on behind a `Request.prefix`, and keeps a `Request.budget`.
         update: `update_weights` works.
-        experts: Completions tell where a mixture of experts sent each token.
         why_not: For each of these that the engine lacks, one sentence that says why. Besides them, `slices`:
             why a completion sampled in slices (`partial`) is another one than the same request's sampled at once;
             and `temperature`: why only temperature 1 can be sampled at.
@@ -59,7 +55,6 @@ class Capabilities:
     abort: bool = False
     partial: bool = True
     update: bool = True
-    experts: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def without(self, **why_not: str) -> Capabilities:

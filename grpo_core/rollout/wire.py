@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.engine import Capabilities, EngineError
-from grpo_core.turns.spoken import Routed
 from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def encode_completions(completions: Sequence[Completion]) -> dict[str, Any]:
                 "logprobs": list(completion.logprobs),
                 "versions": list(completion.versions),
                 "finish_reason": completion.finish_reason,
-                **({"experts": completion.experts} if isinstance(completion, Routed) else {}),
             }
             for completion in completions
         ]
@@ -83,20 +81,13 @@ def decode_completions(
 
 
 def _completion(entry: Any) -> Completion:
-    found = Completion(
+    return Completion(
         str(entry["request_id"]),
         tuple(int(token) for token in entry["ids"]),
         tuple(float(value) for value in entry["logprobs"]),
         tuple(int(version) for version in entry["versions"]),
         entry["finish_reason"],
     )
-    if "experts" not in entry:
-        return found
-    told = tuple(tuple(map(tuple, token)) for token in entry["experts"])
-    known = all(type(each) is int and each >= 0 for token in told for layer in token for each in layer)
-    if not known or len({(len(token), *map(len, token)) for token in told}) > 1:
-        raise ValueError("experts: expected as many numbers of each token and layer, none below 0")
-    return Routed(**vars(found), experts=told)
 
 
 def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:

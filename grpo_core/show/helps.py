@@ -36,12 +36,6 @@ COMMANDS = {
          "replay runs/mine 1 --loss.dialect verl"),
         "0 the same bits, or other settings were given; 1 another number; 2 wrong usage, or no such record",
     ),
-    "check": (
-        "DUMP [--section.key VALUE ...] [--json]",
-        "Computes the advantages of a dump again, TRL's Parquet or verl's JSON lines, from its rewards.",
-        ("check completions/", "check completions_00002.parquet --sampling.group_size 8", "check 7.jsonl --json"),
-        "0 they follow from the rewards, 1 some do not, 2 wrong usage, or no dump",
-    ),
 }  # fmt: skip
 _PROGRAM = "python -m grpo_core"
 

@@ -2,11 +2,11 @@
 
 from packaging.version import Version
 
+from diagnostics.findings import Report
 from diagnostics.lint import undecidable
 from diagnostics.lint.engine import check_plans, lint_paths, plans_of
 from diagnostics.lint.reading import read_text
 from diagnostics.lint.versions import Versions, collect_versions
-from diagnostics.output.findings import Report
 
 
 def versions(**known):
@@ -18,8 +18,8 @@ def plans(text, syntax="shell", framework="", **known):
 
 
 def report(text, syntax="shell", framework="", **known):
-    made = plans(text, syntax, framework, **known)
-    checks = (*check_plans(made), *undecidable.check_reading(made))
+    run_plans = plans(text, syntax, framework, **known)
+    checks = (*check_plans(run_plans), *undecidable.check_reading(run_plans))
     assert [check.reason for check in checks if check.outcome == "crashed"] == []
     return Report("lint", {}, checks)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.collect import environment as facts
+from diagnostics.collect.compat import Compat, load
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.registered import DoctorCheck
 from diagnostics.doctor.installing import uninstall
-from diagnostics.collect import environment as facts
-from diagnostics.collect.compat import Compat, load
 from diagnostics.output import filters
 from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.output.wording import command_of, commands_of, text_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.doctor import examine
 from diagnostics.collect import compat, environment
+from diagnostics.doctor import examine
 from diagnostics.output.wording import commands_of
 from tests.diagnostics.environments import Maker, issues
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.doctor import examine as doctor
-from diagnostics.doctor.checks.drivers import cuda_of
 from diagnostics.collect import environment as facts
 from diagnostics.collect.clusters import RayCluster
 from diagnostics.collect.compat import Compat
@@ -15,6 +13,8 @@ from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.limits import Limit
 from diagnostics.collect.machine import Disk, Libraries, Machine
 from diagnostics.collect.processors import Memory, NumaNode, Processors
+from diagnostics.doctor import examine as doctor
+from diagnostics.doctor.checks.drivers import cuda_of
 from diagnostics.output.findings import Severity
 from diagnostics.output.wording import commands_of, text_of
 from tests.diagnostics.environments import issues

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.collect.environment import Environment, Package
 from diagnostics.doctor.probe import outcomes, tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.doctor.probe.outcomes import Tried
-from diagnostics.collect.environment import Environment, Package
 from diagnostics.output.wording import text_of
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python

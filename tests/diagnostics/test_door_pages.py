@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.diagnostics.test_door_out import terminal
 
 from diagnostics.__main__ import main
 from diagnostics.audit import document as audit_document
@@ -17,7 +18,6 @@ from diagnostics.hang.show import page as of_hang
 from diagnostics.output.audits import page as of_audit
 from tests import hostile_pages
 from tests.diagnostics.audit.test_audit_document import ALONE, HOT, LATER, RIGHT, audit
-from tests.diagnostics.test_door_out import terminal
 
 HANGS = sorted((Path(__file__).parents[2] / "examples" / "hangs").glob("*.json"))
 SAMPLES = (

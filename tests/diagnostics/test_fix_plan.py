@@ -11,13 +11,13 @@ import pytest
 
 from diagnostics import catalog, door
 from diagnostics.__main__ import main
+from diagnostics.collect import environment as facts
+from diagnostics.collect.compat import Compat
+from diagnostics.collect.compat import load as load_table
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor import installing
 from diagnostics.doctor.fixplan import build, installers, resolving
 from diagnostics.doctor.fixplan.build import fix_plan
-from diagnostics.collect import environment as facts
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.compat import load as load_table
 from diagnostics.output import clean, filters
 from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.output.formats import plan as render
@@ -25,7 +25,8 @@ from diagnostics.output.plans import Step
 from diagnostics.output.remedies import Install, Remedy, Run, SetVariables, Uninstall
 from diagnostics.output.wording import command_of, edit_of
 from tests.diagnostics.environments import Maker
-from tests.diagnostics.test_door_out import acting, terminal
+from tests.diagnostics.test_sanitize import active as acting
+from tests.diagnostics.test_sanitize import standard_streams as terminal
 from tests.documents import ROOT
 
 RUN = {

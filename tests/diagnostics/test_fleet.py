@@ -21,14 +21,14 @@ import pytest
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
+from diagnostics.collect import collection
+from diagnostics.collect.compat import Compat
+from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.doctor import examine as doctor
 from diagnostics.doctor.fleet import compare, nodes, remote
 from diagnostics.doctor.fleet.command import carried
 from diagnostics.doctor.fleet.nodes import Node
 from diagnostics.doctor.fleet.report import examine_fleet, shareable
-from diagnostics.collect import collection
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.nodes import hosts, program, reach
 from diagnostics.nodes.answer import NodeAnswer
 from diagnostics.output.findings import CheckResult, Severity

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from diagnostics import __main__ as command
+from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index, project_files
 from diagnostics.lint.engine import lint_paths
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.reading import detect_syntax, read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
-from diagnostics.output.findings import INCOMPLETE, Severity
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans
 
 FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
@@ -90,15 +90,15 @@ def test_the_framework_is_recognised(text, syntax, framework):
 @pytest.mark.parametrize("form", FORMS["found"], ids=lambda form: form["name"])
 def test_a_mistake_is_found_on_its_line_in_every_form(form):
     """Whatever stands before, around or between."""
-    found = findings(form["text"], form["syntax"], **form.get("releases", {}))
-    matching = [each for each in found if f"{each.severity.word} {each.code}" == form["finds"]]
-    assert f"run:{form['line']}" in {item.place for each in matching for item in each.evidence}
+    reported = findings(form["text"], form["syntax"], **form.get("releases", {}))
+    matching = [item for item in reported if f"{item.severity.word} {item.code}" == form["finds"]]
+    assert f"run:{form['line']}" in {item.place for item in matching for item in item.evidence}
 
 
 @pytest.mark.parametrize("form", FORMS["accepted"], ids=lambda form: form["name"])
 def test_a_value_that_may_be_another_one_is_no_error(form):
-    found = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
-    assert not any(each.startswith("error") for each in found)
+    reported = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
+    assert not any(item.startswith("error") for item in reported)
 
 
 def test_a_config_that_a_command_names_is_read(tmp_path):
@@ -123,12 +123,16 @@ def test_arguments_of_the_script_take_no_severity_from_what_it_sets():
     assert "error CFG111" not in codes(wrapper + '"$@"', verl="0.7.1")
     [plan] = plans(wrapper + '"$@"')
     assert plan.values["group.size"].outside
+    assert "error CFG110" in codes('swift rlhf --rlhf_type grpo --num_generations 1 "$@"')
+    assert "error CFG104" in codes('CUDA_VISIBLE_DEVICES=0,1 vllm serve M --tensor-parallel-size 4 "$@"')
 
 
 def test_a_default_that_changed_needs_a_known_release():
     """TRL's vllm_mode: server until 1.0, colocate from then on."""
     script = "trl grpo --use_vllm true --num_generations 8"
-    modes = [plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})]
+    modes = [
+        plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})
+    ]
     assert modes == [None, "server", "colocate"]
 
 
@@ -143,7 +147,7 @@ def test_abbreviated_options_are_the_full_ones():
 
 
 def test_files_named_together_make_one_run(tmp_path):
-    """accelerate's processes, DeepSpeed's batch, the rest in Python; alone accelerate's config is not "nothing found"."""
+    """accelerate's processes, DeepSpeed's batch, the rest in Python; accelerate's config alone is not checked."""
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
     (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
     (tmp_path / "train.py").write_text(
@@ -156,6 +160,25 @@ def test_files_named_together_make_one_run(tmp_path):
     assert details["CFG102"].startswith("gradient_accumulation_steps is 2 in DeepSpeed's config and 1")
     alone = lint(tmp_path / "accelerate.yaml")
     assert [check.outcome for check in alone.checks if check.reads] == ["skipped"]
+
+
+def test_the_trainers_adapter_and_rewards_belong_to_its_config():
+    """LoRA with sync_ref_model, and weights for another number of functions, across two calls."""
+    text = (
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "args = GRPOConfig(sync_ref_model=True, beta=0.04, reward_weights=[1.0])\n"
+        "GRPOTrainer('M', args=args, reward_funcs=[a, b], peft_config=LoraConfig())\n"
+    )
+    reported = findings(text, "python", trl="1.16.0")
+    assert sorted(finding.detail.partition(";")[0][:40] for finding in reported if finding.code == "CFG111") == [
+        "1 reward_weights for 2 reward_funcs.", "TRL refuses sync_ref_model with a LoRA a",
+    ]  # fmt: skip
+    assert (
+        codes(
+            text.replace(", peft_config=LoraConfig()", "").replace("[1.0]", "[1, 2]"), "python", trl="1.16.0"
+        )
+        == set()
+    )
 
 
 YAML = (
@@ -180,8 +203,8 @@ def in_project(tmp_path):
     """Lint a file with a text, beside the others of its project."""
 
     def run(text, name="run.sh", **known):
-        for other, content in FILES.items():
-            (tmp_path / other).write_text(content)
+        for file, content in FILES.items():
+            (tmp_path / file).write_text(content)
         (tmp_path / name).write_text(text)
         return lint(tmp_path / name, **known)
 
@@ -209,8 +232,8 @@ def in_project(tmp_path):
 )  # fmt: skip
 def test_a_fault_across_two_files_is_found(in_project, name, text):
     """A group of 8 over 3 x 4 completions, wherever the two stand."""
-    found = in_project(text, name, trl="1.9.0").findings
-    assert [f.severity for f in found if f.code == "CFG101"] == [Severity.ERROR]
+    reported = in_project(text, name, trl="1.9.0").findings
+    assert [f.severity for f in reported if f.code == "CFG101"] == [Severity.ERROR]
 
 
 def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
@@ -225,7 +248,10 @@ def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
         ("accelerate launch --num_processes 4 hf.py --config gone.yaml --num_generations 8", "gone.yaml"),
         ("accelerate launch --config_file gone.yaml hf.py --num_generations 8", "gone.yaml"),
         (f"source gone.sh\nNPROC_PER_NODE=8 {SWIFT}", "gone.sh"),
-        ("python -m verl.trainer.main_ppo --config-path=gone --config-name=mine data.train_batch_size=8", "mine.yaml"),
+        (
+            "python -m verl.trainer.main_ppo --config-path=gone --config-name=mine data.train_batch_size=8",
+            "mine.yaml",
+        ),
     ],
 )
 def test_a_missing_file_is_reported_and_nothing_passes_as_fine(in_project, text, name):
@@ -278,7 +304,9 @@ TRAINER = (
 
 
 def shared_gpus(*paths):
-    return [finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"]
+    return [
+        finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"
+    ]
 
 
 def test_trainer_and_server_are_paired_within_a_script(tmp_path):
@@ -300,7 +328,9 @@ def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
 def test_an_explicit_address_pairs_across_a_folder(tmp_path):
     (tmp_path / "serve.sh").write_text(SERVER.format("0", "--host 10.0.0.7 --vllm_max_model_len 128 "))
     (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "10.0.0.7") + "  --max_completion_length 4096\n")
-    (tmp_path / "train.sh").write_text(TRAINER.format("0,1", "10.0.0.7").rstrip() + " --max_completion_length 4096\n")
+    (tmp_path / "train.sh").write_text(
+        TRAINER.format("0,1", "10.0.0.7").rstrip() + " --max_completion_length 4096\n"
+    )
     assert "CFG103" in {finding.code for finding in lint(tmp_path, ms_swift="4.6.0").findings}
     (tmp_path / "serve.sh").write_text(SERVER.format("0", "--host 10.0.0.8 --vllm_max_model_len 128 "))
     assert "CFG103" not in {finding.code for finding in lint(tmp_path, ms_swift="4.6.0").findings}
@@ -311,14 +341,19 @@ def test_a_later_phase_has_its_own_server(tmp_path):
     phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
     phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
     (tmp_path / "run.sh").write_text(phases)
-    assert {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings} & {"CFG108", "CFG109"} == set()
+    assert {finding.code for finding in lint(tmp_path / "run.sh", ms_swift="4.6.0").findings} & {
+        "CFG108",
+        "CFG109",
+    } == set()
 
 
 def test_identical_findings_of_several_files_are_one(tmp_path):
     for name in ("a.sh", "b.sh", "c.sh"):
-        (tmp_path / name).write_text("trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n")
-    [found] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
-    assert {Path(item.place).name for item in found.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
+        (tmp_path / name).write_text(
+            "trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n"
+        )
+    [reported] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
+    assert {Path(item.place).name for item in reported.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
 
 
 def read_options(text, name):
@@ -355,7 +390,9 @@ def test_python_starts_a_named_list():
     assert settings.options["num_generations"].data == 6
     assert not settings.options["run_name"].known
     assert settings.has_unread_options
-    twice = "import subprocess\ncmd = ['trl', 'grpo', '--seed', '1']\ncmd = ['trl', 'sft']\nsubprocess.run(cmd)\n"
+    twice = (
+        "import subprocess\ncmd = ['trl', 'grpo', '--seed', '1']\ncmd = ['trl', 'sft']\nsubprocess.run(cmd)\n"
+    )
     assert read_text(twice, "launch.py", syntax="python") == []
 
 
@@ -446,16 +483,16 @@ def verl_copy(tmp_path):
 
 def errors_of_copy(folder, overrides):
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo trainer.nnodes=1 {overrides}\n")
-    found = lint(folder / "run.sh").findings
-    return {f.code: " ".join(item.text for item in f.evidence) for f in found if f.severity is Severity.ERROR}
+    reported = lint(folder / "run.sh").findings
+    return {f.code: " ".join(item.text for item in f.evidence) for f in reported if f.severity is Severity.ERROR}
 
 
 def test_a_config_is_composed_of_its_groups_files(verl_copy):
     config = verl_copy / "verl" / "trainer" / "config"
     dp = {"worker.actor.fsdp", "worker.actor.optim.betas", "worker.actor.optim"}
     assert set(hydra.composed_options(config, "ppo_trainer")) == COMMON | dp
-    other = hydra.composed_options(config, "ppo_trainer", {"engine": "other"})
-    assert set(other) == COMMON | {"worker.actor.other"}
+    second = hydra.composed_options(config, "ppo_trainer", {"engine": "other"})
+    assert set(second) == COMMON | {"worker.actor.other"}
     assert hydra.config_groups(config, "ppo_trainer") == {"engine", "actor@worker.actor"}
     # A generated config counts only where a part is missing.
     (config / "_generated_ppo_trainer.yaml").write_text("trainer:\n  nnodes: 1\n")
@@ -487,7 +524,9 @@ def test_a_copys_hydra_accepts_and_refuses(verl_copy, overrides, expected):
 def test_a_copy_without_its_config_is_not_checked(tmp_path):
     (tmp_path / "verl/trainer").mkdir(parents=True)
     (tmp_path / "verl/trainer/main_ppo.py").write_text('@hydra.main(config_name="ppo_trainer")\n')
-    (tmp_path / "run.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.mine=1\n")
+    (tmp_path / "run.sh").write_text(
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=64 trainer.mine=1\n"
+    )
     option_index.composed_copy.cache_clear()
     assert lint(tmp_path / "run.sh").exit_code(Severity.ERROR) == INCOMPLETE
 
@@ -526,7 +565,12 @@ def test_another_projects_trainer_is_not_trls(tmp_path):
 
 def test_a_cells_block_of_one_shell_command_is_python():
     """What stands for it is Python, so that the cells after it are read."""
-    cell = ["if 1:\n", "    !pip install x\n", "from trl import GRPOConfig\n", "GRPOConfig(num_generations=8)\n"]
+    cell = [
+        "if 1:\n",
+        "    !pip install x\n",
+        "from trl import GRPOConfig\n",
+        "GRPOConfig(num_generations=8)\n",
+    ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}, indent=1)
     [settings] = read_text(text, "a.ipynb", "", "notebook")
     assert settings.options["num_generations"].data == 8

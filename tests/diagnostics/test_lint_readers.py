@@ -6,7 +6,6 @@ import time
 import pytest
 
 from diagnostics.lint.engine import check_plans, plans_of
-from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.readers.python import read_configs
 from diagnostics.lint.readers.structured import (
     MAX_BYTES,
@@ -16,6 +15,7 @@ from diagnostics.lint.readers.structured import (
     parse_toml,
     parse_yaml,
 )
+from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
 from tests.diagnostics.lint_helpers import versions
@@ -204,10 +204,10 @@ def test_python_is_read_without_being_run():
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nN = 4\n"
         "args = GRPOConfig(num_generations=N * 2, top_p=f(), **{'beta': 0.0})\nargs.use_vllm = True\n"
     )
-    [made] = read_configs(source, "train.py")
-    read = {key: (value.data, value.place.line) for key, value in made.options.items()}
+    [expected] = read_configs(source, "train.py")
+    read = {key: (value.data, value.place.line) for key, value in expected.options.items()}
     assert read == {
         "num_generations": (8, 4), "top_p": (UNKNOWN, 4), "beta": (0.0, 4), "use_vllm": (True, 5),
     }  # fmt: skip
-    assert made.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
+    assert expected.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
     assert read_configs("GRPOConfig(**kwargs)", "train.py")[0].has_unread_options

@@ -7,12 +7,12 @@ import yaml
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
+from diagnostics.findings import Severity
+from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
 from diagnostics.lint.rules import registry
-from diagnostics.lint.rules.conflicts import CONFLICTS
+from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.run_plan import VOCABULARY
-from diagnostics.output.findings import Severity
-from diagnostics.output.wording import text_of
 from tests.diagnostics.lint_helpers import codes, findings, lint
 
 CASES = {
@@ -21,8 +21,8 @@ CASES = {
     for name, entries in yaml.safe_load(path.read_text()).items()
 }
 ALL_CASES = [(name, case) for name, entries in CASES.items() for case in entries]
-# They need files, which other tests write.
-WITHOUT_ERROR_CASE = {"deepspeed_sizes_agree", "added_keys_are_new"}
+# It needs files, which another test writes.
+WITHOUT_ERROR_CASE = {"added_keys_are_new"}
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
 TRL = "accelerate launch --num_processes 4 grpo.py --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 "
@@ -35,76 +35,91 @@ def releases_of(case):
 @pytest.mark.parametrize(("name", "case"), ALL_CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ALL_CASES)])
 def test_a_case_is_reported_as_it_says(name, case):
     """And every finding names a place, a value and a fix; an error rests on nothing unknown."""
-    found = findings(case["run"], **releases_of(case))
-    reported = {f"{finding.severity.word} {finding.code}" for finding in found}
+    all_findings = findings(case["run"], **releases_of(case))
+    reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}
     if case["finds"].startswith("no "):
-        assert not any(each.endswith(case["finds"][3:]) for each in reported)
+        assert not any(item.endswith(case["finds"][3:]) for item in reported)
     else:
         assert case["finds"] in reported
-    for finding in found:
+    for finding in all_findings:
         assert finding.evidence[0].place.startswith(("run:", "default of"))
         assert " = " in finding.evidence[0].text
         assert finding.detail.endswith((".", "given", ":"))
-        assert text_of(finding.remedy)
+        assert fix_text(finding.remedy)
         if finding.severity >= Severity.ERROR:
             assert "not known" not in finding.evidence[0].text
             assert finding.certainty != "hypothesis"
 
 
 def test_every_rule_has_a_case_that_it_finds_and_one_that_it_accepts():
-    lacking = []
+    missing = []
     for rule in rules.registered_rules():
         finds = [case["finds"] for case in CASES.get(rule.name, ())]
-        if rule.name == "conflicting_options" or not rule.codes:
+        if rule.name in {declared.name for declared in DECLARED} or not rule.codes:
             continue
-        if not any(each.startswith("no ") for each in finds):
-            lacking.append(f"{rule.name}: no case that is right")
-        if all(each.startswith("no ") for each in finds) and rule.name not in WITHOUT_ERROR_CASE:
-            lacking.append(f"{rule.name}: no case that is wrong")
-    assert lacking == []
+        if not any(item.startswith("no ") for item in finds):
+            missing.append(f"{rule.name}: no case that is right")
+        if all(item.startswith("no ") for item in finds) and rule.name not in WITHOUT_ERROR_CASE:
+            missing.append(f"{rule.name}: no case that is wrong")
+    assert missing == []
     assert set(CASES) <= {rule.name for rule in rules.registered_rules()}
 
 
-def test_every_conflict_is_found_where_it_is_wrong_and_not_where_it_is_right():
+def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones():
     problems = []
-    for conflict in CONFLICTS:
-        known = {conflict.frameworks[0].replace("-", "_"): conflict.release} if conflict.release else {}
-        begins = f"{conflict.severity} {conflict.code} {conflict.message.partition('{')[0]}"
-        for expected, texts in ((True, conflict.wrong), (False, conflict.right)):
+    for declared in DECLARED:
+        package = declared.package or (declared.frameworks[0] if declared.frameworks else "")
+        known = {package.replace("-", "_"): declared.release} if declared.release else {}
+        begins = f"{declared.severity} {declared.code} {declared.message.partition('{')[0]}"
+        for expected, texts in ((True, declared.wrong), (False, declared.right)):
             if not texts:
-                problems.append(f"{conflict.name}: no example")
+                problems.append(f"{declared.name}: no example")
             for text in texts:
-                found = [f"{f.severity.word} {f.code} {f.detail}" for f in findings(text, **known)]
-                if any(each.startswith(begins) for each in found) is not expected:
-                    problems.append(f"{conflict.name}: {found} in {text}")
+                reported = [f"{f.severity.word} {f.code} {f.detail}" for f in findings(text, **known)]
+                if any(item.startswith(begins) for item in reported) is not expected:
+                    problems.append(f"{declared.name}: {reported} in {text}")
     assert problems == []
 
 
 def test_the_first_sentence_has_the_numbers():
-    script = "NPROC_PER_NODE=4 " + SWIFT + "--num_generations 7 --per_device_train_batch_size 2 --steps_per_generation 4"
-    [found] = [f for f in findings(script, ms_swift="4.6.0") if f.code == "CFG101"]
-    assert found.detail == "One generation makes 32 completions (2 x 4 x 4), not a multiple of num_generations 7."
+    script = (
+        "NPROC_PER_NODE=4 "
+        + SWIFT
+        + "--num_generations 7 --per_device_train_batch_size 2 --steps_per_generation 4"
+    )
+    [reported] = [f for f in findings(script, ms_swift="4.6.0") if f.code == "CFG101"]
+    assert (
+        reported.detail
+        == "One generation makes 32 completions (2 x 4 x 4), not a multiple of num_generations 7."
+    )
 
 
 @pytest.mark.parametrize(
-    ("script", "wanted"),
+    ("script", "expected"),
     [
-        ("--per_device_train_batch_size 3 --generation_batch_size 12", "Make it a multiple of 24, or use num_generations 4 or 6 or 12."),
+        (
+            "--per_device_train_batch_size 3 --generation_batch_size 12",
+            "Make it a multiple of 24, or use num_generations 4 or 6 or 12.",
+        ),
         ("--generation_batch_size 12", "a multiple of 8 and of per_device_train_batch_size x processes, or"),
         ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
     ],
 )  # fmt: skip
-def test_a_fix_for_whole_groups_is_not_refused_next(script, wanted):
-    [found] = [
+def test_a_fix_for_whole_groups_is_not_refused_next(script, expected):
+    [reported] = [
         f for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
         if f.code == "CFG101" and "num_generations" in f.detail
     ]  # fmt: skip
-    assert wanted in text_of(found.remedy)
+    assert expected in fix_text(reported.remedy)
 
 
 def test_evidence_quotes_the_files_own_text():
     """Not the number of devices, and not the mode that follows from an address."""
-    script = "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 " + SWIFT + "--vllm_server_host 10.0.0.7 --vllm_max_model_len 4096"
+    script = (
+        "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 "
+        + SWIFT
+        + "--vllm_server_host 10.0.0.7 --vllm_max_model_len 4096"
+    )
     evidence = {item.text for finding in findings(script, ms_swift="3.8.0") for item in finding.evidence}
     assert {"CUDA_VISIBLE_DEVICES = 0", "vllm_server_host = 10.0.0.7"} <= evidence
     assert not {"CUDA_VISIBLE_DEVICES = 1", "vllm_server_host = server"} & evidence
@@ -113,15 +128,15 @@ def test_evidence_quotes_the_files_own_text():
 def test_a_default_of_the_script_is_no_certain_failure():
     """`${N:-3}` may be another number in a real run: a warning at most."""
     script = TRL + "--per_device_train_batch_size ${N:-3}"
-    [found] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
-    assert (found.severity, found.certainty) == (Severity.WARNING, "supported")
+    [reported] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
+    assert (reported.severity, reported.certainty) == (Severity.WARNING, "supported")
 
 
 def test_a_fix_is_in_the_words_of_the_framework():
     [verl] = [f for f in findings(VERL + "actor_rollout_ref.rollout.temperature=0") if f.code == "CFG115"]
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
-    assert "actor_rollout_ref.rollout.temperature=1.0" in text_of(verl.remedy)
-    assert "--temperature 1.0" in text_of(swift.remedy)
+    assert "actor_rollout_ref.rollout.temperature=1.0" in fix_text(verl.remedy)
+    assert "--temperature 1.0" in fix_text(swift.remedy)
 
 
 @pytest.mark.parametrize("flag", ["--train.async_enable", "--async_train"])
@@ -130,8 +145,8 @@ def test_a_fix_spells_options_as_the_command_does(flag):
     rest = "--vllm.num_engines 8 --train.partial_rollout_enable"
     if "." not in flag:
         rest = "--vllm_num_engines 8 --partial_rollout"
-    [found] = [f for f in findings(f"python3 -m openrlhf.cli.train_ppo_ray {rest}") if f.code == "CFG111"]
-    assert flag in text_of(found.remedy)
+    [reported] = [f for f in findings(f"python3 -m openrlhf.cli.train_ppo_ray {rest}") if f.code == "CFG111"]
+    assert flag in fix_text(reported.remedy)
 
 
 def test_evidence_levels_are_those_of_the_framework():

@@ -13,14 +13,31 @@ from diagnostics.lint.readers.structured import UnreadableError
 from tests.diagnostics.lint_helpers import codes, plans
 
 NAMES = ["A", "B", "C", "LONG_NAME"]
-TEXTS = ["4", "0", "x", "a b", "it's", "k=v", "", "--flag", "/p/q.sh", "1e-6", "[1,2]", "a#b", "é", "~", "a\tb", "\\d"]
+TEXTS = [
+    "4",
+    "0",
+    "x",
+    "a b",
+    "it's",
+    "k=v",
+    "",
+    "--flag",
+    "/p/q.sh",
+    "1e-6",
+    "[1,2]",
+    "a#b",
+    "é",
+    "~",
+    "a\tb",
+    "\\d",
+]
 
 
 def commands(text, file="run.sh"):
     return read_script(text, file).commands
 
 
-def words(text):
+def command_words(text):
     return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands(text)]
 
 
@@ -95,7 +112,7 @@ def test_known_words_are_those_of_bash():
     known = 0
     for text, answer in zip(scripts, answers, strict=True):
         theirs = answer.split("\037")[:-1]
-        [command] = [each for each in commands(text) if each.words[0].clean == "swift"]
+        [command] = [item for item in commands(text) if item.words[0].clean == "swift"]
         ours = [word.clean for word in command.words[1:]]
         if any(HOLE in word for word in ours):
             # An unknown word can be several, or none, and then what follows goes to the word before it.
@@ -107,14 +124,18 @@ def test_known_words_are_those_of_bash():
 
 
 IDIOMS = {
-    "the script's folder": 'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"',
-    "the folder, quietly": "D=$(cd -- \"$(dirname -- \"$0\")\" > /dev/null 2>&1 && pwd -P)\nprintf '<%s>' $D",
+    "the script's folder": (
+        'D="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\nprintf "<%s>" "$D/x" "$(dirname "$0")"'
+    ),
+    "the folder, quietly": 'D=$(cd -- "$(dirname -- "$0")" > /dev/null 2>&1 && pwd -P)\nprintf \'<%s>\' $D',
     "a positional default": 'N=${1:-8} M="${2:-a b}"\nprintf \'<%s>\' $N "$M" ${3-x}',
     "an array's length and items": "G=(0 1 5)\nprintf '<%s>' ${#G[@]} ${G[0]} \"${G[2]}\" $((2 * 3))",
     "an array joined": 'G=(0 1 5)\nprintf \'<%s>\' "$(IFS=,; echo "${G[*]}")" "${G[*]}"',
     "devices counted by lines": "V=0,1,4\nprintf '<%s>' $(echo $V | tr ',' '\\n' | wc -l)",
     "devices counted by fields": "V=0,1\nprintf '<%s>' `echo \"$V\" | awk -F',' '{print NF}'`",
-    "a loop over words": "for n in 4 8; do for m in a \"b c\"; do printf '<%s>' $n \"$m\"; done; done\nprintf '<%s>' $n",
+    "a loop over words": (
+        "for n in 4 8; do for m in a \"b c\"; do printf '<%s>' $n \"$m\"; done; done\nprintf '<%s>' $n"
+    ),
     "a function and its arguments": (
         'f() {\n  local n=$1; shift\n  printf \'<%s>\' "$n" "$@" ${2:-z}\n}\nf 4 a b\nf 8\n'
     ),
@@ -143,7 +164,7 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
     script = tmp_path / "runs" / "run.sh"
     script.parent.mkdir()
     script.write_text(IDIOMS[name] + "\n")
-    made = subprocess.run(
+    expected = subprocess.run(
         ["bash", str(script)], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
     )
     ours = [
@@ -152,7 +173,7 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
         if command.words[0].clean == "printf"
         for word in command.words[2:]
     ]
-    assert "".join(f"<{word}>" for word in ours) == made.stdout
+    assert "".join(f"<{word}>" for word in ours) == expected.stdout
 
 
 @pytest.mark.parametrize(
@@ -177,7 +198,7 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
 )
 def test_a_script_is_read_as_the_shell_reads_it(script, expected):
     """Redirects are no words; what a branch sets is unknown after it."""
-    assert words(script) == expected
+    assert command_words(script) == expected
 
 
 def test_a_redirect_is_no_option_value():
@@ -186,7 +207,15 @@ def test_a_redirect_is_no_option_value():
         "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --reward_funcs a --use_vllm true --vllm_mode colocate "
         "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 6 "
     )
-    for redirect in ("2>&1 | tee run.log", "> log 2>err", "2>err", "&> log", ">> log 2>&1 &", "</dev/null", ""):
+    for redirect in (
+        "2>&1 | tee run.log",
+        "> log 2>err",
+        "2>err",
+        "&> log",
+        ">> log 2>&1 &",
+        "</dev/null",
+        "",
+    ):
         assert "error CFG101" in codes(command + redirect)
         [plan] = plans(command + redirect)
         assert plan.get("group.size") == 6
@@ -197,12 +226,17 @@ def test_defaults_and_lines():
     [command] = commands("a ${X:-8} 9")
     assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
     script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
-    assert [(each.words[0].clean, each.line) for each in commands(script)] == [("a", 1), ("c", 3), ("cat", 5), ("d", 9)]
+    assert [(item.words[0].clean, item.line) for item in commands(script)] == [
+        ("a", 1),
+        ("c", 3),
+        ("cat", 5),
+        ("d", 9),
+    ]
 
 
 def test_a_value_that_only_arguments_change_is_a_default():
     text = 'N=8\nwhile [ $# -gt 0 ]; do N=$2; shift 2; done\nif true; then M=1; fi\ntrain --n $N --m $M "${@:1}"\n'
-    command = next(each for each in commands(text) if each.words[0].clean == "train")
+    command = next(item for item in commands(text) if item.words[0].clean == "train")
     assert command.words[2].to_value("run.sh").outside
     assert command.words[2].clean == "8"
     assert not command.words[4].to_value("run.sh").known
@@ -210,7 +244,7 @@ def test_a_value_that_only_arguments_change_is_a_default():
 
 
 def test_an_uncalled_function_is_read_with_unknown_arguments():
-    assert ["train", "--n", "?", "--m", "2"] in words("f() { train --n $1 --m 2; }\ntrap f EXIT\n")
+    assert ["train", "--n", "?", "--m", "2"] in command_words("f() { train --n $1 --m 2; }\ntrap f EXIT\n")
 
 
 def test_a_script_that_doubles_itself_is_refused():
@@ -234,10 +268,10 @@ def test_a_script_that_doubles_itself_is_refused():
 def test_deep_nesting_ends(text):
     """Blocks in blocks are not walked once for each, nor deeper than a stack is."""
     try:
-        found = commands(text)
+        reported = commands(text)
     except UnreadableError:
         return
-    assert len(found) <= 6000
+    assert len(reported) <= 6000
 
 
 @pytest.mark.parametrize(
@@ -252,9 +286,9 @@ def test_deep_nesting_ends(text):
 )
 def test_sbatch_lines_set_the_jobs_variables(lines, expected):
     script = f"#!/bin/bash\n##SBATCH --nodes=7\n#SBATCH {lines}\npython x.py\n#SBATCH --nodes=9\n"
-    found = {each.name.removeprefix("SLURM_"): each.number for each in job_variables(script)}
-    found.pop("JOB_NUM_NODES", None)
-    assert found == expected
+    reported = {item.name.removeprefix("SLURM_"): item.number for item in job_variables(script)}
+    reported.pop("JOB_NUM_NODES", None)
+    assert reported == expected
 
 
 @pytest.mark.parametrize(
@@ -274,6 +308,8 @@ def test_srun_starts_the_tasks_of_the_job(script, number):
 
 def test_more_processes_than_the_job_has_devices_is_a_warning():
     """sbatch may get another number."""
-    script = "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
+    script = (
+        "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
+    )
     assert "warning CFG104" in codes(script.format(4), trl="1.9.0")
     assert not {"warning CFG104", "error CFG104"} & codes(script.format(8), trl="1.9.0")

@@ -43,15 +43,15 @@ def command(name, release):
 def test_the_table_is_here():
     """Two hundred answers and more: a table that lost them would make the test below idle."""
     assert len(ANSWERS) > 200
-    assert {said for _release, _case, said in ANSWERS} == {"accepts", "warns", "refuses"}
+    assert {verdict for _release, _case, verdict in ANSWERS} == {"accepts", "warns", "refuses"}
 
 
 @pytest.mark.parametrize("release", sorted({release for release, _case, _said in ANSWERS}))
 def test_lint_refuses_what_the_release_refuses(release):
     """An error where the release raises, none where it starts."""
     known = versions(ms_swift=release)
-    for _release, case, said in (answer for answer in ANSWERS if answer[0] == release):
+    for _release, case, verdict in (answer for answer in ANSWERS if answer[0] == release):
         checks = check_plans(plans_of(read_command_line(command(case, release)), known))
         errors = [f.detail for check in checks for f in check.findings if f.severity.word == "error"]
-        expected = said == "refuses" or case in LATER
-        assert bool(errors) is expected, (case, said, errors)
+        expected = verdict == "refuses" or case in LATER
+        assert bool(errors) is expected, (case, verdict, errors)

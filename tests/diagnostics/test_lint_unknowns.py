@@ -4,12 +4,12 @@ import ast
 
 import pytest
 
+from diagnostics.findings import Severity
 from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.reading import read_text
-from diagnostics.output.findings import Severity
-from tests.diagnostics.lint_helpers import codes, lint, plans, report
 from evaluation.lint import option_names
+from tests.diagnostics.lint_helpers import codes, lint, plans, report
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
@@ -42,8 +42,8 @@ def unknowns(text, syntax="shell", **releases):
 )  # fmt: skip
 def test_an_unknown_is_reported_where_it_matters(script, expected):
     """A rule that needed a value, an unknown option; nothing where no rule needs it."""
-    found = unknowns(script)
-    assert expected in found if expected else found == set()
+    reported = unknowns(script)
+    assert expected in reported if expected else reported == set()
 
 
 def test_the_exit_code_is_3_where_a_fault_could_hide():
@@ -51,7 +51,9 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
     assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
     assert report(TRL + "--per_device_train_batch_size 8").exit_code(Severity.ERROR) == 0
     assert report(TRL + '--per_device_train_batch_size 8 "$@"').exit_code(Severity.ERROR) == 0
-    healthy = "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
+    healthy = (
+        "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
+    )
     healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
     assert (undecidable.READING, "release of ms-swift", False) in unknowns(healthy)
     assert report(healthy).exit_code(Severity.ERROR) == 0
@@ -61,7 +63,9 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
 
 def test_equal_unknowns_are_grouped(tmp_path):
     for name in ("a.sh", "b.sh", "c.sh", "d.sh", "e.sh"):
-        (tmp_path / name).write_text("swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n")
+        (tmp_path / name).write_text(
+            "swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n"
+        )
     [check] = [check for check in lint(tmp_path).checks if check.check == undecidable.READING]
     [entry] = check.not_judged
     assert entry.what == "release of ms-swift"
@@ -136,13 +140,13 @@ def test_an_option_that_a_read_script_does_not_declare_is_reported(tmp_path):
 
 
 def test_the_options_that_plans_are_made_of_are_indexed():
-    lacking = []
+    missing = []
     for framework in ("trl", "ms-swift", "verl", "openrlhf", "easyr1"):
         names = option_index.option_names(framework)
         options = DIALECTS[framework].names
         if sum(option_index.accepts(name, names) for name in options) <= 0.8 * len(options):
-            lacking.append(framework)
-    assert lacking == []
+            missing.append(framework)
+    assert missing == []
 
 
 def test_a_scripts_arguments_are_no_value():
@@ -161,4 +165,4 @@ def test_what_the_options_rule_out_is_not_warned_of():
     assert "error CFG103" in codes(f"{script} {newer}", verl="0.6.0")
     [plan] = plans(f"{script} {newer}")
     ranges = ("<0.7", ">=0.7", ">=9")
-    assert [plan.versions.within("verl", each) for each in ranges] == [False, None, None]
+    assert [plan.versions.within("verl", item) for item in ranges] == [False, None, None]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.doctor import examine
 from diagnostics.collect import compat, environment, search_path
 from diagnostics.collect.modules import Modules
+from diagnostics.doctor import examine
 from tests.diagnostics.environments import Maker, issues
 
 

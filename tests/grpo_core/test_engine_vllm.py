@@ -132,28 +132,3 @@ def test_the_three_modes_train_the_same_parameters(in_cell, cell, tmp_path):
         assert document["max_logprob_difference"] < TOLERANCE
     alike = documents[1:] if cell == "vllm-0.10.2+trl-0.25.1" else documents
     assert len({document["parameters"] for document in alike}) == 1
-
-
-def test_it_holds_conversations(in_cell, tmp_path):
-    """A turn is the rest of a completion: what the environment says stands where it does with any engine."""
-    script = tmp_path / "environment.py"
-    script.write_text("def reply(prompt, ids):\n    return (3, 4) if len(ids) < 8 else ()\n")
-    settings = {
-        "rollout.engine": "vllm", "rollout.environment": f"{script}:reply", "rollout.turn_tokens": 2,
-        "sampling.max_tokens": 12, "train.steps": 2, "train.prompts_per_step": 2, "sampling.group_size": 2,
-        "output.dir": tmp_path, "output.name": "talks",
-    }  # fmt: skip
-    options = [f"--{key}={value}" for key, value in settings.items()]
-    document = json.loads(in_cell("-m", "grpo_core", "train", *options, "--json"))
-    assert document["outcome"] == "ok", document["error"]
-    assert document["max_logprob_difference"] < TOLERANCE
-    steps = [json.loads(line) for line in (tmp_path / "talks" / "metrics.jsonl").read_text().splitlines()]
-    # Behind what was put there, too.
-    assert max(entry["logprob_difference/max"] for entry in steps) < TOLERANCE
-    talks = [json.loads(line) for line in (tmp_path / "talks" / "completions.jsonl").read_text().splitlines()]
-    assert len(talks) == 2 * 4
-    for talk in talks:
-        said = [place for place, sampled in enumerate(talk["sampled"]) if not sampled]
-        assert said
-        assert [talk["ids"][place] for place in said] == [3, 4] * (len(said) // 2)
-        assert all(talk["logprobs"][place] == 0.0 for place in said)

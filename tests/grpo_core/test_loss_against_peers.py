@@ -36,13 +36,6 @@ EXPECTED = {
         | {f"entropy {mode}" for mode in (*MODES, "token-sum")},
         {"opo", "pass@k", "pass@k no std", "reinforce++", "reinforce++ baseline", "gdpo"},
     ),
-    "verl_tokens.py": (
-        "0.9.1",
-        {f"{loss} {mode}" for loss in ("vanilla", "gspo", "cispo") for mode in (*MODES, "token-sum")}
-        | {"sapo seq-mean-token-mean"}
-        | {f"{form} {correction}" for form in FORMS for correction in (None, "truncate", "mask")},
-        {"optimal_token_baseline", "tir_optimal_token_baseline"},
-    ),
     "verl_050_loss.py": ("0.5.0", set(MODES[:3]), {"grpo", "grpo no std", "rloo"}),
     "openrlhf_loss.py": (
         "0.11.2",

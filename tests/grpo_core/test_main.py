@@ -152,7 +152,7 @@ def test_interrupted_it_hears_no_second_interrupt_on_its_way_out(monkeypatch, co
     assert (ended.value.code, found) == (code, asked)
 
 
-@pytest.mark.parametrize("name", ["train", "serve", "probe", "replay", "check"])
+@pytest.mark.parametrize("name", ["train", "serve", "probe", "replay"])
 def test_a_help_is_of_one_command(name, capfd):
     """A screen: its line, a sentence, three examples, exit codes; settings are a search away."""
     assert main([name, "--help"]) == 0

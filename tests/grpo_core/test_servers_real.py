@@ -13,18 +13,14 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-import torch
 
 from grpo_core import run
 from grpo_core.config import RolloutConfig
-from grpo_core.learn.logprobs import completion_logprobs
 from grpo_core.modes import connection
 from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
 from grpo_core.rollout.http.choose import engine_for
 from grpo_core.tasks.model import load_model
-from grpo_core.turns.engine import TurnsEngine
-from grpo_core.turns.spoken import Conversation
 from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
@@ -102,24 +98,6 @@ def test_weights_of_somebody_else_are_noticed(engine, served):
         EngineUnreachableError, match=r'the server lost the weights it was sent.*it holds "somebody'
     ):
         engine.generate(REQUESTS, PARAMS)
-
-
-@pytest.mark.parametrize("sync", ["files"], indirect=True)
-def test_it_holds_conversations(engine, served):
-    """Ids go back as they came, and what was put between them has the trainer's log-probs behind it."""
-    talks = TurnsEngine(engine, lambda _, ids: (3, 4) if len(ids) < 8 else (), 2).generate(REQUESTS, PARAMS)
-    model = load_model(served[1])
-    for request, talk in zip(REQUESTS, talks, strict=True):
-        assert isinstance(talk, Conversation)
-        said = [token for token, sampled in zip(talk.ids, talk.sampled, strict=True) if not sampled]
-        assert said
-        assert said == [3, 4] * (len(said) // 2)
-        lengths = torch.tensor([len(request.prompt_ids)]), torch.tensor([len(talk.ids)])
-        ids = torch.tensor([[*request.prompt_ids, *talk.ids]])
-        with torch.no_grad():
-            ours = completion_logprobs(model, ids, *lengths, temperature=PARAMS.temperature, chunk=256)[0]
-        far = (ours[0] - torch.tensor(talk.logprobs))[torch.tensor(talk.sampled)].abs().max()
-        assert float(far) < TOLERANCE
 
 
 def test_it_passes_the_conformance_suite(served):

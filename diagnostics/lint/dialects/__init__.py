@@ -76,6 +76,7 @@ class Dialect:
         local_engine: Options of a local engine, which a server never receives.
         no_server_option: Those of them that a server does not have either.
         flat_flags: Dotted option -> its flat name in older releases.
+        short_options: Options with one dash that are in no index.
     """
 
     framework: str
@@ -102,6 +103,7 @@ class Dialect:
     local_engine: tuple[str, ...] = ()
     no_server_option: tuple[str, ...] = ()
     flat_flags: dict[str, str] = field(default_factory=dict)
+    short_options: tuple[str, ...] = ()
 
     def describes_file(self, tree: dict[str, Any]) -> bool:
         """Tell whether a structured file is one of this framework, by its keys."""
@@ -165,6 +167,8 @@ def _load(path: Path) -> Dialect:
 
 DIALECTS: dict[str, Dialect] = {
     dialect.framework: dialect
-    for dialect in sorted(map(_load, sorted(Path(__file__).parent.glob("*.toml"))), key=lambda each: each.rank)
+    for dialect in sorted(
+        map(_load, sorted(Path(__file__).parent.glob("*.toml"))), key=lambda each: each.rank
+    )
 }
 PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}

@@ -32,7 +32,9 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     plan = RunPlan(settings.framework, settings, versions=versions)
     plan.put("framework", Value(settings.framework, settings.place, "framework"))
     # A script that names the model is complete without its arguments; another leaves more than that to them.
-    plan.needs_arguments = settings.forwards_arguments and plan.option(*dialect.model_options) is None
+    plan.needs_arguments = (
+        settings.forwards_arguments and plan.option(*dialect.model_options, "model", "@") is None
+    )
     serves = settings.role == "serve"
     for option, name in (dialect.server_names if serves else dialect.names).items():
         if option in settings.options and settings.options[option].data is not None:
@@ -207,11 +209,8 @@ def _derive_trl(plan: RunPlan) -> None:
         processes = launcher.derive(1)
     plan.put("devices.train", processes)
     _derive_evaluation(plan, "eval_strategy", "evaluation_strategy")
-    kwargs = plan.option("generation_kwargs")
-    if kwargs is not None and isinstance(kwargs.data, dict):
-        for key in ("top_p", "top_k", "min_p", "repetition_penalty", "temperature"):
-            if key in kwargs.data:
-                plan.put(f"sampling.{key}", Value(kwargs.data[key], kwargs.place, f"generation_kwargs.{key}"))
+    for key in ("top_p", "top_k", "min_p", "repetition_penalty", "temperature"):
+        _derive_from_table(plan, "generation_kwargs", key, f"sampling.{key}")
     loss, steps = plan.option("loss_type"), plan.whole("batch.steps_per_generation")
     accumulation = plan.whole("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
@@ -219,6 +218,9 @@ def _derive_trl(plan: RunPlan) -> None:
 
 
 def _derive_swift(plan: RunPlan) -> None:
+    # A run over Ray has a section for each role, whose options are not in the index.
+    sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
+    plan.settings.has_unread_options = plan.settings.has_unread_options or sections
     if "megatron" in plan.options:
         # Megatron counts its batches over all devices, under other names.
         for name in ("batch.per_device", "batch.accumulation"):
@@ -243,7 +245,10 @@ def _derive_swift(plan: RunPlan) -> None:
         plan.put("data.filters_overlong", strategy.derive(strategy.data == "delete"))
     scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
     if scheduler is not None:
-        plan.put("rollout.multi_turn", scheduler.derive(scheduler.data is not None) if scheduler.known else scheduler)
+        plan.put(
+            "rollout.multi_turn",
+            scheduler.derive(scheduler.data is not None) if scheduler.known else scheduler,
+        )
     plan.put("train.offloads", _truth(plan.option("offload_model")))
 
 
@@ -272,24 +277,31 @@ def _derive_swift_mode(plan: RunPlan) -> None:
         plan.put("rollout.mode", Value("colocate", place, "vllm_mode", soft=True))
 
 
+def _derive_from_table(plan: RunPlan, option: str, key: str, name: str) -> None:
+    """Set a name of the plan from a key of an option that is a table."""
+    table = plan.option(option)
+    if table is not None and isinstance(table.data, dict) and key in table.data:
+        plan.put(name, Value(table.data[key], table.place, f"{option}.{key}"))
+
+
 def _derive_engine_kwargs(plan: RunPlan) -> None:
-    kwargs = plan.option("vllm_engine_kwargs")
-    if kwargs is None or not isinstance(kwargs.data, dict):
-        return
     names = {
         "enable_chunked_prefill": "engine.chunked_prefill", "max_num_batched_tokens": "engine.max_batched_tokens",
         "logprobs_mode": "engine.logprobs_mode", "generation_config": "engine.generation_config",
         "disable_async_output_proc": "engine.async_output",
     }  # fmt: skip
     for key, name in names.items():
-        if key in kwargs.data:
-            value = Value(kwargs.data[key], kwargs.place, f"vllm_engine_kwargs.{key}")
-            plan.put(name, value.derive(not value.data) if key == "disable_async_output_proc" else value)
+        _derive_from_table(plan, "vllm_engine_kwargs", key, name)
+    asynchronous = plan.values.get("engine.async_output")
+    if asynchronous is not None:
+        plan.put("engine.async_output", asynchronous.derive(not asynchronous.data))
 
 
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
     """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
-    plan.put("devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes"))))
+    plan.put(
+        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
+    )
     frequency = plan.option(evaluation)
     if frequency is not None and isinstance(frequency.data, int):
         plan.put("train.evaluates", frequency.derive(frequency.data > 0))
@@ -339,7 +351,9 @@ def _derive_easyr1(plan: RunPlan) -> None:
 
 def _derive_openrlhf(plan: RunPlan) -> None:
     _derive_simple(plan)
-    plan.put("devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes"))))
+    plan.put(
+        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
+    )
     engines = plan.whole("devices.rollout")
     if not engines:
         return

@@ -10,7 +10,7 @@ import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import Word
 from diagnostics.lint.readers.structured import parse_json
@@ -73,7 +73,7 @@ def _exec_form(rest: str) -> list[str]:
     if not rest.lstrip().startswith("["):
         return []
     try:
-        words = given.parsed(rest)
+        words = safe_io.parse_json(rest)
     except ValueError:
         return []
     return [str(word) for word in words] if isinstance(words, list) else []
@@ -119,7 +119,9 @@ def _make_variable(match: re.Match[str]) -> str:
 
 def _just_line(line: str, *, recipe: bool) -> str:
     if recipe:
-        return _JUST_VARIABLE.sub(lambda match: f"${{{_shell_name(match[1])}}}" if match[1] else _UNKNOWN_OUTPUT, line)
+        return _JUST_VARIABLE.sub(
+            lambda match: f"${{{_shell_name(match[1])}}}" if match[1] else _UNKNOWN_OUTPUT, line
+        )
     match = _JUST_ASSIGNMENT.match(line.strip())
     if match is not None:
         value = match[2].strip()

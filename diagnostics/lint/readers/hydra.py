@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
+from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
 from diagnostics.lint.values import UNKNOWN, Value, parse_scalar
-from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,9 +46,11 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     if folder is None or not stem or not (folder / f"{stem}.yaml").is_file():
         place = path or name
         if required and place is not None:
-            why = "the file is not here, or its path is set outside of the script"
+            reason = "the file is not here, or its path is set outside of the script"
             what = f"{stem}.yaml" if stem else "the config"
-            settings.not_checked.append(NotJudged(what, why, "lint it where that file is", str(place.place)))
+            settings.not_checked.append(
+                NotChecked(what, reason, "lint it where that file is", str(place.place))
+            )
         return
     missing: list[str] = []
     for key, value in _read_config(folder, stem, "", missing, 0):
@@ -56,8 +58,8 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     settings.files.add(str(folder / f"{stem}.yaml"))
     settings.script_options = frozenset(settings.script_options | set(composed_options(folder, stem)))
     for file in missing:
-        why = "a list of defaults names it, and it is not here"
-        settings.not_checked.append(NotJudged(f"{file}.yaml", why, "", str(folder / f"{stem}.yaml")))
+        reason = "a list of defaults names it, and it is not here"
+        settings.not_checked.append(NotChecked(f"{file}.yaml", reason, "", str(folder / f"{stem}.yaml")))
 
 
 def composed_options(
@@ -90,7 +92,7 @@ def _first_values(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value | None]
 def config_groups(folder: Path, name: str) -> set[str]:
     """Return the groups in a config's list of defaults."""
     defaults = _read_tree(folder / f"{name}.yaml", []).get("defaults", [])
-    return {_parse_default(each)[0] for each in defaults} - {""} if isinstance(defaults, list) else set()
+    return {_parse_default(entry)[0] for entry in defaults} - {""} if isinstance(defaults, list) else set()
 
 
 def _config_folder(path: Value | None, file: str) -> Path | None:
@@ -112,7 +114,7 @@ def _config_folder(path: Value | None, file: str) -> Path | None:
 def _read_tree(path: Path, missing: list[str], package: list[str] | None = None) -> dict[str, Any]:
     """Read a file's tree; its `@package` comment is stored in `package`."""
     try:
-        text = given.text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+        text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
         trees = parse_yaml(text, str(path))
     except (OSError, UnreadableError):
         if path.stem not in SHIPPED:
@@ -139,7 +141,7 @@ def _read_config(
     tree = _read_tree(folder / f"{name}.yaml", missing, target if depth else None)
     [package] = target
     defaults = tree.pop("defaults", [])
-    entries = [_parse_default(each) for each in defaults] if isinstance(defaults, list) else []
+    entries = [_parse_default(entry) for entry in defaults] if isinstance(defaults, list) else []
     entries = [(group, (choices or {}).get(group, file)) for group, file in entries]
     chosen = {**dict(entries), **(choices or {})}
     tree.pop("hydra", None)
@@ -147,15 +149,15 @@ def _read_config(
         full_key = f"{package}.{key}".strip(".")
         yield full_key, value.with_key(full_key)
     for group, file in reversed(entries):
-        for other, other_file in chosen.items():
-            file = file.replace(f"${{{other}}}", other_file)  # noqa: PLW2901 - one substitution after another
+        for choice, choice_file in chosen.items():
+            file = file.replace(f"${{{choice}}}", choice_file)  # noqa: PLW2901 - one substitution after another
         if not file or file in SHIPPED or group.startswith(("override", "hydra")):
             continue
         where, _, at = group.partition("@")
         under = at or where.strip("./").replace("/", ".")
         # A file of a group names others relative to that group's folder.
-        beside = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
-        path = posixpath.normpath(f"{beside}{where}/{file}".replace("//", "/").strip("/"))
+        group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
+        path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
         yield from _read_config(folder, path, f"{package}.{under}".strip("."), missing, depth + 1, choices)
 
 

@@ -11,11 +11,11 @@ import warnings
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.shell import Command, read_script
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-from diagnostics.output.findings import NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,6 +154,7 @@ class _ConfigFinder:
         self.by_name: dict[str, Settings] = {}
         self.configs: list[Settings] = []
         self.visited_calls: set[int] = set()
+        self.trainers: list[ast.Call] = []
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Go over the statements in order; a function sees the module's constants."""
@@ -166,6 +167,8 @@ class _ConfigFinder:
         self._forget_changed_dicts(nodes)
         for node in nodes:
             self._visit(node)
+        for trainer in self.trainers:
+            self._apply_trainer(trainer)
         for config in self.configs:
             config.env = {**self.env, **config.env}
         return self.configs
@@ -195,7 +198,7 @@ class _ConfigFinder:
         """Collect the defaults of `add_argument` and of dataclass fields."""
         for node in nodes:
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-                flags = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+                flags = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
                 name = next((flag.lstrip("-") for flag in flags if flag.startswith("--")), "")
                 self._add_default(name.replace("-", "_"), _keyword(node, "default"))
             elif isinstance(node, ast.ClassDef) and node.decorator_list:
@@ -208,7 +211,7 @@ class _ConfigFinder:
             default = _keyword(default, "default")
         if name and default is not None:
             data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
-            self.parser_defaults[name] = Value(data, self._place(default), name, soft=True, outside=True)
+            self.parser_defaults[name] = Value(data, self._place_of(default), name, soft=True, outside=True)
 
     def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
         """Mark dicts as unknown that a branch, a loop or a method changes."""
@@ -245,12 +248,12 @@ class _ConfigFinder:
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
             config = self.by_name.get(target.value.id)
             if config is not None:
-                config.set(target.attr, Value(self._evaluate(node.value), self._place(node)))
+                config.set(target.attr, Value(self._evaluate(node.value), self._place_of(node)))
         elif isinstance(target, ast.Subscript):
             key = self._evaluate(target.slice)
             items = self.env if ast.unparse(target.value) == "os.environ" else self._dict_of(target.value)
             if isinstance(key, str) and items is not None:
-                items[key] = Value(self._evaluate(node.value), self._place(node), key)
+                items[key] = Value(self._evaluate(node.value), self._place_of(node), key)
 
     def _dict_of(self, node: ast.expr) -> dict[str, Value] | None:
         return self.dicts.get(node.id) if isinstance(node, ast.Name) else None
@@ -275,17 +278,19 @@ class _ConfigFinder:
             return None
         if not all(isinstance(key, str) for key, _ in pairs):
             return None
-        return {key: Value(self._evaluate(value), self._place(value), key) for key, value in pairs}
+        return {key: Value(self._evaluate(value), self._place_of(value), key) for key, value in pairs}
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if called == "setdefault":
             self._set_default_env(node)
+        elif called == "GRPOTrainer":
+            self.trainers.append(node)
         if called not in self.classes or id(node) in self.visited_calls:
             return
         self.visited_calls.add(id(node))
         config = Settings(
-            self.classes[called], self._place(node), target=called, framework_parser=not self.foreign_class
+            self.classes[called], self._place_of(node), target=called, framework_parser=not self.foreign_class
         )
         for keyword in node.keywords:
             self._add_keyword(keyword, config)
@@ -294,16 +299,30 @@ class _ConfigFinder:
         if name:
             self.by_name[name] = config
 
+    def _apply_trainer(self, node: ast.Call) -> None:
+        """Add to the config what the trainer is given besides: the adapter, and the reward functions."""
+        arguments = _keyword(node, "args")
+        config = self.by_name.get(arguments.id) if isinstance(arguments, ast.Name) else None
+        config = config or (self.configs[0] if len(self.configs) == 1 else None)
+        adapter, rewards = _keyword(node, "peft_config"), _keyword(node, "reward_funcs")
+        if config is None:
+            return
+        if isinstance(adapter, ast.Call) or (isinstance(adapter, ast.Name) and "lora" in adapter.id.lower()):
+            config.options.setdefault("use_peft", Value(True, self._place_of(adapter), "peft_config"))
+        if isinstance(rewards, ast.List) and not any(isinstance(item, ast.Starred) for item in rewards.elts):
+            names = [ast.unparse(item)[:60] for item in rewards.elts]
+            config.options.setdefault("reward_funcs", Value(names, self._place_of(rewards), "reward_funcs"))
+
     def _set_default_env(self, node: ast.Call) -> None:
         """Apply `os.environ.setdefault`: the environment of the run may have another value."""
         if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
             key = self._evaluate(node.args[0])
             if isinstance(key, str):
                 data = self._evaluate(node.args[1])
-                self.env.setdefault(key, Value(data, self._place(node), key, soft=True, outside=True))
+                self.env.setdefault(key, Value(data, self._place_of(node), key, soft=True, outside=True))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
-        place = self._place(keyword)
+        place = self._place_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:
             config.set(keyword.arg, self._forwarded(keyword, config) or Value(data, place))
@@ -318,7 +337,7 @@ class _ConfigFinder:
             return
         config.has_unread_options = True
         what = f"**{ast.unparse(keyword.value)[:40]}"
-        config.not_checked.append(NotJudged(what, "its content is decided at run time", "", str(place)))
+        config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _forwarded(self, keyword: ast.keyword, config: Settings) -> Value | None:
         """Return the default of the script's own option that a keyword passes on, as in `x=args.y`."""
@@ -328,7 +347,7 @@ class _ConfigFinder:
         config.forwarded[keyword.arg] = node.attr
         return self.parser_defaults.get(node.attr)
 
-    def _place(self, node: Any) -> Place:
+    def _place_of(self, node: Any) -> Place:
         return Place(self.file, node.lineno)
 
     def _evaluate(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one line per kind
@@ -344,12 +363,16 @@ class _ConfigFinder:
         if isinstance(node, ast.Dict):
             keys = [self._evaluate(key, depth + 1) if key else UNKNOWN for key in node.keys]
             values = [self._evaluate(value, depth + 1) for value in node.values]
-            return dict(zip(keys, values, strict=True)) if all(isinstance(key, str) for key in keys) else UNKNOWN
+            return (
+                dict(zip(keys, values, strict=True)) if all(isinstance(key, str) for key in keys) else UNKNOWN
+            )
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self._evaluate(node.operand, depth + 1)
             return -value if isinstance(value, int | float) and not isinstance(value, bool) else UNKNOWN
         if isinstance(node, ast.BinOp):
-            return _calculate(node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1))
+            return _calculate(
+                node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1)
+            )
         return UNKNOWN
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import tree_sitter
 import tree_sitter_bash
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.lint.readers import slurm
 from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
@@ -97,12 +97,12 @@ def read_script(text: str, file: str, first_line: int = 1) -> Script:
         reader.scope.exported[variable.name] = Value(
             str(variable.number), place, variable.name, soft=True, outside=True
         )
-    return reader.read(text.translate(_CONTROL))
+    return reader.read_text(text.translate(_CONTROL))
 
 
 def read_nested(word: Word, file: str) -> Script:
     """Read a word that is itself a script, as in `bash -c "..."`."""
-    return _ScriptReader(file, max(1, word.line)).read(word.text)
+    return _ScriptReader(file, max(1, word.line)).read_text(word.text)
 
 
 def parse(text: str, file: str) -> Node:
@@ -134,7 +134,7 @@ class _ScriptReader:
     """Walks over a script's syntax tree, statement by statement."""
 
     def __init__(self, file: str, first_line: int = 1) -> None:
-        self.expand = Expander(file, first_line)
+        self.expander = Expander(file, first_line)
         self.script = Script()
         self.unread_sources: list[Word] = []
         self.functions: dict[str, tuple[Node, str, int]] = {}
@@ -146,11 +146,11 @@ class _ScriptReader:
 
     @property
     def scope(self) -> Scope:
-        return self.expand.scope
+        return self.expander.scope
 
-    def read(self, text: str) -> Script:
+    def read_text(self, text: str) -> Script:
         """Read a script: its commands, and those of functions that it defines and never calls."""
-        self._walk(parse(text, self.expand.file))
+        self._walk(parse(text, self.expander.file))
         while self.uncalled:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
@@ -160,7 +160,9 @@ class _ScriptReader:
     def _walk(self, node: Node) -> None:
         self.visited += 1
         if self.visited > _MAX_NODES:
-            raise UnreadableError(f"{self.expand.file}: more than {_MAX_NODES} statements: no script has so many")
+            raise UnreadableError(
+                f"{self.expander.file}: more than {_MAX_NODES} statements: no script has so many"
+            )
         if self.depth > _MAX_DEPTH:
             return
         self.depth += 1
@@ -189,23 +191,23 @@ class _ScriptReader:
             self._walk(second)
 
     def _visit_subshell(self, node: Node) -> None:
-        self.expand.scopes.append(self.scope.copy())
+        self.expander.scopes.append(self.scope.copy())
         self._visit_children(node)
-        self.expand.scopes.pop()
+        self.expander.scopes.pop()
 
     def _branch(self, *nodes: Node, on_arguments: bool = False) -> None:
         """Walk nodes that may not run, and merge what they set."""
-        if len(self.expand.scopes) >= _MAX_DEPTH:
+        if len(self.expander.scopes) >= _MAX_DEPTH:
             return
-        self.expand.count_output(0)
+        self.expander.count_output(0)
         self.visited += (len(self.scope.variables) + len(self.scope.arrays)) // 8
-        self.expand.scopes.append(self.scope.copy())
+        self.expander.scopes.append(self.scope.copy())
         self.branches += 1
         self.argument_branches += on_arguments
         for node in nodes:
             self._walk(node)
         self.branches -= 1
-        branch = self.expand.scopes.pop()
+        branch = self.expander.scopes.pop()
         if self.argument_branches:
             self.scope.merge_argument_branch(branch)
         else:
@@ -244,7 +246,7 @@ class _ScriptReader:
         name, *items = [child for child in node.named_children if child.type not in {"comment", "do_group"}]
         bodies = [child for child in node.named_children if child.type == "do_group"]
         variable, body = node_text(name), bodies[-1] if bodies else node
-        words = self.expand.words(*items)
+        words = self.expander.expand_words(*items)
         known = 1 <= len(words) <= _MAX_ROUNDS and not any(HOLE in word.text for word in words)
         fits = self.bodies < _MAX_BODIES and self.loops < _MAX_NESTED_LOOPS
         if bodies and known and fits:
@@ -268,15 +270,15 @@ class _ScriptReader:
         name = node.child_by_field_name("name")
         body = node.child_by_field_name("body")
         if name is not None and body is not None:
-            self.functions[node_text(name)] = (body, self.expand.file, self.expand.first_line)
+            self.functions[node_text(name)] = (body, self.expander.file, self.expander.first_line)
             self.uncalled[node_text(name)] = None
 
     def _walk_function(self, name: str) -> None:
         body, file, first_line = self.functions[name]
-        before = self.expand.file, self.expand.first_line
-        self.expand.file, self.expand.first_line = file, first_line
+        before = self.expander.file, self.expander.first_line
+        self.expander.file, self.expander.first_line = file, first_line
         self._walk(body)
-        self.expand.file, self.expand.first_line = before
+        self.expander.file, self.expander.first_line = before
 
     def _call(self, name: str, words: list[Word]) -> None:
         """Walk a function's body with its arguments."""
@@ -304,7 +306,7 @@ class _ScriptReader:
         certain = True
         for number, position in enumerate(_POSITIONS):
             word = words[number] if number < len(words) else None
-            certain = certain and not (word is not None and word.unknown)
+            certain = certain and not (word is not None and word.is_unknown)
             self.scope.variables[position] = HOLE if not certain else word.text if word else ""
 
     def _shift(self, words: list[Word]) -> None:
@@ -314,7 +316,9 @@ class _ScriptReader:
             self._bind_arguments(words[2:])
         elif arguments is not None:
             number = words[1].clean if len(words) > 1 else "1"
-            known = number.isdecimal() and not self.branches and not any(word.unknown for word in arguments)
+            known = (
+                number.isdecimal() and not self.branches and not any(word.is_unknown for word in arguments)
+            )
             self._bind_arguments(arguments[int(number) :] if known else [Word(HOLE, words[0].line)])
 
     def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
@@ -324,15 +328,17 @@ class _ScriptReader:
             return None
         name, appends = node_text(target), any(child.type == "+=" for child in node.children)
         if value is not None and value.type == "array":
-            items = self.expand.words(*(item for item in value.named_children if item.type != "comment"))
+            items = self.expander.expand_words(
+                *(item for item in value.named_children if item.type != "comment")
+            )
             self.scope.arrays[name] = [*(self.scope.arrays.get(name, []) if appends else ()), *items]
             return None
-        text = self.expand.text(value) if value is not None else ""
+        text = self.expander.expand_text(value) if value is not None else ""
         if appends:
             text = self.scope.variables.get(name, HOLE) + text
-        self.expand.count_output(len(text))
+        self.expander.count_output(len(text))
         self.scope.variables[name] = text
-        result = Word(text, self.expand.line_of(node)).to_value(self.expand.file).with_key(name)
+        result = Word(text, self.expander.line_of(node)).to_value(self.expander.file).with_key(name)
         if exported or name in self.scope.exported:
             self.scope.exported[name] = result
         return result
@@ -343,7 +349,7 @@ class _ScriptReader:
             if child.type == "variable_assignment":
                 self._visit_variable_assignment(child, exported=exports)
             elif exports:
-                for word in self.expand.words(child):
+                for word in self.expander.expand_words(child):
                     self._export(word)
 
     def _export(self, word: Word) -> None:
@@ -354,7 +360,7 @@ class _ScriptReader:
         known = self.scope.variables.get(name.replace(SOFT, ""))
         if known is not None:
             name = name.replace(SOFT, "")
-            value = Word(known, word.line).to_value(self.expand.file)
+            value = Word(known, word.line).to_value(self.expander.file)
             self.scope.exported[name] = value.with_key(name)
 
     def _visit_unset_command(self, node: Node) -> None:
@@ -373,16 +379,16 @@ class _ScriptReader:
                 continue
             if child.type == "file_redirect":
                 # Arguments may follow a redirect's file, as in `a > log --x 1`.
-                operands = [each for each in child.named_children if each.type != "file_descriptor"]
+                operands = [operand for operand in child.named_children if operand.type != "file_descriptor"]
                 arguments += operands[1:]
             elif child.type not in {"comment", "herestring_redirect", "heredoc_redirect"}:
                 arguments.append(child)
-        words = self.expand.words(*arguments)
+        words = self.expander.expand_words(*arguments)
         # `A=1 command` sets A for that command alone.
-        self.expand.scopes.append(self.scope.copy())
-        values = [self._visit_variable_assignment(each) for each in assignments]
+        self.expander.scopes.append(self.scope.copy())
+        values = [self._visit_variable_assignment(assignment) for assignment in assignments]
         env = {value.key: value for value in values if value is not None}
-        self.expand.scopes.pop()
+        self.expander.scopes.pop()
         if words and self._run_builtin(words):
             return
         self._read_heredoc(words, redirects)
@@ -424,38 +430,39 @@ class _ScriptReader:
         """Apply `source FILE`: its variables are the script's own."""
         if _ACTIVATES.search(word.clean):
             return
-        path = _find_file(word.clean, self.expand.file)
+        path = _find_file(word.clean, self.expander.file)
         if path is None or self.sourced >= _MAX_CALLS:
             self.unread_sources.append(word)
             return
         try:
-            text = given.text(path, MAX_BYTES).translate(_CONTROL)
+            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL)
         except OSError:
             self.unread_sources.append(word)
             return
-        before = self.expand.file, self.expand.first_line
-        self.expand.file, self.expand.first_line = str(path), 1
+        before = self.expander.file, self.expander.first_line
+        self.expander.file, self.expander.first_line = str(path), 1
         self.sourced += 1
         try:
             self._walk(parse(text, str(path)))
         finally:
-            self.expand.file, self.expand.first_line = before
+            self.expander.file, self.expander.first_line = before
             self.sourced -= 1
 
     def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
         """Read a here-document: a script for a shell, or a config file that the script writes."""
-        heredoc = next((each for each in redirects if each.type == "heredoc_redirect"), None)
-        body = next((child for child in heredoc.named_children if child.type == "heredoc_body"), None) if heredoc else None
+        heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
+        parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
+        body = parts.get("heredoc_body")
         if heredoc is None or body is None or not words or self.sourced >= _MAX_CALLS:
             return
-        quoted = any(child.type == "heredoc_start" and node_text(child)[:1] in "'\"\\" for child in heredoc.named_children)
-        # A here-document's redirects may stand before or after `<<EOF`.
-        files = [*redirects, *heredoc.named_children]
-        targets = [node_text(each.named_children[-1]) for each in files if each.type == "file_redirect" and each.named_children]
+        quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
+        # The redirect to a file may stand before or after `<<EOF`.
+        files = [node for node in (*redirects, *heredoc.named_children) if node.type == "file_redirect"]
+        targets = [node_text(file.named_children[-1]) for file in files if file.named_children]
         names = [word.clean.rpartition("/")[2] for word in words]
         targets += [word.clean for word in words[1:]] if names[0] == "tee" else []
-        line = self.expand.line_of(body)
-        text = node_text(body) if quoted else self.expand.heredoc(body)
+        line = self.expander.line_of(body)
+        text = node_text(body) if quoted else self.expander.heredoc(body)
         for target in targets:
             if target.endswith(_CONFIG_SUFFIXES):
                 self.script.configs[target] = HereDocument(text, line)
@@ -463,15 +470,15 @@ class _ScriptReader:
             self._read_inner_script(text, line)
 
     def _read_inner_script(self, text: str, line: int) -> None:
-        reader = _ScriptReader(self.expand.file, line)
-        reader.expand.main, reader.sourced = self.expand.main, self.sourced + 1
+        reader = _ScriptReader(self.expander.file, line)
+        reader.expander.main, reader.sourced = self.expander.main, self.sourced + 1
         reader.scope.exported.update(self.scope.exported)
         for name, value in self.scope.exported.items():
             fallback = str(value.data) if value.known else HOLE
             reader.scope.variables[name] = self.scope.variables.get(name, fallback)
         for variable in slurm.job_variables(text, line):
             reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
-        inner = reader.read(text)
+        inner = reader.read_text(text)
         self.script.commands += inner.commands
         self.script.configs |= inner.configs
 

@@ -82,7 +82,7 @@ class Expander:
         if size > _MAX_WORD or self._produced > MAX_NODES * 100:
             raise UnreadableError(f"{self.file}: its variables expand without end")
 
-    def words(self, *nodes: Node) -> list[Word]:
+    def expand_words(self, *nodes: Node) -> list[Word]:
         """Expand nodes into words; an unquoted value is split at blanks, and adjacent nodes are one word."""
         words: list[Word] = []
         fragments: list[Fragment] = []
@@ -109,20 +109,20 @@ class Expander:
                 text = (text or "") + fragment.text
                 continue
             *complete, text = _split(fragment.text, text)
-            words += [Word(each, line) for each in complete if each is not None]
+            words += [Word(part, line) for part in complete if part is not None]
         if text is not None:
             words.append(Word(text, line))
         self.count_output(sum(len(word.text) + 8 for word in words))
         return words
 
-    def text(self, node: Node) -> str:
+    def expand_text(self, node: Node) -> str:
         """Expand a node into one text, as an assignment does."""
         return self._join(self.fragments(node))
 
     def _join(self, fragments: Iterable[Fragment]) -> str:
         return "".join(" " if fragment.ends_word else fragment.text for fragment in fragments)
 
-    def fragments(
+    def fragments(  # noqa: PLR0911 - one line per kind of node
         self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0
     ) -> list[Fragment]:
         """Expand a node into fragments.
@@ -151,7 +151,9 @@ class Expander:
             )
             return inner if inner or only_array else [Fragment("", line, quoted=True)]
         if kind in {"concatenation", "command_name"}:
-            return self._between(node, node.start_byte, node.end_byte, quoted=quoted, splits=splits, depth=depth)
+            return self._between(
+                node, node.start_byte, node.end_byte, quoted=quoted, splits=splits, depth=depth
+            )
         if kind in {"process_substitution", "brace_expression", "ERROR"}:
             return [Fragment(HOLE, line, quoted=True)]
         return _literal(node_text(node), line, quoted=quoted, splits=splits)
@@ -161,7 +163,7 @@ class Expander:
     ) -> list[Fragment]:
         """Expand the children of a node in a byte range; the text between them stands for itself."""
         source, offset = node.text or b"", node.start_byte
-        found: list[Fragment] = []
+        fragments: list[Fragment] = []
         at = start
         for child in node.named_children:
             plain = child.type in {"string_content", "heredoc_content"}
@@ -169,13 +171,13 @@ class Expander:
                 continue
             if child.start_byte > at:
                 text = source[at - offset : child.start_byte - offset].decode("utf-8", "replace")
-                found += _literal(text, self.line_of(child), quoted=quoted, splits=splits)
-            found += self.fragments(child, quoted=quoted, splits=splits, depth=depth + 1)
+                fragments += _literal(text, self.line_of(child), quoted=quoted, splits=splits)
+            fragments += self.fragments(child, quoted=quoted, splits=splits, depth=depth + 1)
             at = child.end_byte
         if at < end:
             text = source[at - offset : end - offset].decode("utf-8", "replace")
-            found += _literal(text, self.line_of(node), quoted=quoted, splits=splits)
-        return found
+            fragments += _literal(text, self.line_of(node), quoted=quoted, splits=splits)
+        return fragments
 
     def _expansion(self, node: Node, *, quoted: bool, depth: int) -> list[Fragment]:
         line = self.line_of(node)
@@ -193,7 +195,9 @@ class Expander:
             elif child.type not in {"$", "${", "}"}:
                 operator = operator or child.type
         if subscript in {"@", "*"} or (name in {"@", "*"} and subscript is None):
-            return self._array(name, operator, line, quoted=quoted, joined=quoted and "*" in {name, subscript})
+            return self._array(
+                name, operator, line, quoted=quoted, joined=quoted and "*" in {name, subscript}
+            )
         if subscript is not None:
             return [Fragment(self._item(name, subscript, operator), line, quoted)]
         if operator in _OPERATORS:
@@ -205,7 +209,7 @@ class Expander:
         name = "@" if name == "*" else name
         words = self.scope.arrays.get(name)
         if operator == "#":
-            if words is None or any(word.unknown for word in words):
+            if words is None or any(word.is_unknown for word in words):
                 return [Fragment(HOLE, line, quoted)]
             mark = SOFT if any(SOFT in word.text for word in words) else ""
             return [Fragment(mark + str(len(words)), line, quoted)]
@@ -215,18 +219,18 @@ class Expander:
         words = [Word(unknown, line)] if words is None else words
         if joined:
             return [Fragment(" ".join(word.text for word in words), line, quoted=True)]
-        found: list[Fragment] = []
+        fragments: list[Fragment] = []
         for number, word in enumerate(words):
             if number:
-                found.append(Fragment("", line, ends_word=True))
-            found.append(Fragment(word.text, word.line, quoted=True))
-        return found
+                fragments.append(Fragment("", line, ends_word=True))
+            fragments.append(Fragment(word.text, word.line, quoted=True))
+        return fragments
 
     def _item(self, name: str, subscript: str, operator: str) -> str:
         if name == "BASH_SOURCE":
             return _absolute(self.file)
         words = self.scope.arrays.get(name)
-        if operator or words is None or not subscript.isdecimal() or any(word.unknown for word in words):
+        if operator or words is None or not subscript.isdecimal() or any(word.is_unknown for word in words):
             return HOLE
         return words[int(subscript)].text if len(subscript) < 5 and int(subscript) < len(words) else ""
 
@@ -248,8 +252,11 @@ class Expander:
         if empty == alternative:
             return [Fragment(SOFT if alternative else text or "", line, quoted)]
         sign = next(child for child in node.children if child.type == operator)
-        rest = self._between(node, sign.end_byte, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth)
-        fragments = [replace(each, text=SOFT + each.text) for each in rest] or [Fragment(SOFT, line, quoted)]
+        rest = self._between(
+            node, sign.end_byte, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
+        )
+        fragments = [replace(fragment, text=SOFT + fragment.text) for fragment in rest]
+        fragments = fragments or [Fragment(SOFT, line, quoted)]
         if operator.endswith("="):
             self.scope.variables[name] = mark_default(self._join(fragments).replace(SOFT, ""))
         return fragments
@@ -302,9 +309,8 @@ class Expander:
             operand = self._number(children[1], soft, depth + 1)
             return None if operand is None else -operand
         if kind == "binary_expression" and len(children) == 3:
-            left = self._number(children[0], soft, depth + 1)
-            right = self._number(children[2], soft, depth + 1)
-            return None if left is None or right is None else _calculate(left, children[1].type, right)
+            numbers = [self._number(child, soft, depth + 1) for child in (children[0], children[2])]
+            return None if None in numbers else _calculate(numbers[0] or 0, children[1].type, numbers[1] or 0)
         return None
 
     def _command_output(self, node: Node) -> str | None:
@@ -325,18 +331,18 @@ class Expander:
         return self._path_output(commands)
 
     def _echoed(self, command: Node) -> list[Word] | None:
-        words = [word for child in command.named_children for word in self.words(child)]
+        words = [word for child in command.named_children for word in self.expand_words(child)]
         skipped = 2 if [word.text for word in words[:2]] in (["printf", "%s"], ["printf", "%s\\n"]) else 1
         if not words or words[0].text not in {"echo", "printf"}:
             return None
         rest = [word for word in words[skipped:] if word.text not in {"-n", "-e"}]
         return None if not rest or any(HOLE in word.text for word in rest) else rest
 
-    def _path_output(self, commands: list[Node]) -> str | None:
+    def _path_output(self, commands: list[Node]) -> str | None:  # noqa: PLR0911 - one line per command
         """Return the output of `cd DIR && pwd`, `dirname FILE` and `realpath FILE`."""
         folder: str | None = None
         for command in commands:
-            name, *rest = [self.text(child) for child in command.named_children]
+            name, *rest = [self.expand_text(child) for child in command.named_children]
             rest = [text for text in rest if text not in _PATH_OPTIONS]
             if name == "pwd" and folder is not None and not rest:
                 return folder

@@ -25,7 +25,7 @@ class Word:
         return self.text.replace(SOFT, "")
 
     @property
-    def unknown(self) -> bool:
+    def is_unknown(self) -> bool:
         """Whether nothing of it is known, not even that it is one word."""
         return self.text in {HOLE, SCRIPT_ARGUMENTS}
 

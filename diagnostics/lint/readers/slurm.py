@@ -53,7 +53,9 @@ def _to_variables(options: dict[str, tuple[int, int]]) -> list[JobVariable]:
     nodes, nodes_line = options.get("nodes", (1, first))
     per_node, per_node_line = options.get("ntasks-per-node", (0, first))
     # Without a request for tasks there is one on each node.
-    tasks, tasks_line = options.get("ntasks", (nodes * (per_node or 1), per_node_line if per_node else nodes_line))
+    tasks, tasks_line = options.get(
+        "ntasks", (nodes * (per_node or 1), per_node_line if per_node else nodes_line)
+    )
     variables = [
         JobVariable("SLURM_NNODES", nodes, nodes_line),
         JobVariable("SLURM_JOB_NUM_NODES", nodes, nodes_line),

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from diagnostics import safe_io
 from diagnostics.lint.values import Place, Value, parse_scalar
 
 # A config is far below these limits; anything above is refused, so no input costs unbounded time or memory.
@@ -19,8 +20,6 @@ MAX_NODES = 100_000
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # YAML 1.1, as PyYAML and so transformers' own parser read it.
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
-_JSON_TOKEN = re.compile(r'[ \t\r\n]*+(?:("(?:[^"\\\n]|\\.)*+")|([\[\]{}:,])|([^\s\[\]{}:,"]++))')
-_BLANK = re.compile(r"\s*+")
 _TOML_HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
 # tomllib takes quadratic time in the number of a key's parts.
 _TOML_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
@@ -162,10 +161,10 @@ class _YamlBuilder:
         elif len(state) == 2:
             state.append(node)
         else:
-            _put(container, state.pop(), node)
+            _put_item(container, state.pop(), node)
 
 
-def _put(container: dict[str, Any], key: Any, node: Any) -> None:
+def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
     if not isinstance(key, Value):
         return
     if key.data == "<<" and isinstance(node, dict):
@@ -177,77 +176,28 @@ def _put(container: dict[str, Any], key: Any, node: Any) -> None:
 
 
 def parse_json(text: str, file: str) -> Any:
-    """Parse a JSON text token by token; huge integers stay text.
+    """Parse a JSON text as the YAML that it is, for its lines; an empty table or list is a Value of an empty list.
 
     Raises:
         UnreadableError: See `parse_documents`.
     """
-    return _JsonReader(text, file).read()
+    try:
+        return _parse_json_lines(text, file)
+    except UnreadableError:
+        # Valid JSON that is no YAML, such as escaped surrogates, is read without lines.
+        try:
+            return _parse_json_lines(json.dumps(safe_io.parse_json(text), ensure_ascii=False), file)
+        except ValueError as error:
+            if isinstance(error, UnreadableError):
+                raise
+            raise UnreadableError(f"{file}: not JSON: {error}") from None
 
 
-class _JsonReader:
-    def __init__(self, text: str, file: str) -> None:
-        self.text, self.file = text, file
-        self.position, self.line = 0, 1
-
-    def _error(self, problem: str) -> UnreadableError:
-        return UnreadableError(f"{self.file}:{self.line}: {problem}")
-
-    def _next_token(self) -> tuple[str, Any]:
-        """Return the next token as (kind, value): `string`, `word`, `end` or the punctuation itself."""
-        match = _JSON_TOKEN.match(self.text, self.position)
-        if match is None:
-            blank = _BLANK.match(self.text, self.position)
-            if blank and blank.end() == len(self.text):
-                return "end", None
-            raise self._error("not JSON")
-        self.line += self.text.count("\n", self.position, match.end())
-        self.position = match.end()
-        if match[1] is not None:
-            try:
-                return "string", json.loads(match[1], strict=False)
-            except ValueError:
-                raise self._error("not JSON: a broken string") from None
-        return (match[2], None) if match[2] else ("word", parse_scalar(match[3]))
-
-    def read(self) -> Any:
-        """Read the whole document; an empty table or list is a Value of an empty list."""
-        stack: list[list[Any]] = []  # [container, key whose value comes next]
-        for _ in range(MAX_NODES * 2):
-            kind, data = self._next_token()
-            if kind in {"{", "["}:
-                if len(stack) >= MAX_DEPTH:
-                    raise self._error(f"nested more than {MAX_DEPTH} levels deep")
-                stack.append([{} if kind == "{" else [], None])
-                continue
-            if kind == "," and stack:
-                continue
-            if kind == "string" and stack and isinstance(stack[-1][0], dict) and stack[-1][1] is None:
-                if self._next_token()[0] != ":":
-                    raise self._error("not JSON: expected a colon")
-                stack[-1][1] = str(data)
-                continue
-            node = self._node(kind, data, stack)
-            if not stack:
-                return node
-            self._attach(stack[-1], node)
-        raise self._error(f"more than {MAX_NODES} values: no config has so many")
-
-    def _node(self, kind: str, data: Any, stack: list[list[Any]]) -> Any:
-        if kind in {"string", "word"}:
-            return Value(data, Place(self.file, self.line))
-        if stack and kind == ("}" if isinstance(stack[-1][0], dict) else "]"):
-            return stack.pop()[0] or Value([], Place(self.file, self.line))
-        raise self._error("not JSON")
-
-    def _attach(self, top: list[Any], node: Any) -> None:
-        container, key = top
-        if isinstance(container, list):
-            container.append(node)
-        elif key is None:
-            raise self._error("not JSON: expected a key")
-        else:
-            container[key], top[1] = node, None
+def _parse_json_lines(text: str, file: str) -> Any:
+    if text.lstrip()[:1] not in {"{", "["}:
+        raise UnreadableError(f"{file}: not JSON: expected a table or a list")
+    documents = parse_yaml(text.replace("\t", " "), file)
+    return documents[0] if documents else None
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Rules: functions from a run plan to problems, registered by `@rule`; `conflicts.toml` has those that are data."""
+"""Rules: functions from a run plan to problems, registered by `@rule`; `declared.toml` has those that are data."""
 
 from __future__ import annotations
 
 from diagnostics.lint.rules import (
     batches,
-    conflicts,
+    declared,
     devices,
     engine_issues,
     lengths,
@@ -17,10 +17,10 @@ from diagnostics.lint.rules import (
 from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
 __all__ = [
-    "RULES", "batches", "conflicts", "devices", "engine_issues", "find_registration_errors", "lengths", "memory",
+    "RULES", "batches", "declared", "devices", "engine_issues", "find_registration_errors", "lengths", "memory",
     "options", "placeholders", "registered_rules", "sampling", "servers",
 ]  # fmt: skip
 
 RULES: dict[str, list[Rule]] = {
-    check: [each for each in registered_rules() if each.check == check] for check in CHECKS
+    check: [rule for rule in registered_rules() if rule.check == check] for check in CHECKS
 }

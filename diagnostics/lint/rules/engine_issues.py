@@ -6,20 +6,20 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from diagnostics import catalog
-from diagnostics.catalog.affects import (
-    CONCERNED,
-    UNKNOWN,
-    UNREADABLE,
-    affects,
-    claims_of,
-    of_package,
-    subject,
-)
 from diagnostics.catalog.offers import occurring
+from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, codes_without_table, rule
 from diagnostics.lint.rules.report import load_entry
 from diagnostics.lint.run_plan import VOCABULARY
-from diagnostics.output.findings import Severity
+from diagnostics.versions import (
+    AFFECTED,
+    UNKNOWN,
+    UNREADABLE,
+    affects,
+    check_claims,
+    claims_of,
+    issue_package,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,7 +67,7 @@ def evaluation_has_its_own_engine(plan: RunPlan) -> Iterator[Problem]:
     if not plan.get("rollout.async") or plan.get("train.evaluates") is not True:
         return
     claims = claims_of(load_entry("SCH001"), "ms-swift")
-    applies = _to_bool(of_package(claims, plan.releases.get("ms-swift"))[0])
+    applies = _to_bool(check_claims(claims, plan.releases.get("ms-swift"))[0])
     if applies is None and "num_infer_workers" not in plan.options:
         return
     yield Problem(
@@ -101,7 +101,7 @@ def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
             yield Problem(
                 f"This configuration is the issue's condition: {table.about}.",
                 plan.evidence(*(name for name, _ in table.when if name != "framework")), code=entry.code,
-                applies=_to_bool(affects(entry, plan.releases).answer), package=subject(entry),
+                applies=_to_bool(affects(entry, plan.releases).answer), package=issue_package(entry),
                 severity=Severity.WARNING,
             )  # fmt: skip
 
@@ -113,8 +113,8 @@ def _entries_with_table() -> tuple[Issue, ...]:
 
 def _may_match(plan: RunPlan, conditions: Iterable[tuple[str, object]]) -> bool:
     """Whether no known value contradicts a condition; only then is an unknown value worth reporting."""
-    pairs = [(plan.values.get(name), wanted) for name, wanted in conditions]
-    return all(value is not None and (not value.known or value.data == wanted) for value, wanted in pairs)
+    pairs = [(plan.values.get(name), expected) for name, expected in conditions]
+    return all(value is not None and (not value.known or value.data == expected) for value, expected in pairs)
 
 
 def _equals(plan: RunPlan, name: str, wanted: object) -> bool:
@@ -125,4 +125,4 @@ def _equals(plan: RunPlan, name: str, wanted: object) -> bool:
 
 
 def _to_bool(answer: str) -> bool | None:
-    return None if answer in {UNKNOWN, UNREADABLE} else answer == CONCERNED
+    return None if answer in {UNKNOWN, UNREADABLE} else answer == AFFECTED

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnostics.lint.rules.conflicts import spell_options
+from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
-from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,57 +43,26 @@ def _sleep_name(plan: RunPlan) -> str:
     return "engine.sleep_level" if "engine.sleep_level" in plan.values else "engine.sleep"
 
 
-@rule("CFG105", check=CHECK)
-def memory_share_is_a_fraction(plan: RunPlan) -> Iterator[Problem]:
-    """vLLM refuses a memory share that is not above 0 and at most 1."""
-    share = plan.number("engine.memory_share")
-    if share is None or 0 < share <= 1:
-        return
-    # With a server the option belongs to a local engine that does not exist (CFG107).
-    if plan.role == "train" and plan.get("rollout.mode") == "server":
-        return
-    yield Problem(
-        f"The engine's share of GPU memory is {share:g}; it has to be above 0 and at most 1.",
-        plan.evidence("engine.memory_share"), fix="Use a number above 0 and up to 1, as 0.5.",
-    )  # fmt: skip
-
-
-@rule("CFG106", check=CHECK, role="train")
+@rule("CFG106", check=CHECK, frameworks=("trl", "ms-swift"), role="train")
 def sleep_has_an_effect(plan: RunPlan) -> Iterator[Problem]:
     """Sleep is for an engine on the trainer's devices."""
     sleep = plan.values.get("engine.sleep_level") or plan.values.get("engine.sleep")
     if sleep is None or sleep.soft or not sleep.known or not sleep.data:
         return
     mode = plan.get("rollout.mode")
-    if plan.framework == "openrlhf":
-        yield from _openrlhf_sleep(plan, mode)
-    elif mode in {"server", "async"} and plan.framework in {"trl", "ms-swift"}:
-        effect = "a server ignores it" if mode == "server" else "it costs time and frees memory that nothing needs"
+    if mode in {"server", "async"}:
+        effect = (
+            "a server ignores it" if mode == "server" else "it costs time and frees memory that nothing needs"
+        )
         yield Problem(
             f"{sleep.key} is set, but the engine has devices of its own: {effect}.",
             [sleep, *plan.evidence("rollout.mode")], fix=f"Leave {sleep.key} out.", severity=Severity.INFO,
         )  # fmt: skip
 
 
-def _openrlhf_sleep(plan: RunPlan, mode: str | None) -> Iterator[Problem]:
-    shared = plan.option("train.colocate_all", "colocate_all_models")
-    if shared is not None and plan.get("rollout.async"):
-        yield Problem(
-            "OpenRLHF refuses sleep in an asynchronous run with colocate_all.",
-            plan.evidence("engine.sleep", "rollout.async"),
-            fix=spell_options(plan, "Leave --vllm.enable_sleep out."),
-            applies=plan.versions.within("openrlhf", ">=0.8") is not False,
-        )
-    elif mode == "async" and shared is None:
-        yield Problem(
-            "Without colocate_all OpenRLHF turns sleep off again.", plan.evidence("engine.sleep"),
-            fix=spell_options(plan, "Leave it out, or add --train.colocate_all."), severity=Severity.INFO,
-        )  # fmt: skip
-
-
 @rule("CFG112", check=CHECK)
 def allocator_allows_sleep(plan: RunPlan) -> Iterator[Problem]:
-    """vLLM's sleep needs a memory pool, which PyTorch does not support with expandable segments."""
+    """Sleep in vLLM needs a memory pool, which PyTorch does not support with expandable segments."""
     # EasyR1 starts its workers without them, whatever the shell exports (verl/trainer/main.py since 0.3.0).
     if plan.get("memory.expandable") is not True or plan.framework == "easyr1":
         return

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnostics.findings import Severity
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.rules.conflicts import spell_options
 from diagnostics.lint.rules.registry import Problem, rule
-from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +69,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     if not plan.settings.framework_parser or release is None or not indexed:
         return
     names = option_index.option_names(plan.framework, plan.role)
-    removed = {each.option for each in DIALECTS[plan.framework].removed}
+    removed = {removal.option for removal in DIALECTS[plan.framework].removed}
     handled = removed | {value.key for value in option_index.unindexed_part(plan.settings, names)[1]}
     hydra = parser_of(plan.framework) == "hydra"
     described: list[str] = []
@@ -83,7 +82,9 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
             described.append(f"{value.key} exists from {first} to {last}")
         elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
             similar = option_index.suggest(value.key, names) if len(described) < _MAX_SHOWN else ""
-            described.append(f"{value.key} in no release" + (f" (did you mean {similar}?)" if similar else ""))
+            described.append(
+                f"{value.key} in no release" + (f" (did you mean {similar}?)" if similar else "")
+            )
         else:
             continue
         unknown.append(value)
@@ -148,7 +149,9 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     if not folder or not plan.settings.framework_parser or parser_of(plan.framework) != "hydra":
         return
     options = option_index.copy_options(plan.settings, folder)
-    existing = [value for value in option_index.added_options(plan.settings) if _has_value(options.get(value.key))]
+    existing = [
+        value for value in option_index.added_options(plan.settings) if _has_value(options.get(value.key))
+    ]
     if existing:
         yield Problem(
             f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "
@@ -173,29 +176,4 @@ def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
             f"The command ends before {orphaned[0].key}: the line before it does not end with a backslash, or a "
             "comment or an empty line stands between. The shell runs the rest as a command of its own.",
             orphaned, fix="End each line but the last with a backslash, with nothing after it and no comment between.",
-        )  # fmt: skip
-
-
-@rule("CFG111", check=CHECK, frameworks=("openrlhf",), role="train", releases=">=0.10")
-def oversampling_needs_async(plan: RunPlan) -> Iterator[Problem]:
-    """OpenRLHF generates more prompts than a rollout only in an asynchronous run."""
-    more, size = plan.option("rollout.vllm_generate_batch_size", "vllm_generate_batch_size"), plan.whole("batch.prompts")
-    if more is None or not isinstance(more.data, int) or size is None or more.data <= size:
-        return
-    if plan.get("rollout.async") is False:
-        yield Problem(
-            f"{more.key} {more.data} is more than the {size} prompts of a rollout, which needs an asynchronous run.",
-            (more, *plan.evidence("batch.prompts", "rollout.async")), fix_is_complete=True,
-            fix=spell_options(plan, "Add --train.async_enable."),
-        )  # fmt: skip
-
-
-@rule("CFG111", check=CHECK, frameworks=("openrlhf",), role="train", releases=">=0.9.1")
-def rollout_queue_has_room(plan: RunPlan) -> Iterator[Problem]:
-    """OpenRLHF refuses a rollout queue of fewer than 1."""
-    depth = plan.whole("rollout.depth")
-    if depth is not None and depth < 1 and plan.get("rollout.async") is True:
-        yield Problem(
-            f"The queue of rollouts has size {depth}; OpenRLHF refuses fewer than 1.", plan.evidence("rollout.depth"),
-            fix="Set it to 1 or more.", fix_is_complete=True,
         )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
-from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +46,15 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     errors = [value for value in certain if value not in required and not _LABEL_OPTION.search(value.key)]
     warnings = [value for value in certain if value not in [*errors, *required]]
     warnings += [value for value in values if _matches(_PROBABLE, value) and value not in certain]
-    for found, severity, message, where in (
+    for placeholders, severity, message, where in (
         (errors, Severity.ERROR, "{} still has a placeholder for a value.", "."),
         (required, Severity.WARNING, "{} has to be set by the command.", ", there or in this file."),
         (warnings, Severity.WARNING, "{} probably still has a placeholder for a value.", "."),
     ):
-        keys = ", ".join(dict.fromkeys(value.key for value in found))
-        if found:
-            yield Problem(message.format(keys), found, fix=f"Set {keys} to a value of yours{where}", severity=severity)
+        keys = ", ".join(dict.fromkeys(value.key for value in placeholders))
+        if placeholders:
+            fix = f"Set {keys} to a value of yours{where}"
+            yield Problem(message.format(keys), placeholders, fix=fix, severity=severity)
 
 
 def _matches(pattern: re.Pattern[str], value: Value) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from diagnostics.output.findings import Severity
+from diagnostics.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -66,56 +66,47 @@ class Rule:
     """A function from a run plan to problems.
 
     Attributes:
+        name: Its name, under which its cases are listed.
         codes: The codes it finds; none for the rule that checks the catalog's [[config]] tables.
         check: Its group.
+        function: The function.
+        place: The file and line of its definition.
         frameworks: The frameworks it checks; empty for all.
         role: `train`, `serve`, or empty for both.
         releases: The framework's releases it applies to.
         scope: `run`, `pair` (a trainer and its server) or `servers` (two servers of one script).
         uses_table: The [[config]] of its entries is checked besides; otherwise the rule replaces it.
         warns: It finds no errors, so that an unknown value cannot hide one.
-        function: The function.
     """
 
+    name: str
     codes: tuple[str, ...]
     check: str
-    frameworks: tuple[str, ...]
-    role: str
-    releases: str
-    scope: str
-    uses_table: bool
-    warns: bool
     function: CheckFunction
-
-    @property
-    def name(self) -> str:
-        """The function's name, under which its cases are listed."""
-        return self.function.__name__
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """The file and line of the function."""
-        code = self.function.__code__
-        return code.co_filename, code.co_firstlineno
+    place: tuple[str, int]
+    frameworks: tuple[str, ...] = ()
+    role: str = ""
+    releases: str = ""
+    scope: str = "run"
+    uses_table: bool = False
+    warns: bool = False
 
 
 _rules: list[Rule] = []
 
 
-def rule(
-    *codes: str,
-    check: str,
-    frameworks: tuple[str, ...] = (),
-    role: str = "",
-    releases: str = "",
-    scope: str = "run",
-    uses_table: bool = False,
-    warns: bool = False,
-) -> Callable[[Function], Function]:
-    """Register the decorated function as a rule; the arguments are those of `Rule`."""
+def add_rule(rule: Rule) -> None:
+    """Register a rule."""
+    _rules.append(rule)
+
+
+def rule(*codes: str, check: str, **options: Any) -> Callable[[Function], Function]:
+    """Register the decorated function as a rule; the options are the attributes of `Rule`."""
 
     def register(function: Function) -> Function:
-        _rules.append(Rule(codes, check, frameworks, role, releases, scope, uses_table, warns, function))
+        code = function.__code__
+        place = code.co_filename, code.co_firstlineno
+        add_rule(Rule(function.__name__, codes, check, function, place, **options))
         return function
 
     return register
@@ -128,18 +119,20 @@ def registered_rules() -> list[Rule]:
 
 def codes_without_table() -> set[str]:
     """Return the codes whose rule replaces the [[config]] table of their entry."""
-    return {code for each in _rules if not each.uses_table for code in each.codes}
+    return {code for entry in _rules if not entry.uses_table for code in entry.codes}
 
 
 def find_registration_errors(known_codes: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
     """Return mistakes in registrations, and [[config]] tables that nothing checks, one line each."""
     errors = _unchecked_tables(entries)
-    for each in registered_rules():
-        path, line = each.place
-        if each.check not in CHECKS:
+    for rule in registered_rules():
+        path, line = rule.place
+        if rule.check not in CHECKS:
             expected = ", ".join(CHECKS)
-            errors.append(f"{path}:{line}: there is no check {each.check!r}: expected one of {expected}")
-        errors += [f"{path}:{line}: the code {code} has no entry" for code in each.codes if code not in known_codes]
+            errors.append(f"{path}:{line}: there is no check {rule.check!r}: expected one of {expected}")
+        errors += [
+            f"{path}:{line}: the code {code} has no entry" for code in rule.codes if code not in known_codes
+        ]
     return errors
 
 

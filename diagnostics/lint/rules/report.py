@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog
 from diagnostics.catalog import model, offers
 from diagnostics.catalog.own_codes import finding as check_finding
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Advice, Explain, Fix
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint import option_index
-from diagnostics.output.findings import Evidence, Finding, Severity
-from diagnostics.output.remedies import Advice, Explain, Remedy
 
 if TYPE_CHECKING:
+    from diagnostics.fixes import RankedMitigation
     from diagnostics.lint.rules.registry import Problem
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
-    from diagnostics.output.remedies import Offer
 
 # Findings about the command itself, or about the copy's own options, hold for a changed copy too.
 _HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
@@ -54,7 +54,7 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
     if code in _CHECK_CODES:
         return check_finding(
             code, severity, known_by=_CHECK_CODES[code], detail=message, evidence=evidence,
-            remedy=Remedy.of(problem.fix), certainty=certainty,
+            remedy=Fix.of(problem.fix), certainty=certainty,
         )  # fmt: skip
     entry = load_entry(code)
     return Finding(
@@ -65,7 +65,9 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
         known_by=_evidence_level(entry, plan.framework),
         detail=message,
         evidence=evidence,
-        remedy=Remedy.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem),
+        remedy=Fix.of(problem.fix, Explain(code))
+        if problem.fix_is_complete
+        else _remedy(plan, entry, problem),
         references=tuple(reference.ref for reference in entry.references),
     )
 
@@ -88,36 +90,44 @@ def _is_changed_copy(plan: RunPlan) -> bool:
     if not plan.own_copy:
         return False
     names = option_index.option_names(plan.framework, plan.role)
-    return any(not option_index.accepts(value.key, names) for value in option_index.set_options(plan.settings))
+    return any(
+        not option_index.accepts(value.key, names) for value in option_index.set_options(plan.settings)
+    )
 
 
 def _evidence_level(entry: model.Issue, framework: str) -> str:
     """Return the best evidence for this framework; a run on another framework proves nothing for it."""
-    own = [claim.evidence for claim in entry.affected if claim.package == framework]
-    if not own and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
+    framework_levels = [claim.evidence for claim in entry.affected if claim.package == framework]
+    if not framework_levels and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
         return "static"  # it has no releases to claim; its checks were read in its repository
-    others = set(model.FRAMEWORKS) - {"vllm"}
-    general = [claim.evidence for claim in entry.affected if claim.package not in others]
-    return max(own or general or ["declared"], key=model.EVIDENCE.index)
+    trainers = set(model.FRAMEWORKS) - {"vllm"}
+    general = [claim.evidence for claim in entry.affected if claim.package not in trainers]
+    return max(framework_levels or general or ["declared"], key=model.EVIDENCE.index)
 
 
-def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Remedy:
+def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
     """Return this run's own fix, the entry's best mitigation, and those with an edit for its framework."""
-    ranked = offers.remedy(entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases)
-    own = [offer for offer in ranked.offers if _is_own(offer, plan)]
-    chosen = [*(offer for offer in ranked.offers[:1] if offer not in own), *own]
-    return Remedy(
+    ranked = offers.remedy(
+        entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
+    )
+    for_framework = [offer for offer in ranked.offers if _is_own(offer, plan)]
+    chosen = [*(offer for offer in ranked.offers[:1] if offer not in for_framework), *for_framework]
+    return Fix(
         actions=((Advice(problem.fix),) if problem.fix else ()) + ranked.actions,
         offers=tuple(_unprefixed(offer, plan) for offer in chosen),
-        does_not_help=tuple(_unprefixed(offer, plan) for offer in ranked.does_not_help if _is_own(offer, plan)),
+        does_not_help=tuple(
+            _unprefixed(offer, plan) for offer in ranked.does_not_help if _is_own(offer, plan)
+        ),
     )
 
 
-def _is_own(offer: Offer, plan: RunPlan) -> bool:
+def _is_own(offer: RankedMitigation, plan: RunPlan) -> bool:
     return any(edit.framework == plan.framework for edit in offer.edits)
 
 
-def _unprefixed(offer: Offer, plan: RunPlan) -> Offer:
+def _unprefixed(offer: RankedMitigation, plan: RunPlan) -> RankedMitigation:
     """Leave the framework's name out where it is the run's own."""
-    edits = [replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits]
+    edits = [
+        replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits
+    ]
     return replace(offer, edits=tuple(edits))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.devices import server_is_local
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.values import parse_count
-from diagnostics.output.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,9 @@ _MAX_PORT = 65535
 def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     """Options of a local engine have no effect if the engine is a server."""
     dialect = DIALECTS[plan.framework]
-    if plan.get("rollout.mode") != "server" or (plan.framework == "trl" and plan.versions.within("trl", "<0.18")):
+    if plan.get("rollout.mode") != "server" or (
+        plan.framework == "trl" and plan.versions.within("trl", "<0.18")
+    ):
         return
     ignored = [plan.options[key] for key in dialect.local_engine if key in plan.options]
     ignored = [value for value in ignored if value.data is not None]
@@ -50,7 +52,10 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
 def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
     """With several nodes a loopback master address is another machine on each."""
     launcher, env = plan.settings.launcher, plan.settings.env
-    address, nodes = launcher.get("master_addr") or env.get("MASTER_ADDR"), launcher.get("nodes") or env.get("NNODES")
+    address, nodes = (
+        launcher.get("master_addr") or env.get("MASTER_ADDR"),
+        launcher.get("nodes") or env.get("NNODES"),
+    )
     # torchrun with a rendezvous gives its processes another address.
     if "rendezvous" in launcher or address is None or nodes is None or address.soft or nodes.soft:
         return
@@ -61,48 +66,17 @@ def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-@rule("CFG901", check=CHECK, frameworks=_WITH_SERVER, role="train", warns=True)
-def colocated_engine_ignores_server(plan: RunPlan) -> Iterator[Problem]:
-    """In colocate mode the run creates an engine of its own and never uses the server."""
-    servers = [plan.options[name] for name in ("vllm_server_base_url", "vllm_server_host") if name in plan.options]
-    servers = [value for value in servers if value.known and value.data and not value.soft]
-    mode = plan.option("vllm_mode")
-    if not servers:
-        return
-    server, names = servers[0], " and ".join(value.key for value in servers)
-    fix = f"Set vllm_mode to server, or leave {names} out."
-    if mode is not None:
-        if mode.data == "colocate":
-            yield Problem(
-                f"vllm_mode is colocate, so the run creates its own engine and never uses {server.key} {server.data}.",
-                [mode, *servers], fix=fix, severity=Severity.WARNING,
-            )  # fmt: skip
-        return
-    if plan.framework != "trl" or plan.option("use_vllm") is None or plan.settings.target == "AsyncGRPOConfig":
-        return
-    default = plan.values.get("rollout.mode")
-    if default is not None and default.data == "colocate":
-        yield Problem(
-            f"vllm_mode is not set, and TRL's default is colocate since 1.0: the run creates its own engine and never "
-            f"uses {server.key} {server.data}.",
-            [*servers, replace(default, outside=False)], fix=fix, severity=Severity.WARNING,
-        )  # fmt: skip
-    elif plan.versions.within("trl", ">=1.0") is None and not plan.settings.has_unread_options:
-        yield Problem(
-            f"vllm_mode is not set: TRL 1.0 and later creates its own engine and never uses {server.key} {server.data}.",
-            servers, fix="Set vllm_mode to server.", severity=Severity.INFO, applies=None,
-        )  # fmt: skip
-
-
 @rule("CFG109", check=CHECK)
 def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
     """The ports of one run are numbers up to 65535, and different on one machine."""
-    ports = [port for name in ("server.port", "server.group_port") for port in list_ports(plan.values.get(name))]
+    ports = [
+        port for name in ("server.port", "server.group_port") for port in list_ports(plan.values.get(name))
+    ]
     if plan.role == "train":
         ports += list_ports(plan.settings.launcher.get("master_port") or plan.settings.env.get("MASTER_PORT"))
-    seen: dict[int, Value] = {}
+    by_number: dict[int, Value] = {}
     for port in ports:
-        earlier = seen.setdefault(port.data, port)
+        earlier = by_number.setdefault(port.data, port)
         if not 0 <= port.data <= _MAX_PORT:
             yield Problem(
                 f"{port.key} is {port.data}; ports end at {_MAX_PORT}.", [port],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.catalog import anchors
+from diagnostics.catalog import literal_prefilter
 from diagnostics.triage import facts
 from diagnostics.triage.rules import unquoted
 from diagnostics.triage.tracebacks import HEADER
@@ -62,7 +62,7 @@ class FirstLook:
         """Looks for these no longer; names are texts or patterns."""
         self._anchors = [anchor for anchor in self._anchors if not {anchor, unquoted(anchor)} & names]
         if self._anchors:
-            self._automaton = anchors.union(self._anchors)
+            self._automaton = literal_prefilter.any_of(self._anchors)
 
     def _group(self, text: str) -> str:
         return _FACTS if not self._raw or self._facts.match(text.encode()) else _RAW

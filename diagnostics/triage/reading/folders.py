@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.triage.reading import kinds, packed
 from diagnostics.triage.reading.logs import LogSource, SourceError
 
@@ -106,7 +106,7 @@ def _files(folder: Path, passed: Passed) -> list[Path]:
 def _is_text(path: Path, passed: Passed) -> bool:
     """Whether a file begins as a log may; a file that can't be read is left to be reported when it is."""
     try:
-        with given.opened(path) as raw:
+        with safe_io.open_regular(path) as raw:
             head = raw.peek(_HEAD)[:_HEAD]
             for magic, (kind, unpacker) in packed.PACKERS.items():
                 if head.startswith(magic):

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.triage.reading import kinds, packed
 from diagnostics.triage.reading.kinds import NoLogError
 
@@ -53,7 +53,7 @@ class LogSource:
             if self.path is None:
                 yield from _read(io.BufferedReader(_Unclosed(sys.stdin.buffer)))
                 return
-            with given.opened(self.path, inside=self.inside, pipes=True) as raw:
+            with safe_io.open_regular(self.path, inside=self.inside, pipes=True) as raw:
                 yield from _read(packed.file_of(raw, self.member) if self.member else raw)
         except EOFError:
             raise SourceError(f"{self.name}: the packed file is cut off; read as far as it goes") from None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import given
+from diagnostics import safe_io
 from diagnostics.triage.reading import kinds, packed
 from diagnostics.triage.reading.folders import in_folder
 from diagnostics.triage.reading.logs import LogSource, SourceError
@@ -57,7 +57,7 @@ def _of_zip(path: Path) -> list[LogSource]:
     try:
         if stat.S_ISFIFO(path.stat().st_mode):
             return []
-        with given.opened(path) as raw:
+        with safe_io.open_regular(path) as raw:
             if not raw.peek(4).startswith(kinds.ZIP):
                 return []
             return [LogSource(f"{path.name}/{name}", path, member=name) for name in packed.files_of(raw)]

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from diagnostics.given import GIB, MIB
+from diagnostics.safe_io import GIB, MIB
 from diagnostics.triage.reading.kinds import NoLogError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.learn.advantages import by_peers, configured, deviation, group_advantages
-from grpo_core.turns.spoken import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +49,7 @@ def wide_advantages(
 def wide_judged(groups: Sequence[Group], config: WideConfig) -> list[Group]:
     """The groups with these advantages."""
     rewards = [group.rewards for group in groups]
-    lengths = [[sum(sampled(sample.completion)) for sample in group.samples] for group in groups]
+    lengths = [[len(sample.completion.ids) for sample in group.samples] for group in groups]
     names = list(groups[0].samples[0].scores)
     given = dict(zip(names, config.reward.weights))  # noqa: B905 - the overlong penalty has none, and counts once
     scores = [

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo_core.experts.routes import Routes
 from grpo_core.learn.forms.advantages import wide_judged
 from grpo_core.learn.forms.loss import wide_policy_loss
-from grpo_core.learn.forms.optimal import optimally_judged
 from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.forms.rejection import within
-from grpo_core.learn.forms.tokens import TokenBatch
 from grpo_core.learn.logprobs import slices
-from grpo_core.learn.loss import kept
 from grpo_core.learn.update import Updater
-from grpo_core.wide import WideConfig, widened
+from grpo_core.wide import WideConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +34,6 @@ class WideUpdater(Updater):
         """Starts with no update made."""
         super().__init__(policy, config, world)
         self._wide = config
-        self._rerouted: list[float] = []
         options = config.train
         for group in self.optimizer.param_groups:
             group["betas"], group["eps"] = (options.beta1, options.beta2), options.epsilon
@@ -49,8 +44,6 @@ class WideUpdater(Updater):
 
     def judged(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with their advantages."""
-        if self._wide.loss.advantage_baseline == "optimal_token":
-            return optimally_judged(groups, self._policy, self._wide, self._world)
         return wide_judged(groups, self._wide)
 
     def _windows(self, batch: Batch) -> list[list[Part]]:
@@ -93,29 +86,12 @@ class WideUpdater(Updater):
 
     def _loss(self, part: Part, streams: Streams, current_BT: Any, entropy_BT: Any) -> PolicyLoss:
         tokens = (part.kept_BT, part.weights_BT, self._wide.loss, part.learned_BT)
-        rows = part.rows
-        advantages = rows.advantages_BT if isinstance(rows, TokenBatch) else rows.advantages_B
-        return wide_policy_loss(current_BT, streams, advantages, *tokens, entropy_BT)
-
-    def logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `Updater`; entropies count only where the model sampled, and tokens go where the engine sent them."""
-        if not isinstance(rows, TokenBatch):
-            return super().logprobs(rows)
-        if rows.experts_BLNK is None:
-            logprobs_BT, entropy_BT = super().logprobs(rows)
-        else:
-            with Routes([layer.flatten(0, 1) for layer in rows.experts_BLNK.unbind(2)]) as routes:
-                logprobs_BT, entropy_BT = super().logprobs(rows)
-            self._rerouted.append(routes.moved())
-        return logprobs_BT, kept(entropy_BT, rows.mask_BT)
+        return wide_policy_loss(current_BT, streams, part.rows.advantages_B, *tokens, entropy_BT)
 
     def update(self, batch: Batch, look: Callable[[Policy, float], None] | None = None) -> dict[str, float]:
         """As `Updater`; in fewer bits, also the share of the last update that the compute type could not hold."""
         mixed = self._policy if isinstance(self._policy, MixedPolicy) else None
-        self._rerouted.clear()
         found = super().update(batch, look)
-        if self._rerouted:
-            found["experts/moved"] = sum(self._rerouted) / len(self._rerouted)
         return found if mixed is None or mixed.lost is None else {**found, "update/lost": mixed.lost}
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
@@ -144,8 +120,10 @@ class WideUpdater(Updater):
         return rate
 
 
-def updater_for(policy: Policy, config: Config, world: World, *, tokens: bool = False) -> Updater:
-    """The one that these settings need, or samples with marks or advantages of single tokens (`tokens`)."""
-    if isinstance(config, WideConfig):
-        return WideUpdater(policy, config, world)
-    return WideUpdater(policy, widened(config), world) if tokens else Updater(policy, config, world)
+def updater_for(policy: Policy, config: Config, world: World) -> Updater:
+    """The updater that these settings need."""
+    return (
+        WideUpdater(policy, config, world)
+        if isinstance(config, WideConfig)
+        else Updater(policy, config, world)
+    )

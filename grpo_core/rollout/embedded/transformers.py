@@ -17,7 +17,7 @@ import torch
 from grpo_core.learn.sharing import can_share
 from grpo_core.rollout.checks import check_parameters, check_requests
 from grpo_core.rollout.embedded.decoding import Decoder
-from grpo_core.rollout.engine import UNASKED, Capabilities, EngineError
+from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion
@@ -33,7 +33,7 @@ class TransformersEngine:
     """Samples with its own copy of the model, so that a weight update is real here too."""
 
     name = "transformers"
-    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True).without(experts=UNASKED)
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
     def __init__(
         self, model_dir: Path | str, *, max_model_len: int,

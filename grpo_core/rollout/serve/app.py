@@ -77,7 +77,6 @@ class CompletionAnswer(BaseModel):
     logprobs: list[float]
     versions: list[int]
     finish_reason: core.FinishReason
-    experts: list[list[list[int]]] | None = None
 
 
 class GenerateAnswer(BaseModel):

@@ -39,7 +39,6 @@ class ServerProcess:
             "rollout.timeout_s": timeout_s,
             "train.threads": spec.threads,
             "train.seed": spec.seed,
-            **({"rollout.replay_experts": "true"} if spec.experts else {}),
         }
         overrides = [f"--{key}={value}" for key, value in settings.items()]
         self.token = new_token()

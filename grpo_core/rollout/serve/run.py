@@ -35,8 +35,6 @@ _BY_ITSELF_S = (
     4  # in which a running call may end by itself; then it is ended, and has _GRACE_S for its answer
 )
 _AT_A_TIME, _QUEUE = 32, 4096  # connections accepted, and those that wait for it
-# An extra that every server has. In full: what a server's answers rest on is computed from such names.
-_TRL = "grpo_core.rollout.connect.trl.endpoints"
 
 
 def serve(
@@ -96,7 +94,7 @@ def serve(
 
 
 def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
-    """The uvicorn server around an engine, with both protocols on it."""
+    """The uvicorn server around an engine, with its protocol on it."""
     import uvicorn
 
     from grpo_core.rollout.serve.app import Limits, create_app
@@ -112,8 +110,6 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     app = create_app(
         engine, thread, token=token, limits=limits, on_update=on_update, host=config.rollout.host
     )
-    trl = importlib.import_module(_TRL)
-    trl.add_routes(app, app.state.owner, model.path, model.max_length, config.train.seed)
     options = uvicorn.Config(
         app,
         http=http_protocol(ConnectionLimits(send_s=config.rollout.timeout_s)),

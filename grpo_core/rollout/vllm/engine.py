@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.checks import check_parameters, check_requests
-from grpo_core.rollout.engine import UNASKED, Capabilities, EngineError
+from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.vllm import releases
 from grpo_core.rollout.vllm.messages import SLICES, check_temperature, completion, pinned
 from grpo_core.rollout.vllm.steps import Job, Stepper
@@ -123,7 +123,7 @@ class VllmEngine:
         if self._temperatures:
             besides["temperature"] = self._temperatures
         all_of_it = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not=besides)
-        self._capabilities = all_of_it.without(**cannot, experts=UNASKED)
+        self._capabilities = all_of_it.without(**cannot)
 
     @property
     def capabilities(self) -> Capabilities:

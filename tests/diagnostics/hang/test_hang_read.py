@@ -14,7 +14,7 @@ from diagnostics.hang.judge.decide import judge
 from diagnostics.hang.link import collectives
 from diagnostics.hang.read import ReadError, bundle, files, pickled, tracebacks
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
-from tests.diagnostics.test_door_out import acting
+from tests.diagnostics.test_sanitize import active as acting
 
 SPIED = """
 Three ranks of my job, py-spy dump of each:

@@ -272,8 +272,8 @@ def sweep(numbers, folder):
 
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.doctor.fleet import nodes as reader
     from diagnostics.collect import collection
+    from diagnostics.doctor.fleet import nodes as reader
     from diagnostics.nodes import cluster
     from diagnostics.nodes.answer import MARK, NodeAnswer
 
@@ -302,10 +302,10 @@ def nodes(numbers, _folder):
 
 def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
-    from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.doctor.fleet.report import examine_fleet
     from diagnostics.collect import collection
     from diagnostics.collect.compat import Compat
+    from diagnostics.doctor.fleet import nodes as reader
+    from diagnostics.doctor.fleet.report import examine_fleet
     from diagnostics.nodes.answer import MARK, NodeAnswer
     from tests.diagnostics.environments import issues
 
@@ -605,7 +605,7 @@ def baseline(numbers, folder):
     finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
     (folder / "b.json").write_bytes(as_json(numbers, {"tool": "lint", "findings": [finding]}))
     with refusing(filters.BaselineError):
-        filters._fingerprints(folder / "b.json", "lint")
+        filters._baseline_fingerprints(folder / "b.json", "lint")
 
 
 def stacks(numbers, folder):

@@ -16,30 +16,10 @@ import torch
 from safetensors.torch import load, save
 
 from grpo_core import settings
-from grpo_core.config import ConfigError, LossConfig, RecordError
-from grpo_core.records.dumps import check_advantages, read_verl_dump
+from grpo_core.config import RecordError
 from grpo_core.records.recording import SCHEMA, SCHEMA_2, Recorder, read_step
-from grpo_core.turns.spoken import Conversation, Routed, TokenSample
 from grpo_core.types import Completion, Prompt, Request, Sample
 from tests.diagnostics.programs.fuzz_readers import HOSTILE, as_json, damaged, main, refusing, spoiled
-
-
-def dumps(numbers, folder):
-    """A dump of verl's, and the check of its advantages."""
-    rows = [
-        {
-            "input": f"p{number // 2}",
-            "output": "o",
-            "score": float(number % 2),
-            "step": 1,
-            "uid": f"u{number // 2}_0_0",
-        }
-        for number in range(4)
-    ]
-    (folder / "1.jsonl").write_bytes(b"\n".join(as_json(numbers, row) for row in rows))
-    with refusing(ConfigError):
-        for step in read_verl_dump(folder):
-            check_advantages(step, LossConfig(), 2)
 
 
 def records(numbers, folder):
@@ -70,24 +50,17 @@ _KINDS = (
 
 
 def _recorded():
-    """Steps as they are recorded, of either version: an entry, and its numbers."""
+    """Steps as they are recorded: an entry, and its numbers."""
     if not _RECORDED:
-        for kind in range(3):
+        for _ in range(3):
             samples = []
             for place in range(4):
                 size = place + 1
                 asked = Prompt(f"p{place // 2}", "text", (7, 8, 9)[: 2 + place // 2], {"answer": [None]})
                 one = (f"{place}", tuple(range(size)), (-0.5,) * size, (3,) * size, "stop")
                 answer = Completion(*one)
-                if kind == 1:
-                    answer = Conversation(*one, sampled=tuple(at % 2 == 0 for at in range(size)))
-                elif kind == 2:
-                    steps = len(asked.ids) + size - 1
-                    answer = Routed(*one, experts=(((0, 1), (2, 3)),) * steps)
                 judged = (asked, answer, "it", place / 3, 0.2, {"letters": 0.5})
-                samples.append(
-                    TokenSample(*judged, advantages=(0.1,) * size) if kind == 1 else Sample(*judged)
-                )
+                samples.append(Sample(*judged))
             requests = [Request(one.completion.request_id, one.prompt.ids, 2**62) for one in samples]
             with tempfile.TemporaryDirectory() as folder:
                 run = Path(folder)
@@ -199,7 +172,7 @@ def _whole(found):
         assert type(one.trained) is bool
 
 
-READERS = {dumps: 1, records: 1, rehashed: 6}
+READERS = {records: 1, rehashed: 6}
 
 if __name__ == "__main__":
     sys.exit(main(READERS, *sys.argv[1:]))

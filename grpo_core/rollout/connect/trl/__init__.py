@@ -1,1 +1,1 @@
-"""TRL's rollout server: as its client, and with its endpoints."""
+"""TRL's rollout server: its client."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.checks import check_answers, check_requests
 from grpo_core.rollout.connect.vllm_serve.engine import UNKNOWN, VllmServerEngine
-from grpo_core.rollout.engine import UNASKED, Capabilities, EngineError
+from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.http.client import HttpClient
 from grpo_core.rollout.http.identify import SERVERS, identify
 from grpo_core.rollout.vllm.messages import SLICES, asked_tokens, check_temperature, ended, pinned
@@ -145,7 +145,6 @@ def _lacking(fields: Mapping[str, Any], answers: Mapping[str, Any]) -> dict[str,
         "fingerprint": "its protocol has no call for it",
         "sleep": "its protocol has no call for it",
         "slices": SLICES,
-        "experts": UNASKED,
     }
     if '"integer"' not in json.dumps(fields.get("prompts", {})):
         lacks["generate"] = "it takes prompts as text alone; token ids are taken from TRL 0.29.1 on"

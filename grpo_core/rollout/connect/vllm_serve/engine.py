@@ -26,7 +26,7 @@ from grpo_core.rollout.connect.vllm_serve.protocol import (
     question,
 )
 from grpo_core.rollout.connect.vllm_serve.transfer import choose_transfer
-from grpo_core.rollout.engine import UNASKED, Capabilities, EngineError, EngineUnreachableError
+from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
 from grpo_core.rollout.http.client import HttpClient
 from grpo_core.rollout.http.identify import LOST
 from grpo_core.rollout.vllm.messages import SLICES, check_temperature
@@ -280,7 +280,7 @@ def capabilities(server: VllmServer, no_update: str) -> Capabilities:
             f"vLLM {server.version} serves no /abort_requests; start it with VLLM_SERVER_DEV_MODE=1"
         )
     able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": SLICES})
-    return able.without(**lacks, experts=UNASKED)
+    return able.without(**lacks)
 
 
 def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:

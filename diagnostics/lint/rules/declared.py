@@ -1,0 +1,206 @@
+"""Declared rules: `declared.toml` has rules that need no code, with their message, fix, releases and examples."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.findings import Severity
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.dialects.derivation import env_number
+from diagnostics.lint.rules.registry import Problem, Rule, add_rule
+from diagnostics.lint.values import UNKNOWN, format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from diagnostics.lint.run_plan import RunPlan
+    from diagnostics.lint.values import Value
+
+PATH = Path(__file__).with_name("declared.toml")
+_LISTS = {"frameworks", "enabled", "unset", "absent", "targets", "wrong", "right"}
+_EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
+
+
+@dataclass(frozen=True)
+class DeclaredRule:
+    """A rule as data. All of its conditions have to hold; `a|b` are two names of one option.
+
+    Attributes:
+        releases: The releases that refuse it, as read in the source of every tag.
+        unknown_release: `warn`, `assume` (it counts as one of these) or `skip`.
+        package: The package whose releases these are; the framework if empty.
+        uses_table: The [[config]] of the code's entry is checked besides.
+        enabled: Options that are set, and not to false, 0 or null.
+        unset: Options that are certainly not set, even by options that could not be read.
+        absent: Options that are not set as far as it was read; `a.*` are all that begin so.
+        equal: Options that have one of these values.
+        differs: Options that are set to something else than null and these values.
+        plan: Values of the run plan.
+        values: Names for `where`: values of the run plan, options (`option:a|b`) or variables (`env:NAME`);
+            `devices.train=1` has a default.
+        where: An expression over these names and `run`, the plan's known values, that is true if the run is wrong.
+        targets: The modules that make the check; empty for all.
+        wrong, right: Command lines that it finds and accepts, for `release`.
+    """
+
+    name: str
+    message: str
+    fix: str
+    frameworks: tuple[str, ...] = ()
+    check: str = "options"
+    code: str = "CFG111"
+    role: str = "train"
+    severity: str = "error"
+    releases: str = ""
+    unknown_release: str = "warn"
+    package: str = ""
+    uses_table: bool = False
+    enabled: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    equal: dict[str, list[Any]] = field(default_factory=dict)
+    differs: dict[str, list[Any]] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    where: str = ""
+    targets: tuple[str, ...] = ()
+    release: str = ""
+    wrong: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
+
+    def find_problems(self, plan: RunPlan) -> Iterator[Problem]:
+        """Yield the problem of a run, if all conditions hold."""
+        if self.targets and plan.settings.target not in self.targets:
+            return
+        values = self._matching_options(plan)
+        names = self._named_values(plan) if values is not None else None
+        if values is None or names is None or not self._plan_matches(plan):
+            return
+        data = {name: default if value is None else value.data for name, (value, default) in names.items()}
+        run = {name: value.data for name, value in plan.values.items() if value.known}
+        applies = plan.versions.within(self.package or plan.framework, self.releases)
+        skipped = applies is None and self.unknown_release == "skip"
+        if skipped or (self.where and not _evaluate(self.where, {**data, "run": run})):
+            return
+        data |= {f"v{number}": format_value(value.data) for number, value in enumerate(values)}
+        data |= {f"{name}_key": value.key for name, (value, _default) in names.items() if value is not None}
+        evidence = [*(value for value, _default in names.values()), *values, *plan.evidence(*self.plan)]
+        yield Problem(
+            _fill(self.message, data),
+            [value for value in evidence if value is None or value.factors or value.data is not UNKNOWN],
+            fix=spell_options(plan, _fill(self.fix, data)),
+            severity=Severity[self.severity.upper()],
+            applies=applies is not False if self.unknown_release == "assume" else applies,
+            package=self.package,
+            fix_is_complete=self.code == "CFG111",
+        )
+
+    def _matching_options(self, plan: RunPlan) -> list[Value] | None:
+        """Return the options that meet the conditions; None if one does not."""
+        values = [plan.enabled(*names.split("|")) for names in self.enabled]
+        conditions = [(names, data, True) for names, data in self.equal.items()]
+        conditions += [(names, data, False) for names, data in self.differs.items()]
+        for names, data, expected in conditions:
+            value = plan.option(*names.split("|"))
+            met = (
+                value is not None
+                and value.known
+                and value.data is not None
+                and _among(value.data, data) is expected
+            )
+            values.append(value if met else None)
+        complete = [value for value in values if value is not None]
+        unset = all(plan.disabled(*names.split("|")) for names in self.unset)
+        unset = unset and all(_is_absent(plan, names) for names in self.absent)
+        return complete if unset and len(complete) == len(values) else None
+
+    def _plan_matches(self, plan: RunPlan) -> bool:
+        return all(name in plan.values and _among(plan.get(name), [data]) for name, data in self.plan.items())
+
+    def _named_values(self, plan: RunPlan) -> dict[str, tuple[Value | None, Any]] | None:
+        """Return the values behind the names of `where`; None if one is not known."""
+        named: dict[str, tuple[Value | None, Any]] = {}
+        for name, source in self.values.items():
+            key, has_default, default = source.partition("=")
+            value = _source_value(plan, key)
+            if value is None and has_default:
+                named[name] = (None, int(default))
+            elif value is None or not value.known or value.data is None:
+                return None
+            else:
+                named[name] = (value, value.data)
+        return named
+
+
+def _is_absent(plan: RunPlan, names: str) -> bool:
+    if names.endswith("*"):
+        return not any(key.startswith(names[:-1]) for key in plan.options)
+    return plan.option(*names.split("|")) is None
+
+
+def _source_value(plan: RunPlan, source: str) -> Value | None:
+    """Return the value of an option, a variable or the run plan; an unknown value of the plan is recorded."""
+    kind, _, key = source.partition(":")
+    if kind == "option":
+        return plan.option(*key.split("|"))
+    if kind == "env":
+        return env_number(plan.settings, key)
+    plan.get(source)
+    return plan.values.get(source)
+
+
+def _among(data: Any, allowed: list[Any]) -> bool:
+    return any(data == choice and isinstance(data, bool) == isinstance(choice, bool) for choice in allowed)
+
+
+def _evaluate(expression: str, names: dict[str, Any]) -> Any:
+    """Evaluate an expression of declared.toml; a value of another type than it expects meets no condition."""
+    functions = {"count": lambda data: len(data if isinstance(data, list) else str(data).split()), "max": max}
+    try:
+        return eval(expression, {"__builtins__": functions}, names)  # noqa: S307 - our own data, never a user's
+    except (TypeError, ZeroDivisionError):
+        return None
+
+
+def _fill(text: str, names: dict[str, Any]) -> str:
+    return _EXPRESSION.sub(lambda match: format(_evaluate(match[1], names), match[2] or ""), text)
+
+
+def spell_options(plan: RunPlan, text: str) -> str:
+    """Write a text's options as the run spells them: flat if one of its own is."""
+    flat = DIALECTS[plan.framework].flat_flags
+    if not set(flat.values()) & set(plan.options):
+        return text
+    for dotted in sorted(flat, key=len, reverse=True):
+        text = text.replace(f"--{dotted}", f"--{flat[dotted]}")
+    return text
+
+
+def _load() -> list[DeclaredRule]:
+    tables: list[dict[str, Any]] = tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"]
+    rules: list[Any] = [
+        {key: tuple(value) if key in _LISTS else value for key, value in table.items()} for table in tables
+    ]
+    return [DeclaredRule(**fields) for fields in rules]
+
+
+DECLARED = _load()
+_LINES = PATH.read_text(encoding="utf-8").splitlines()
+for _declared in DECLARED:
+    add_rule(
+        Rule(
+            name=_declared.name,
+            codes=(_declared.code,),
+            check=_declared.check,
+            function=_declared.find_problems,
+            place=(str(PATH), _LINES.index(f'name = "{_declared.name}"') + 1),
+            frameworks=_declared.frameworks,
+            role=_declared.role,
+            uses_table=_declared.uses_table,
+            warns=_declared.severity in {"warning", "info"},
+        )
+    )

@@ -1,0 +1,640 @@
+"""Random hostile words at every input of every command, in every format: nothing that is told acts or gives away.
+
+A scene makes the inputs of one run, each with words of its own, and returns the command, to which the format is added.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib
+import json
+import os
+import pickle
+import random
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics import __main__ as diagnostics
+from diagnostics.audit.command import FORMATS as AUDIT
+from diagnostics.doctor.fixplan.build import FORMATS as PLAN
+from diagnostics.collect import collection
+from diagnostics.collect.gpus import Gpu, Gpus
+from diagnostics.hang.command import FORMATS as HANG
+from diagnostics.matrix import __main__ as matrix
+from diagnostics.matrix.records.identity import digest
+from diagnostics.nodes.program import MARK
+from diagnostics.output.output import FORMATS as REPORT
+from tests.diagnostics.environments import Maker
+from tests.diagnostics.hang.test_hang_read import recorder
+from tests.diagnostics.programs.fuzz_readers import event
+from tests.diagnostics.test_output import LOG, SCRIPT
+from evaluation.hostile.words import Plain, Words, wrong_in
+
+ROOT = Path(__file__).parents[2]
+BRIEF = ("terminal", "json")
+# What JSON writes as two escapes, which YAML and TOML take for halves of characters.
+ASTRAL = "\U000e0041\U0001f600\udc80"
+Make = Callable[[Path, Words], list[str]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Inputs of one run, of which a test draws the words.
+
+    Attributes:
+        make: Writes them into a folder, which is the current one; returns the command and its words.
+        files: What it writes to be shared, as a pattern below the folder.
+    """
+
+    make: Make
+    forms: tuple[str, ...]
+    files: str = ""
+
+
+SCENES: dict[str, Scene] = {}
+
+
+def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
+    """Puts a function into the table."""
+
+    def put(make: Make) -> Make:
+        SCENES[make.__name__] = Scene(make, tuple(forms), files)
+        return make
+
+    return put
+
+
+def raw(text: str) -> bytes:
+    """As a file holds it."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+@scene(("terminal", "json", "markdown"))
+def triage_known(place, words):
+    """A log's name, and the line that an entry knows."""
+    log = place / f"{words.file('file name')}.log"
+    log.write_bytes(raw(LOG.replace("already in use", f"already in use {words.line('line')}")))
+    return ["triage", str(log)]
+
+
+@scene(REPORT)
+def triage_unknown(place, words):
+    """A failure that none knows: rank, path, function, source, error; a thread's name, a release."""
+    put = words.line
+    text = (
+        f"INFO 11-22 10:00:00 llm_engine.py:1] Initializing a V0 LLM engine (v{put('release')})\n"
+        f"Thread {put('thread')} died\n"
+        f'Traceback (most recent call last):\n  File "/job/{put("path")}/train.py", line 3, in {put("function")}\n'
+        f"    {put('source')}\nOwnError: {put('error')}\n[rank1 {put('rank')}]: KeyError: {put('error')}\n"
+    )
+    (place / "a.log").write_bytes(raw(text))
+    return ["triage", "a.log"]
+
+
+@scene(("text", "json"))
+def triage_groups(place, words):
+    """Runs that failed alike."""
+    for number in range(2):
+        log = place / "runs" / f"{number}{words.file('file name')}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_bytes(raw(f"{LOG}KeyError: {words.line('error')}\n"))
+    return ["triage", "--group", "runs"]
+
+
+@scene(BRIEF)
+def triage_packed(place, words):
+    """Names within an archive, and one that is broken."""
+    with zipfile.ZipFile(place / "a.zip", "w") as archive:
+        archive.writestr(words("name within", without="\0\udc80\ud800", most=200) + ".log", LOG)
+        archive.writestr(
+            words("packed within", without="\0\udc80\ud800", most=200) + ".gz", b"\x1f\x8b\x08broken"
+        )
+    (place / f"{words.file('file name')}.gz").write_bytes(gzip.compress(LOG.encode())[:-9])
+    return ["triage", "."]
+
+
+@scene(REPORT)
+def lint_script(place, words):
+    """A script: its name, options and their values, variables, and what lies beside it."""
+    put = words.line
+    script = place / f"{words.file('file name')}.sh"
+    values = " ".join(
+        f"--{name} {shlex.quote(put(name))}" for name in ("output_dir", "beta", "model", "top_p")
+    )
+    values += f" --{shlex.quote(put('option'))} 1"
+    text = f"export VLLM_USE_V1={shlex.quote(put('variable'))}\n{SCRIPT.rstrip()} {values}\n"
+    script.write_bytes(raw(text))
+    (place / "requirements.txt").write_bytes(raw(f"trl=={put('release')}\nvllm @ {put('address')}\n"))
+    return ["lint", str(script)]
+
+
+@scene(REPORT)
+def lint_yaml(place, words):
+    """A config's keys and values."""
+    put = functools.partial(words, without=ASTRAL)
+    keys = {put("key"): 1, "top_p": put("value"), "num_generations": 7, "use_vllm": put("switch")}
+    (place / "a.yaml").write_text(json.dumps({**keys, "vllm_mode": "colocate", "beta": [put("list")]}))
+    return ["lint", "a.yaml"]
+
+
+@scene(BRIEF)
+def lint_nested(place, words):
+    """verl's, as YAML."""
+    put = functools.partial(words, without=ASTRAL)
+    rollout = {
+        "n": put("value"),
+        "name": "vllm",
+        put("key"): put("other value"),
+        "temperature": put("number"),
+    }
+    (place / "a.yaml").write_text(
+        json.dumps({"actor_rollout_ref": {"rollout": rollout}, "data": {"train_batch_size": 3}})
+    )
+    return ["lint", "a.yaml"]
+
+
+@scene(BRIEF)
+def lint_toml(place, words):
+    """Ours, as TOML."""
+    quoted = {name: json.dumps(words(name, without="\x7f" + ASTRAL)) for name in ("key", "value")}
+    (place / "a.toml").write_text(
+        f"[sampling]\ngroup_size = {quoted['value']}\n[rollout]\nmode = 'async'\n{quoted['key']} = 1\n"
+    )
+    return ["lint", "a.toml"]
+
+
+@scene(BRIEF)
+def lint_python(place, words):
+    """A script of Python's."""
+    told = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
+    text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {told})\n"
+    (place / "a.py").write_text(text)
+    return ["lint", "a.py"]
+
+
+@scene(BRIEF)
+def lint_words(_place, words):
+    """A command, and releases that are none."""
+    return ["lint", "--", *shlex.split(SCRIPT)[3:], f"--{words('option')}", words("value")]
+
+
+def _environment(place, words):
+    made = Maker(place / words.file("prefix"))
+    put = words.line
+    made.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
+        "vllm", "0.7.3", requires=[f"torch=={put('requirement')}"]
+    )
+    made.add(f"odd{put('name')}", "1.0", folder=f"odd-{words.file('folder')}.dist-info")
+    made.add("ray", "2.40", installer=put("installer"))
+    (made.prefix / "pyvenv.cfg").write_bytes(raw(f"home = {put('base')}\nversion = 3.11.{put('python')}\n"))
+    (place / ".nccl.conf").write_bytes(raw(f"NCCL_DEBUG={put('nccl value')}\n{put('nccl key')}=1\n"))
+    return made
+
+
+VARIABLES = (
+    "RAY_ADDRESS",
+    "VLLM_USE_V1",
+    "NCCL_SOCKET_IFNAME",
+    "https_proxy",
+    "CUDA_VISIBLE_DEVICES",
+    "VLLM_ATTENTION_BACKEND",
+)
+
+
+@scene(REPORT)
+def doctor_environment(place, words):
+    """Metadata, folders, configs, variables."""
+    return ["doctor", "--prefix", str(_environment(place, words).prefix)]
+
+
+@scene(PLAN)
+def doctor_plan(place, words):
+    """The same, as commands."""
+    return ["doctor", "--fix-plan", "--prefix", str(_environment(place, words).prefix)]
+
+
+@scene(("",))
+def doctor_facts(place, words):
+    """The same, as facts."""
+    return ["doctor", "--facts-json", "--prefix", str(_environment(place, words).prefix)]
+
+
+@functools.cache
+def _facts():
+    return collection.collect(None, {})
+
+
+@scene(REPORT)
+def doctor_hosts(place, words):
+    """What nodes say of themselves: names, packages, variables, GPUs, models; and one that says something else."""
+    for number in range(3):
+        seen = _facts()
+        package = replace(
+            next(iter(seen.environment.packages.values())),
+            name="nvidia-nccl-cu12",
+            version=f"2.{number}",
+            requires=(),
+        )
+        odd = replace(package, name=words("package"), version=words("version"))
+        variables = {"NCCL_DEBUG": words("variable"), words("variable's name"): "1"}
+        environment = replace(
+            seen.environment,
+            packages={"nvidia-nccl-cu12": package, odd.name: odd},
+            variables=variables,
+            prefix=words("prefix"),
+            python=f"3.1{number}",
+        )
+        gpus = Gpus("ok", words("problem"), words("driver"), "12.8", (Gpu(0, words("gpu"), words("uuid")),))
+        machine = replace(seen.machine, host=words("host"), gpus=gpus)
+        document = {
+            "facts": replace(seen, environment=environment, machine=machine).to_json(),
+            "nccl": [words("nccl")],
+            "models": [words("model")],
+        }
+        told = f"{MARK} {json.dumps(document)}\n" if number < 2 else words("answer")
+        (place / f"gpu-{number}").write_bytes(raw(told))
+    (place / "gpu-3").write_text(f"{MARK} {json.dumps({'error': words('error')})}\n")
+    (place / "hosts").write_text("".join(f"gpu-{number}\n" for number in range(4)))
+    (place / "go").write_text(f"#!/bin/sh\ncat > {place}/in.$$\ncat {place}/$1\n")
+    (place / "go").chmod(0o755)
+    return ["doctor", "--hosts", "hosts", "--host-command", f"{place}/go {{host}}"]
+
+
+@scene(HANG)
+def hang_bundle(place, words):
+    """Titles, threads, frames, sockets, groups of a bundle that others wrote."""
+    bundle = json.loads((ROOT / "examples" / "hangs" / "paused_engine.json").read_text())
+    for process in bundle["processes"]:
+        process |= {"title": words("title"), "shared": [words("shared")]}
+        for thread in process["threads"]:
+            thread |= {"name": words("thread"), "wchan": words("wchan"), "syscall": words("syscall")}
+            for frame in thread["frames"]:
+                frame |= {"path": words("path"), "function": words("function"), "calls": words("calls")}
+    name = words.file("file name")
+    (place / name).write_text(json.dumps(bundle))
+    return ["hang", "--verbose", "--from", name]
+
+
+@scene(HANG)
+def hang_titles(place, words):
+    """The same with its frames as they were, so that it is judged."""
+    bundle = json.loads((ROOT / "examples" / "hangs" / "ranks_apart.json").read_text())
+    for process in bundle["processes"]:
+        process["title"] = f"python {words('title')}"
+        for thread in process["threads"]:
+            thread["name"] = words("thread")
+    (place / "a.json").write_text(json.dumps(bundle))
+    return ["hang", "--stacks", "--from", "a.json"]
+
+
+@scene(HANG)
+def hang_texts(place, words):
+    """What py-spy, faulthandler and gdb print."""
+    put = words.line
+    texts = {
+        words.file("file name"): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
+        f'Thread 12 (idle): "{put("thread")}"\n    wait (threading.py:1)\n    {put("function")} ({put("path")}.py:3)\n',
+        "b": f'Thread 0x00007f (most recent call first):\n  File "{put("file")}", line 3 in {put("name")}\n',
+        "c": f'Thread 1 (Thread 0x7f (LWP 14) "{put("native")}"):\n'
+        f"#0  0x7f in {put('symbol')} () from {put('library')}\n",
+    }
+    for name, text in texts.items():
+        (place / name).write_bytes(raw(text))
+    return ["hang", "--verbose", "--from", *texts]
+
+
+@scene(HANG)
+def hang_recorder(place, words):
+    """A flight recorder's pickles."""
+    names = []
+    for rank in range(3):
+        frames = [{"name": words("function"), "filename": words("file"), "line": 3}]
+        document = recorder(3 if rank == 1 else 4, f"gloo:{words('operation')}", frames)
+        document["entries"][0]["process_group"] = ("0", words("group"))
+        document["entries"][0]["state"] = words("state")
+        (place / f"trace_rank_{rank}").write_bytes(pickle.dumps(document))
+        names.append(f"trace_rank_{rank}")
+    return ["hang", "--verbose", "--from", *names]
+
+
+@scene(HANG)
+def hang_ras(place, words):
+    """NCCL's own report."""
+    ranks = [
+        {
+            "rank": n,
+            "host": words("host"),
+            "pid": 10 + n,
+            "collective_counts": {words("operation"): 5 - (n == 2)},
+        }
+        for n in range(4)
+    ]
+    (place / "ras.json").write_text(json.dumps({"communicators": [{"hash": words("hash"), "ranks": ranks}]}))
+    return ["hang", "--verbose", "--from", "ras.json"]
+
+
+@scene(AUDIT)
+def audit_run(place, words):
+    """Samples, columns, a trainer's state, tensors, trackers' series, of a run with a name."""
+    run = place / words.file("run")
+    run.mkdir()
+    rows = [
+        {
+            "input": words("prompt"), "output": words("completion"), "gts": words("answer"), "score": float(n % 2),
+            "step": step, words("column"): n,
+        }
+        for step in (1, 2) for n in range(4)
+    ]  # fmt: skip
+    for step in (1, 2):
+        (run / f"{step}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows if row["step"] == step)
+        )
+        folder = run / f"checkpoint-{step}"
+        folder.mkdir()
+        header = {
+            words("tensor"): {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+            "b": {"dtype": words("dtype"), "shape": [0], "data_offsets": [16, 16]},
+        }
+        data = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(data)) + data + bytes(16))
+        state = {
+            "log_history": [
+                {"step": 1, "loss": float("nan"), words("metric"): 1e9},
+                {"step": 2, "reward": 1.0},
+            ],
+            "global_step": words("step"),
+        }
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+    (run / "completions_00001.parquet").write_bytes(raw(words("parquet")))
+    (run / f"{words.file('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
+    (run / "metrics.jsonl").write_text(
+        "".join(
+            json.dumps({"step": n, words("series"): n, "kl": 1e9 * n, "reward/mean": 0.0}) + "\n"
+            for n in range(9)
+        )
+    )
+    return ["audit", str(run)]
+
+
+@scene(("json",))
+def audit_model(place, words):
+    """The same beside a model's settings and a tokenizer with its template."""
+    command = audit_run(place, words)
+    for folder in place.glob("*/checkpoint-*"):
+        (folder / "config.json").write_text(
+            json.dumps({"model_type": words("kind"), words("key"): words("value")})
+        )
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps({"chat_template": words("template"), "eos_token": words("token")})
+        )
+    return command
+
+
+@scene(AUDIT)
+def audit_silent(place, words):
+    """Samples of which something is wrong, each with words."""
+    rows = [json.loads(line) for line in (ROOT / "examples" / "silent_run.jsonl").read_text().splitlines()]
+    changed = [
+        {key: (f"{value}{words(key)}" if isinstance(value, str) else value) for key, value in row.items()}
+        for row in rows
+    ]
+    name = words.file("file name")
+    (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in changed))
+    return ["audit", "--verbose", f"{name}.jsonl"]
+
+
+@scene(("terminal", "jsonl"))
+def audit_watched(place, words):
+    """What grows: metrics and a log."""
+    lines = [{"step": n, "kl": 10.0**n, "loss": 1.0, words("metric"): words("value")} for n in range(12)]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    log = place / f"{words.file('file name')}.log"
+    log.write_bytes(
+        raw(
+            "".join(f"{{'loss': 0.1, '{words.line('key')}': 3.0}}\n{words.line('line')}\n" for _ in range(3))
+            + LOG
+        )
+    )
+    return ["audit", "--watch", "metrics.jsonl", str(log), "--idle", "0"]
+
+
+@scene(BRIEF)
+def versions(_place, words):
+    """Releases that are none."""
+    return ["versions", "--vllm", words("vllm"), "--trl", words("trl")]
+
+
+@scene(BRIEF)
+def explain(_place, words):
+    """A code, or a line of a log."""
+    return ["explain", words("words"), f"AssertionError: {words('line')}"]
+
+
+@scene(BRIEF)
+def catalogue(_place, words):
+    """A code that is none."""
+    return ["catalogue", "--check", f"{words('code')}x"]
+
+
+@scene(BRIEF)
+def baseline(place, words):
+    """An earlier report of others."""
+    (place / "a.log").write_text(LOG)
+    found = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
+    (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [found]}))
+    return ["triage", "a.log", "--baseline", *[one.name for one in place.iterdir() if one.name != "a.log"]]
+
+
+def usage(*command):
+    """Puts wrong usage of a command into the table: words in the places of `?`."""
+
+    def make(_place, words):
+        return [
+            words(f"argument {n}", without="\0\udc80\ud800") if word == "?" else word
+            for n, word in enumerate(command)
+        ]
+
+    make.__name__ = make.__doc__ = " ".join(command)
+    scene(("",))(make)
+
+
+for _command in re.split(
+    r"[|\n]",
+    """\
+?|doctor --format ?|doctor --python ?|doctor --prefix ?|doctor --hosts ?|doctor --host-command ? --hosts .
+doctor --select ?|doctor --fail-on ?|lint ?|lint a ?|lint --format ?|triage ?|triage --fail-on ? .
+triage --baseline ? .|hang --from ?|hang --pid ?|hang --match ?|hang --hosts ?|hang --stall ?
+hang --save ? --from .|hang --format ?|audit ?|audit --server ?|audit --server ? --checkpoint .
+audit --reward ? .|audit --trainer-config ? .|audit --checkpoint ? .|audit --watch ? --idle 0
+audit --tokens ?|versions --format ?|explain --kind ?|catalogue --check --format ?|completion ?
+matrix merge ?|matrix check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
+matrix report --store ?|matrix publish --file ?|repro list ?|repro run ?|repro run SCH001 --trigger ?
+repro repeat ?|repro repeat SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?
+grpo_core train --? 1|grpo_core train --loss.kind ?|grpo_core train --json --rollout.engine ?
+grpo_core check ?|grpo_core check --json ?|grpo_core replay ? 1|grpo_core replay --json ? 1
+grpo_core replay . ?|grpo_core probe --model.path ?|grpo_core --help-settings ?""",
+):
+    usage(*_command.split())
+
+
+@scene(("", "--json"))
+def core_check(place, words):
+    """A dump of verl's whose advantages are not what its rewards make."""
+    rows = [
+        {
+            "input": words("prompt"),
+            "output": words("completion"),
+            "score": float(n % 2),
+            "step": 1,
+            "uid": words("uid"),
+            "advantage": 9.0,
+            words("column"): 1,
+        }
+        for n in range(4)
+    ]
+    folder = place / words.file("folder")
+    folder.mkdir()
+    (folder / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["grpo_core", "check", str(folder), "--sampling.group_size", "4"]
+
+
+@scene(("", "--json"))
+def core_replay(place, words):
+    """A record that names a file."""
+    run = place / words.file("run")
+    run.mkdir()
+    (run / "rollouts.jsonl").write_text(
+        json.dumps({"schema": words("schema"), "step": 1, "file": words("file"), "sha256": words("sha")})
+        + "\n"
+    )
+    return ["grpo_core", "replay", str(run), "1"]
+
+
+@scene(("", "--json"))
+def core_settings(place, words):
+    """A config's keys and values."""
+    quoted = {name: json.dumps(words(name, without="\x7f" + ASTRAL)) for name in ("table", "key", "value")}
+    name = words.file("file name")
+    (place / f"{name}.toml").write_text(
+        f"[loss]\nkind = {quoted['value']}\n{quoted['key']} = 1\n[{quoted['table']}]\n"
+    )
+    return ["grpo_core", "train", f"{name}.toml"]
+
+
+@scene(("", "--json"))
+def repro_story(place, words):
+    """A story of others."""
+    name = words.file("file name")
+    (place / name).write_text(json.dumps({"schema": words("schema"), "engine": words("engine")}))
+    return ["repro", "fuzz", "--replay", name]
+
+
+@scene(("",), files="mine/report/*")
+def matrix_merge(place, words):
+    """Another's store: texts of its events, its name, the names of logs; and the reports."""
+    (place / "matrix.toml").write_bytes((ROOT / "matrix.toml").read_bytes())
+    theirs = place / words.file("store")
+    theirs.mkdir()
+    one = event()
+    one["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
+    one["identity"] = digest(dict(map(tuple, one["inputs"])))
+    one["command"], one["run"] = words("command"), words("run")
+    one["answer"] |= {
+        "summary": words("summary"),
+        "signs": [words("sign")],
+        "details": [words("detail")],
+        "excerpt": words("excerpt"),
+        "facts": [],
+        "codes": [],
+        "ran_with": [[words("package"), words("release")]],
+    }
+    (theirs / "store.jsonl").write_text(json.dumps(one) + "\n")
+    return ["matrix", "merge", "--file", "matrix.toml", "--store", "mine", str(theirs)]
+
+
+def run(name, form, words, place, capfd, monkeypatch):
+    """Runs a scene in a format; returns output, errors, and what it wrote to be shared."""
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HOME", str(place))
+    for variable in VARIABLES if name.startswith("doctor") else ():
+        monkeypatch.setenv(variable, words(f"variable {variable}", without="\0\udc80\ud800"))
+    program, *rest = SCENES[name].make(place, words)
+    rest += [form] if form.startswith("--") else ["--format", form] if form not in {"", "text"} else []
+    capfd.readouterr()
+    with suppress(SystemExit):
+        if program == "repro":
+            # Its standard output is its own until it ends.
+            subprocess.run(
+                [sys.executable, "-m", program, *rest],
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        elif program == "grpo_core":
+            pytest.importorskip("torch")
+            importlib.import_module("grpo_core.__main__").main(rest)
+        elif program == "matrix":
+            matrix.main(rest)
+        else:
+            diagnostics.main([program, *rest])
+    out, err = capfd.readouterr()
+    return out, err, [path.read_text() for path in sorted(place.glob(SCENES[name].files or "nothing"))]
+
+
+KIND = {"--json": "json", "text": "terminal", "": "terminal"}
+# These hold no secrets back: what they say is for whoever typed it.
+OPEN = ("repro", "core", "grpo_core", "matrix")
+# More than a second each.
+LONG = ("catalogue", "matrix report --store ?")
+CASES = [
+    pytest.param(name, form, marks=pytest.mark.long if name in LONG else (), id=f"{name} {form}".strip())
+    for name, one in SCENES.items() for form in one.forms
+]  # fmt: skip
+
+
+def told_by(name, form, rounds, place, capfd, monkeypatch):
+    """Runs a scene with other words in each of some rounds; returns what is wrong, with the round."""
+    plain = ""
+    if form == "html":
+        plain, *_ = run(name, form, Plain(random.Random(0)), place / "plain", capfd, monkeypatch)
+    kind = "json" if name == "doctor_facts" else KIND.get(form, form)
+    for number in rounds:
+        words = Words(random.Random(f"{name} {form} {number}"), halves=number % 3 == 2)
+        out, err, written = run(name, form, words, place / str(number), capfd, monkeypatch)
+        if name.startswith(OPEN):
+            words.secrets.clear()
+            words.persons.clear()
+        assert out or err
+        yield (
+            number,
+            [
+                *wrong_in(out, err, kind, words, plain),
+                *(f"in a file: {one}" for page in written for one in wrong_in(page, "", "", words)),
+            ],
+        )
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_nothing_of_any_input_acts_in_any_format(tmp_path, capfd, monkeypatch, name, form):
+    """Nor is it a secret, or somebody's, nor does it end the document that it stands in."""
+    for number, wrong in told_by(name, form, range(1), tmp_path, capfd, monkeypatch):
+        assert wrong == [], number
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_nothing_of_many_words_does(tmp_path, capfd, monkeypatch, name, form):
+    """The same with more, halves of characters among them."""
+    for number, wrong in told_by(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
+        assert wrong == [], number

@@ -1,0 +1,181 @@
+"""Hostile words drawn at random, and what must not be left of them in what is told."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from tests import hostile_pages
+from tests.diagnostics.test_sanitize import ACTS
+from tests.diagnostics.test_sanitize import active as acting
+from tests.diagnostics.test_redact import PERSONS, SECRETS
+
+# What a page of ours may have, and what would act in one.
+_ACTIVE = {
+    "script", "img", "iframe", "object", "embed", "base", "form", "input", "button", "video", "audio", "source",
+    "template", "plaintext", "animate", "math",
+}  # fmt: skip
+# What `hang` folds its stacks by.
+_OURS = ("<details><summary>Stacks, outermost first</summary>\n", "</details>\n")
+_MENTION = re.compile(r"(?<![\w`@])@[A-Za-z\d]")
+
+
+@dataclass
+class Words:
+    """Draws the words of one run: others for each input, every one with a mark of its own.
+
+    Attributes:
+        numbers: What they are drawn by.
+        halves: Whether halves of characters are among them: a document that holds one is refused as a whole.
+        marks: Of each input, the mark that stands in its words.
+        secrets: What no format may tell.
+        persons: What no format but the terminal's may tell.
+    """
+
+    numbers: random.Random
+    halves: bool = False
+    marks: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
+    persons: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str, *, without: str = "", most: int = 4000) -> str:
+        """The words of an input.
+
+        Args:
+            name: The input.
+            without: Characters that can't stand there, as a slash in the name of a file.
+            most: Bytes that it holds; words that are longer are drawn again.
+        """
+        mark = self.marks.setdefault(name, f"qz{len(self.marks)}x")
+        without += "" if self.halves else "\udc80"
+        while True:
+            parts, secret, person = self._parts(without)
+            parts.insert(self.numbers.randrange(len(parts) + 1), mark)
+            text = "".join(letter for letter in "".join(parts) if letter not in without)
+            if len(text.encode("utf-8", "surrogatepass")) <= most:
+                self.secrets.append(secret)
+                self.persons.append(person)
+                return text
+
+    def line(self, name: str, **limits: Any) -> str:
+        """The words of an input that is a line of UTF-8."""
+        return self(name, without="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0\udc80\ud800", **limits)
+
+    def file(self, name: str) -> str:
+        """The words of a file's name."""
+        return self(name, without="/\0\udc80\ud800", most=200)
+
+    def _parts(self, without: str) -> tuple[list[str], str, str]:
+        draw = self.numbers
+        # A shape without its slash is none.
+        shapes = [
+            [one for one in listed.values() if not set(without) & set("".join(one))]
+            for listed in (SECRETS, PERSONS)
+        ]
+        (held, secret), (around, person) = map(draw.choice, shapes)
+        acts = [draw.choice(ACTS) for _ in range(draw.randrange(1, 4))]
+        parts = [*acts, hostile_pages.words(draw), f" {held.format(secret)} "]
+        if draw.random() < 0.5:
+            parts.append(f" {around.format(person)} ")
+        draw.shuffle(parts)
+        return parts, secret, person
+
+
+class Plain(Words):
+    """Draws letters alone: the same run without anything hostile, whose page is what a page may be."""
+
+    def __call__(self, name: str, **_limits: Any) -> str:
+        """Letters."""
+        self.marks[name] = "letters"
+        return "letters"
+
+
+def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> list[str]:
+    """What acts, or is a secret, in what a command told; and whether a document is one no more.
+
+    Args:
+        out: Its standard output, or a file that it wrote.
+        err: Its standard error.
+        form: The format.
+        words: What was put into its inputs.
+        plain: The same page of letters, for `html`.
+    """
+    whole = re.sub(r"\s+", " ", out + err)
+    found = [f"acts: {one!r}" for one in acting(out, commands=form == "github") + acting(err)]
+    found += [f"a secret: {one}" for one in words.secrets if _stands(one, whole)]
+    if form != "terminal":
+        found += [f"somebody: {one}" for one in words.persons if _stands(one, out)]
+    if "Traceback (most" in err or "fault of its own" in err:
+        found.append("a fault of its own")
+    check = _DOCUMENTS.get(form)
+    if check and out:
+        try:
+            found += check(out, plain)
+        except (ValueError, ET.ParseError) as error:
+            found.append(f"no {form}: {error}")
+    return found
+
+
+def _stands(secret: str, told: str) -> bool:
+    return any(len(part) > 4 and part in told for part in re.split(r"[\s/]", secret))
+
+
+def _json(text: str, _plain: str) -> list[str]:
+    json.loads(text)
+    return []
+
+
+def _lines(text: str, _plain: str) -> list[str]:
+    for line in text.splitlines():
+        json.loads(line)
+    return []
+
+
+def _junit(text: str, _plain: str) -> list[str]:
+    ET.fromstring(text.partition("?>")[2])
+    return []
+
+
+def _html(text: str, plain: str) -> list[str]:
+    made, links = hostile_pages.elements(text)
+    usual, leads = hostile_pages.elements(plain)
+    found = [
+        f"an element: {one}" for one in made if one not in usual and (one[0] in _ACTIVE or _obeyed(one[1]))
+    ]
+    found += [f"a comment: {one}" for one in made - usual if one[0].startswith("<")]
+    return found + [f"a link: {one}" for one in links - leads if not one.startswith("#")]
+
+
+def _obeyed(names: tuple[str, ...]) -> bool:
+    return any(
+        name.startswith("on") or name in {"src", "srcdoc", "action", "xlink:href", "http-equiv"}
+        for name in names
+    )
+
+
+def _markdown(text: str, _plain: str) -> list[str]:
+    from markdown_it import MarkdownIt
+
+    found = []
+    for block in MarkdownIt("commonmark").enable("table").parse(text):
+        if block.type == "html_block":
+            found += [f"a tag: {block.content[:80]!r}"] * (block.content not in _OURS)
+        for one in block.children or ():
+            if one.type in {"html_inline", "image"}:
+                found.append(f"a tag: {one.content!r}")
+            elif one.type == "link_open" and not str(one.attrs["href"]).startswith("https://github.com/"):
+                found.append(f"a link: {one.attrs['href']}")
+            elif one.type == "text" and (
+                _MENTION.search(one.content) or re.search(r"\w://\w|\bwww\.\w", one.content)
+            ):
+                found.append(f"a mention or a link: {one.content[:200]!r}")
+    return found
+
+
+_DOCUMENTS = {
+    "json": _json, "sarif": _json, "jsonl": _lines, "junit": _junit, "html": _html, "markdown": _markdown,
+}  # fmt: skip

@@ -1,0 +1,214 @@
+"""Hostile names, values and secrets through whole commands: nothing acts, nothing leaks, bad input is one line."""
+
+import contextlib
+import gzip
+import json
+import os
+import pickle
+
+import pytest
+
+from diagnostics import __main__ as program
+from diagnostics import cli, process
+from diagnostics.output.report_output import FORMATS
+from diagnostics.process import own_python
+from tests.diagnostics.test_output import LOG, SCRIPT
+from tests.diagnostics.test_redact import SHAPES, visible_parts
+from tests.diagnostics.test_sanitize import active
+
+NASTY = "a\x1b]52;c;aGk=\x07b\n::error::c \u202ed ##[add-mask]e $(touch x) `id` 'q' \"r\" ;s&t|u"
+TOKEN = "hf_" + "aB3dE5gH7j" * 3
+
+
+def run(*arguments):
+    with contextlib.suppress(SystemExit):
+        return program.main([str(word) for word in arguments])
+    return 2
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_log_with_a_hostile_name_and_content(tmp_path, monkeypatch, capsys, form):
+    """Every format of triage."""
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / f"{NASTY.replace('/', '')}.log"
+    log.write_text(LOG.replace("already in use", f"already in use {NASTY}") + f"KeyError: {NASTY}\n")
+    run("triage", "--format", form, log)
+    out, err = capsys.readouterr()
+    assert out
+    assert active(out, commands=form == "github") == active(err) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_script_with_a_hostile_name_and_values(tmp_path, capsys, form):
+    """Every format of lint."""
+    script = tmp_path / f"{NASTY.replace('/', '')}.sh"
+    script.write_text(
+        f"{SCRIPT.rstrip()} --output_dir '{NASTY.replace(chr(39), '')}' --model_name_or_path '\x9b2J'\n"
+    )
+    run("lint", "--format", form, script)
+    out, err = capsys.readouterr()
+    assert out
+    assert active(out, commands=form == "github") == active(err) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_environment_with_hostile_names(environment, monkeypatch, capsys, form):
+    """Metadata, folders, requirements, variables and the prefix of doctor."""
+    monkeypatch.setenv("RAY_ADDRESS", f"http://{NASTY}")
+    environment.add("vllm", "0.7.3", requires=[f"torch==={NASTY.split(maxsplit=1)[0]}", NASTY])
+    environment.add("odd", "", folder=f"odd-{NASTY.replace('/', '')}.dist-info")
+    prefix = environment.prefix.rename(environment.prefix.with_name(f"env {NASTY.replace('/', '')}"))
+    run("doctor", "--format", form, "--prefix", prefix)
+    out, err = capsys.readouterr()
+    assert active(out, commands=form == "github") == active(err) == []
+    assert "SCH001" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", NASTY], ["triage", NASTY], ["triage", "--baseline", NASTY, "{log}"], ["lint", NASTY],
+        ["doctor", "--prefix", NASTY], ["doctor", "--python", NASTY], ["doctor", "--hosts", NASTY],
+        ["doctor", "--format", NASTY], [NASTY], ["lint", "--vllm", NASTY, "{log}"], ["hang", "--from", NASTY],
+        ["hang", "--match", f"({NASTY}"], ["triage", "--fail-on", NASTY, "{log}"], ["versions", "--vllm", NASTY],
+    ],
+    ids=lambda words: " ".join(word for word in words if word != NASTY) or "command",
+)  # fmt: skip
+def test_bad_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, capsys, arguments):
+    """What is repeated of them does not act."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.log").write_text(LOG)
+    code = run(*[word.replace("{log}", "run.log") for word in arguments])
+    out, err = capsys.readouterr()
+    assert active(out) == active(err) == []
+    assert "Traceback" not in err
+    assert code in {2, 3} or arguments[0] == "explain"
+
+
+@pytest.mark.parametrize(
+    "words", [["triage", "{}"], ["lint", "--format", "{}"], ["hang", "--from", "{}"], ["{}"]]
+)
+def test_an_error_message_shows_no_secret(capsys, words):
+    """A path or an option value that contains one is printed masked."""
+    run(*[word.format(f"a {TOKEN} b") for word in words])
+    err = capsys.readouterr().err
+    assert "<secret>" in err
+    assert TOKEN not in err
+
+
+def test_an_unexpected_error_is_one_masked_line(monkeypatch, capsys):
+    """Exit code 2, never 1; GRPO_DOCTOR_DEBUG shows the traceback."""
+
+    def broken(_name):
+        raise RuntimeError(f"{NASTY} {TOKEN}")
+
+    monkeypatch.setattr(cli, "load_command", broken)
+    assert run("explain", "SCH001") == 2
+    err = capsys.readouterr().err
+    assert (err.count("\n"), active(err), TOKEN in err) == (1, [], False)
+    monkeypatch.setenv(cli.DEBUG, "1")
+    run("explain", "SCH001")
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "terminal"])
+@pytest.mark.parametrize("tool", ["doctor", "lint", "triage"])
+def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool, form):
+    """From a log, a script, variables and folders to what each command writes."""
+    for number, (text, secret) in enumerate(SHAPES.values()):
+        monkeypatch.setenv(f"RAY_{number}_JSON_ENV_VAR", f'{{"env": "{text.format(secret)}"}}')
+        monkeypatch.setenv(f"VLLM_{number}", text.format(secret))
+    texts = [text.format(secret) for text, secret in SHAPES.values()]
+    environment.add("vllm", "0.7.3").add("odd", "", folder=f"odd-{TOKEN}.dist-info")
+    if tool == "doctor":
+        run("doctor", "--prefix", environment.prefix, "--format", form)
+    elif tool == "lint":
+        script = tmp_path / "run.sh"
+        values = " ".join(f"--run_name '{line}'" for line in texts if "'" not in line)
+        script.write_text(f"{SCRIPT.rstrip()} {values}\n")
+        run("lint", "--format", form, script)
+    else:
+        log = tmp_path / "run.log"
+        log.write_text(
+            LOG + "".join(f"{LOG.replace('already in use', line)}KeyError: {line}\n" for line in texts)
+        )
+        run("triage", "--format", form, log)
+    out, err = capsys.readouterr()
+    assert out
+    assert [secret for _, secret in SHAPES.values() if visible_parts(out + err, secret)] == []
+
+
+def test_doctor_runs_in_a_deleted_folder(environment, tmp_path, capsys, monkeypatch):
+    """As the folder of a job is after somebody cleaned up."""
+    environment.add("trl", "0.24.0")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run("doctor", "--prefix", environment.prefix) != 2
+    assert "internal error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["torch; " + "(" * 3000, "torch" + "[" * 3000, "torch>=" + "9" * 5000])
+def test_a_requirement_that_breaks_its_parser(environment, capsys, line):
+    """No check crashes."""
+    environment.add("vllm", "0.11.0", requires=(line,)).add("torch", "2.8.0")
+    run("doctor", "--format", "json", "--prefix", environment.prefix)
+    document = json.loads(capsys.readouterr().out)
+    assert [each for each in document["checks"] if each["outcome"] == "crashed"] == []
+
+
+def test_a_pipe_in_an_environment_does_not_block(environment, capsys):
+    """A FIFO where metadata is expected."""
+    environment.add("torch", "2.8.0").add("trl", "1.9.2")
+    metadata = next(environment.prefix.rglob("trl-1.9.2.dist-info")) / "METADATA"
+    metadata.unlink()
+    os.mkfifo(metadata)
+    assert run("doctor", "--prefix", environment.prefix) in {1, 3}
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path):
+    with path.open("wb") as file:
+        file.truncate(100 << 30)
+
+
+def bomb(path):
+    """A gibibyte of zeros in a megabyte."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(1024):
+            file.write(bytes(1 << 20))
+
+
+def many_values(path):
+    """Thirteen megabytes of JSON that need gigabytes."""
+    path.write_bytes(gzip.compress(b"[" + b"[]," * 4_500_000 + b"[]]", 1))
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, endless, sparse, bomb, many_values], ids=lambda put: put.__name__)
+def test_a_dump_is_a_bounded_regular_file(put, tmp_path):
+    """With 3 GiB of memory: what has no end is refused in one line."""
+    path = tmp_path / "dump.json.gz"
+    put(path)
+    limited = [
+        "/bin/bash",
+        "-c",
+        'ulimit -v 3145728; exec "$@"',
+        "sh",
+        *own_python("diagnostics", "hang", "--from"),
+    ]
+    done = process.run([*limited, str(path)], timeout_s=120)
+    assert (done.code, done.output, done.errors.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("entries", [3, None, 1.5, [{"frames": 3}], [{"collective_seq_id": [1]}]])
+def test_a_flight_recorder_pickle_of_another_shape_is_refused(entries, tmp_path, capsys):
+    """Nothing is unpickled but plain data."""
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": {}}))
+    assert run("hang", "--from", path) == 2
+    assert "internal error" not in capsys.readouterr().err

@@ -1,0 +1,239 @@
+"""SARIF, JUnit, GitHub annotations, Markdown and JSON lines: one report, five more forms of it."""
+
+import json
+import os
+import string
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
+from diagnostics.fixes import Advice, Explain, Fix, Install
+from diagnostics.output import github, json_output, junit, markdown, sarif, terminal
+from diagnostics.output.filters import BaselineError, fingerprint, select, without_known
+
+
+def finding(
+    code="CFG101", severity=Severity.ERROR, text="num_generations = 7", place="run.sh:12", detail="It is 7."
+):
+    remedy = Fix.of("Make it 8.\nOr 4.", Explain("CFG101"))
+    return Finding(
+        code, "Groups", severity, "established", "static", detail, (Evidence(text, place),), remedy
+    )
+
+
+def report(*findings, outcome="findings", reason="", subject=None):
+    checks = (CheckResult("groups", outcome, reason, findings), CheckResult("other", "ok"))
+    subject = {"files": [], "packages": {"trl": "1.9.0"}} | (subject or {})
+    unresolved = "no known issue describes it" if "verdict" in subject else ""
+    return Report("triage" if unresolved else "lint", subject, checks, ("a note",), unresolved=unresolved)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+FINDINGS = st.builds(
+    finding,
+    code=st.sampled_from(["CFG101", "NUM002"]),
+    severity=st.sampled_from(list(Severity)),
+    text=TEXTS,
+    place=st.one_of(TEXTS, st.builds("{}:{}".format, TEXTS, st.integers(1, 10**30))),
+    detail=TEXTS,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(FINDINGS, max_size=4))
+def test_every_form_can_be_read_back(found):
+    """Whatever stands in a finding: XML parses, JSON parses, an annotation is one line."""
+    whole = report(*found)
+    assert len(json.loads(sarif.render(whole))["runs"][0]["results"]) == len(found)
+    assert ET.fromstring(junit.render(whole, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
+    assert len([json.loads(line) for line in json_output.render_lines(whole).split("\n")]) == 3 + len(found)
+    assert len([line for line in github.render(whole).split("\n") if line]) == len(found)
+    assert markdown.render(whole).count("\n#### ") == len(found)
+
+
+def test_sarif_has_what_its_readers_need():
+    """Level, rule, place, fingerprint; info is a note; a crash is no success."""
+    whole = report(
+        finding(), finding("NUM002", Severity.INFO, place="defaults"), outcome="crashed", reason="bug"
+    )
+    run = json.loads(sarif.render(whole))["runs"][0]
+    first, second = run["results"]
+    assert (first["ruleId"], first["level"], second["level"]) == ("CFG101", "error", "note")
+    assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == "CFG101"
+    physical = first["locations"][0]["physicalLocation"]
+    assert physical == {
+        "artifactLocation": {"uri": "run.sh", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 12},
+    }
+    assert "locations" not in second
+    assert run["invocations"][0]["executionSuccessful"] is False
+
+
+SARIF, JUNIT = (os.environ.get(f"GRPO_DOCTOR_{name}_SCHEMA", "") for name in ("SARIF", "JUNIT"))
+TRIAGED = st.sampled_from(
+    [{}, {"verdict": "unknown", "anchors": [{"text": "KeyError: <&>", "place": "a:1"}]}]
+)
+OUTCOMES = st.sampled_from(["ok", "findings", "ignored", "skipped", "crashed"])
+
+
+@pytest.mark.skipif(not SARIF, reason="GRPO_DOCTOR_SARIF_SCHEMA: a SARIF 2.1.0 schema; nox brings one")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
+def test_sarif_keeps_its_schema(found, subject, outcome):
+    """The published schema of SARIF 2.1.0, on any report."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(Path(SARIF).read_text(encoding="utf-8"))
+    kind = jsonschema.validators.validator_for(schema)
+    validator = kind(schema, format_checker=jsonschema.FormatChecker())
+    document = json.loads(sarif.render(report(*found, outcome=outcome, subject=subject)))
+    assert [error.message for error in validator.iter_errors(document)] == []
+
+
+@pytest.mark.skipif(not JUNIT, reason="GRPO_DOCTOR_JUNIT_SCHEMA: Jenkins' junit.xsd; nox brings one")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
+def test_junit_keeps_its_schema(found, subject, outcome):
+    """Jenkins' schema, on any report."""
+    etree = pytest.importorskip("lxml.etree")
+    schema = etree.XMLSchema(etree.parse(JUNIT))
+    text = junit.render(report(*found, outcome=outcome, subject=subject), Severity.ERROR)
+    schema.validate(etree.fromstring(text.encode()))
+    assert [error.message for error in schema.error_log] == []
+
+
+def test_junit_fails_by_what_fails_the_command():
+    """--fail-on decides; what is below it is told, and not a failure; skipped and crashed say so."""
+    cases = {}
+    for outcome in ("findings", "skipped", "crashed"):
+        found = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
+        for fail_on in (Severity.WARNING, Severity.ERROR):
+            tree = ET.fromstring(junit.render(report(*found, outcome=outcome), fail_on).partition("?>")[2])
+            cases[outcome, fail_on.word] = [child.tag for child in tree.find(".//testcase")]
+    assert cases == {
+        ("findings", "warning"): ["failure"], ("findings", "error"): ["system-out"],
+        ("skipped", "warning"): ["skipped"], ("skipped", "error"): ["skipped"],
+        ("crashed", "warning"): ["error"], ("crashed", "error"): ["error"],
+    }  # fmt: skip
+
+
+def test_an_annotation_cannot_be_broken_out_of():
+    """Newlines, percents, colons and commas are escaped as GitHub asks."""
+    [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
+    head, _, message = line.removeprefix("::error ").partition("::")
+    assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"
+    assert message.startswith("50% ::error::x%0Anum_generations".replace("%", "%25", 1))
+
+
+def test_markdown_is_text_and_stays_text():
+    """No mention of somebody, no link, no broken fence out of a value."""
+    shown = markdown.render(
+        report(finding(text="model = ```\n@octocat", detail="see #12 <img src=x> @octocat"))
+    )
+    assert "````\nmodel = ```\n@octocat" in shown
+    prose = shown.partition("````")[0]
+    assert "<img" not in prose.replace("\\<img", "")
+    assert not any(mark + first in prose for mark in "@#" for first in string.ascii_letters + string.digits)
+
+
+def test_a_baseline_leaves_out_what_was_there(tmp_path):
+    """Also where lines have moved; what is new is shown, and decides the exit code."""
+    old, new = finding(), finding(text="num_generations = 9")
+    path = tmp_path / "baseline.json"
+    path.write_text(json_output.render(report(old)))
+    moved = finding(place="run.sh:99")
+    assert without_known(report(moved), path).exit_code(Severity.ERROR) == 0
+    assert without_known(report(moved), path).checks[0].outcome == "ignored"
+    assert without_known(report(moved, new), path).findings == [new]
+    assert fingerprint(old.to_json()) == fingerprint(moved.to_json()) != fingerprint(new.to_json())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"findings": [1]}', "not json", "[" * 100_000])
+def test_a_baseline_that_is_none_is_refused(tmp_path, text):
+    """In one line that says what was expected."""
+    path = tmp_path / "baseline.json"
+    path.write_text(text)
+    with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
+        without_known(report(finding()), path)
+
+
+def test_select_and_ignore():
+    """By code or family, in either case."""
+    whole = report(finding(), finding("NUM002"))
+    assert [f.code for f in select(whole, ["cfg"], []).findings] == ["CFG101"]
+    assert [f.code for f in select(whole, [], ["CFG101"]).findings] == ["NUM002"]
+
+
+@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize("found", [(), (finding(severity=Severity.WARNING),)])
+def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decides, capsys):
+    """Beside findings or alone; and where a fault could hide in it, no form says that all is well."""
+    unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
+    whole = Report("lint", {"files": [], "packages": {}}, (CheckResult.of("groups", found, [unread]),))
+    assert whole.exit_code(Severity.ERROR) == (3 if decides else 0)
+    assert whole.not_judged == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
+    terminal.render(whole, sys.stdout)
+    shown = {
+        "terminal": " ".join(capsys.readouterr().out.split()),
+        "json": json_output.render(whole),
+        "jsonl": json_output.render_lines(whole),
+        "markdown": markdown.render(whole).replace("\\", ""),
+        "sarif": sarif.render(whole),
+    }
+    if not (found and not decides):
+        shown["junit"] = junit.render(whole, Severity.ERROR)
+    if decides:
+        shown["github"] = github.render(whole)
+    for form, text in shown.items():
+        for word in (unread.what, unread.why, unread.remedy, unread.place):
+            assert word in text, (form, word)
+    suite = ET.fromstring(junit.render(whole, Severity.ERROR).partition("?>")[2])
+    assert suite.get("errors") == ("1" if decides else "0")
+    assert "No problems found.\n" not in shown["markdown"]
+    assert not shown["terminal"].endswith("no problems found")
+
+
+def test_the_first_screen_is_short(capsys):
+    """The verdict first; five lines a finding at most, with place, remedy and code; the rest on demand."""
+    evidence = tuple(Evidence(f"value {number}", f"run.sh:{number}") for number in range(9))
+    remedy = Fix((Advice("Do this."), Advice("Or that."), Install(("trl==1.0",)), Install(("b==2",))))
+    long = Finding(
+        "CFG101",
+        "A title",
+        Severity.ERROR,
+        "supported",
+        "static",
+        "why " * 90,
+        evidence=evidence,
+        remedy=remedy,
+    )
+    report = Report(
+        "lint",
+        {"packages": {}, "files": []},
+        (CheckResult.of("a", [long, replace(long, code="CFG102", severity=Severity.INFO)]),),
+    )
+    terminal.render(report, sys.stdout)
+    out = capsys.readouterr().out
+    assert out.startswith("lint: 1 error, 1 info\n")
+    shown = out.split("\n\n")[1].splitlines()
+    assert [line for line in shown if "CFG102" in line] == shown[-1:]
+    assert len(shown) - 1 <= 5
+    told = "\n".join(shown)
+    for part in (
+        "CFG101 A title",
+        "value 0 [run.sh:0] and 8 more",
+        "Do this.",
+        "$ pip install trl==1.0",
+        "Evidence: read in source. Match: likely.",
+    ):
+        assert part in told
+    assert "why why" not in out
+    terminal.render(report, sys.stdout, verbose=True)
+    whole = capsys.readouterr().out
+    assert whole.startswith("lint: 1 error, 1 info\n")
+    assert all(part in whole for part in ("why why", "value 8 [run.sh:8]", "Or that.", "$ pip install b==2"))

@@ -1,0 +1,106 @@
+"""Child processes: time limits, nothing left behind, nothing imported from the user's folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from diagnostics import process
+
+PRINT_AND_SPAWN = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+"""
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ends(pid):
+    """Wait for a killed process; its parent is gone, so nobody can wait for it properly."""
+    while is_running(pid):
+        time.sleep(0.01)
+    return True
+
+
+def test_output_errors_and_code_are_returned():
+    """Standard input is closed unless a text is given."""
+    code = "import sys; print(sys.stdin.read()); print('e', file=sys.stderr); sys.exit(3)"
+    done = process.run([sys.executable, "-c", code], timeout_s=60, stdin="text")
+    assert (done.code, done.output, done.errors, done.timed_out) == (3, "text\n", "e\n", False)
+
+
+def test_a_program_that_hangs_is_ended(monkeypatch):
+    """With all it started."""
+    monkeypatch.setattr(process, "GRACE_S", 0.5)
+    program = PRINT_AND_SPAWN + "child.wait()"
+    done = process.run([sys.executable, "-c", program], timeout_s=3)
+    assert done.timed_out
+    assert ends(int(done.output))
+
+
+def test_descendants_of_a_finished_program_are_ended(monkeypatch):
+    """A worker that it left running is killed."""
+    monkeypatch.setattr(process, "GRACE_S", 0.5)
+    done = process.run([sys.executable, "-c", PRINT_AND_SPAWN], timeout_s=60)
+    assert done.code == 0
+    assert ends(int(done.output))
+
+
+def test_output_is_bounded():
+    """The rest is read and dropped, so the program does not block."""
+    done = process.run([sys.executable, "-c", "print('a' * 10_000_000)"], timeout_s=60, max_output=1000)
+    assert (done.code, len(done.output)) == (0, 1000)
+
+
+def test_modules_in_the_working_folder_are_not_imported(tmp_path):
+    """`ray.py`, `subprocess.py` or `random.py` of the user stay unread, whichever way we start Python."""
+    for name in (
+        "ray",
+        "subprocess",
+        "random",
+        "logging",
+        "json",
+        "signal",
+        "copy",
+        "click",
+        "rich",
+        "diagnostics",
+    ):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = process.run(process.own_python("diagnostics", "--version"), timeout_s=120, cwd=tmp_path, env=env)
+    assert (done.code, done.errors) == (0, "")
+    assert done.output.startswith("grpo-doctor")
+
+
+def test_a_hang_up_reaches_the_program():
+    """SIGHUP, SIGTERM and SIGINT are forwarded to a program in its own session."""
+    program = "import signal, sys, time\nsignal.signal(1, lambda *_: sys.exit(7))\nprint('up', flush=True)\n"
+    program += "time.sleep(600)"
+    child = process.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"up\n"
+    with process.forward_signals(child):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert child.wait(60) == 7
+    process.end_group(child)
+    child.stdout.close()
+
+
+def test_the_group_of_a_killed_run_is_ended_once(tmp_path):
+    """The recorded start time protects a stranger with the same process id."""
+    child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
+    ledger = tmp_path / "ledger"
+    process.record_group(ledger, child.pid)
+    assert process.end_recorded_group(ledger) == child.pid
+    assert child.wait(60) == -signal.SIGKILL
+    ledger.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
+    assert process.end_recorded_group(ledger) is None
+    assert time.monotonic() > 0  # we are still here

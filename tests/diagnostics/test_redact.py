@@ -1,0 +1,205 @@
+"""Secrets, people and machines are replaced in everything that is printed or shared."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.output.redact import mask, mask_and_cut, redact, redact_path
+from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
+from tests.diagnostics import secret_cases
+from tests.diagnostics.test_sanitize import report_with, standard_streams
+
+# Put together here, so that none stands in the repository: what reads it for secrets finds nothing.
+LETTERS = "aB3dE5gH7jK9mN1pQ4rS6tU8vW0xY2zC5eF7hJ"
+HEX = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
+
+
+def issued(head, length=36):
+    return head + (LETTERS * 4)[:length]
+
+
+SECRETS = {
+    "bearer": ("Authorization: Bearer {}", issued("", 30)),
+    "basic": ("'Authorization': 'Basic {}'", issued("", 24) + "=="),
+    "digest": ('Authorization: Digest username="ada", response="{}"', HEX),
+    "other scheme": ("authorization: Hawk id={}", issued("", 20)),
+    "the end of it": ("20261122/y, SignedHeaders=host, Signature={}", HEX * 2),
+    "a scheme taken for a path": ("postgres:/ada:{}@db:5432/x", "hunter2four"),
+    "aws4": ("Authorization: AWS4-HMAC-SHA256 Credential=x/20261122/y, Signature={}", HEX * 2),
+    "x-api-key": ("x-api-key: {}", issued("", 20)),
+    "hugging face": ("{}", issued("hf" + "_", 34)),
+    "openai": ("{}", issued("sk" + "-proj-", 40)),
+    "anthropic": ("{}", issued("sk" + "-ant-api03-", 60)),
+    "ghp": ("{}", issued("gh" + "p_")), "ghu": ("{}", issued("gh" + "u_")), "ghs": ("{}", issued("gh" + "s_")),
+    "github fine": ("{}", issued("github" + "_pat_", 60)), "gitlab": ("{}", issued("gl" + "pat-", 20)),
+    "google": ("{}", issued("AI" + "za", 35)), "google oauth": ("{}", issued("ya" + "29.", 60)),
+    "aws id": ("{}", "AK" + "IA" + "Q3EGRT7YUIOPASDF"), "aws session id": ("{}", "AS" + "IA" + "Q3EGRT7YUIOPASDF"),
+    "aws secret": ("aws_secret_access_key = {}", issued("", 40)),
+    "aws session": ("AWS_SESSION_TOKEN={}", issued("FwoG", 120)),
+    "presigned": ("https://b.s3.amazonaws.com/k?X-Amz-Credential=c&X-Amz-Signature={}", HEX * 2),
+    "sas": ("https://a.blob.core.windows.net/c?sv=2024&sig={}", issued("", 43) + "%3D"),
+    "azure": ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", issued("", 86) + "=="),
+    "npm": ("{}", issued("np" + "m_")), "pypi": ("{}", issued("py" + "pi-AgEIcHlwaS5vcmc", 70)),
+    "nvidia": ("{}", issued("nv" + "api-", 64)), "databricks": ("{}", "da" + "pi" + HEX),
+    "replicate": ("{}", issued("r8" + "_", 37)), "slack": ("{}",
+    "xo" + "xb-123456789012-1234567890123-" + LETTERS[:24]),
+    "stripe": ("{}", issued("sk" + "_live_", 24)), "jwt": ("{}", "ey" + f"JhbGciOiJI.{LETTERS[:30]}.{LETTERS[:30]}"),
+    "wandb": ("wandb: {}", HEX + "0a1b2c3d"),
+    "private key": ("-----BEGIN " + "RSA PRIVATE KEY----- {}", issued("MIIE", 100)),
+    "key's line": ("{}", issued("", 64)),
+    "url": ("postgres://ada:{}@db:5432/x", "hunter" + "2four"), "no scheme": ("redis ada:{}@db:6379",
+    "hunter" + "2four"),
+    "variable": ("PGPASSWORD={}", "correct" + "horse"), "yaml": ("db_password: '{}'", "correct" + "horse"),
+    "json": ('"client_secret": "{}"', "correct" + "horse"), "flag": ("--hub_token {}", "correct" + "horse7"),
+    "passphrase": ("SSH_PASSPHRASE={}", "correct" + "horse"), "cookie": ("Cookie: session={}", "correct" + "horse"),
+}  # fmt: skip
+PERSONS = {
+    "home": ("/home/{}/run.sh", "qzadaq"), "mac": ("/Users/{}/run.sh", "qzadaq"), "u": ("/u/{}/run.sh", "qzadaq"),
+    "fsx": ("/fsx/{}/ckpt/3", "qzadaq"), "workspace": ("/workspace/{}/run.sh", "qzadaq"),
+    "data": ("/data/{}/x.json", "qzadaq"),
+    "fsx alone": ("cd /fsx/{}", "qzadaq"), "fsx home": ("/fsx/home/{}/x", "qzadaq"), "tilde": ("~{}/x", "qzadaq"),
+    "mail": ("by {} today", "qz.ada@exa-mple.org"), "hardware": ("ether {}", "0a:1b:2c:3d:4e:5f"),
+    "ipv6 zone": ("from {}", "fe80::1ff:fe23:4567:890a%eth0"), "ipv6": ("from {}", "2001:db8::8a2e:370:7334"),
+    "ipv6 port": ("at [{}]:29500", "fd00:12::7"), "ipv4": ("MASTER_ADDR={}", "10.20.30.40"),
+    "amazon": ("on {}", "ip-10-20-30-40.ec2.internal"), "google": ("on {}", "gpu-7.us-c1.c.qzproj.internal"),
+    "azure": ("on {}", "qzvm.westeurope.cloudapp.azure.com"), "pod": ("on {}", "qzpod.ns.svc.cluster.local"),
+    "bucket": ("s3 {}", "qzb.s3.eu-west-1.amazonaws.com"), "uuid": ("run {}", "0a1b2c3d-1111-4222-8333-444455556666"),
+    "proxy": ("https_proxy={}", "qzproxy.corp:3128"),
+}  # fmt: skip
+SHAPES = SECRETS | PERSONS
+
+
+def visible_parts(text, secret):
+    """The parts of a secret that stand in a text."""
+    return [part for part in re.split(r"[\s/]", secret) if len(part) > 4 and part in text]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_format_shows_a_secret_and_no_shared_one_a_person(form):
+    """At every place of a report; the terminal is for the user's own eyes, so it keeps paths and hosts."""
+    shown = []
+    for name, (text, secret) in (SHAPES if form != "terminal" else SECRETS).items():
+        with standard_streams() as (out, _):
+            print_report(report_with(f"value {text.format(secret)} end"), ReportOptions(form, verbose=True))
+        printed = re.sub(r"\n\s*", " ", out.getvalue()) if form == "terminal" else out.getvalue()
+        shown += [name] if visible_parts(printed, secret) else []
+    assert shown == []
+
+
+def leaks(secret, text):
+    """Whether a secret stands in a text, or twelve characters of a long one."""
+    long = len(secret) >= 24 and any(secret[at : at + 12] in text for at in range(len(secret) - 11))
+    return secret in text or long
+
+
+@pytest.mark.parametrize(("cases", "least"), [(secret_cases.secrets, 2500), (secret_cases.persons, 1000)])
+def test_no_case_of_an_independent_list_leaks(cases, least):
+    """Each secret, person and machine in each context, by what issuers document and programs print."""
+    listed = list(cases())
+    assert len(listed) >= least
+    assert [(name, text) for name, secret, text in listed if leaks(secret, redact(text))] == []
+
+
+def test_a_secret_is_masked_before_it_is_cut():
+    """Half a secret has no shape, so it would stay."""
+    for text, secret in SECRETS.values():
+        whole = text.format(secret)
+        for length in range(1, len(whole)):
+            assert visible_parts(mask_and_cut(whole, length), secret) == []
+
+
+def test_a_user_is_replaced_before_a_path_is_shortened():
+    """The end of a path does not show that a part of it is a user's name."""
+    for folder in (
+        "/home",
+        "/Users",
+        "/scratch",
+        "/fsx",
+        "/nfs/home",
+        "/lustre/home",
+        "/u",
+        "/data",
+        "/workspace",
+    ):
+        assert redact_path(f"{folder}/qzoltan/run/train.py") == f"{folder}/<user>/run/train.py"
+
+
+def test_the_value_after_a_header_is_masked_too():
+    """A header ends at its quote, and the next name keeps its own rule."""
+    for text in (
+        "authorization: Hawk id=7 db_password: '{}'",
+        "authorization: Hawk id=7, password='{}', n=1",
+    ):
+        assert "correcthorse" not in mask(text.format("correcthorse"))
+
+
+TEXTS = st.lists(
+    st.one_of(
+        st.sampled_from([text.format(secret) for text, secret in SHAPES.values()]),
+        st.sampled_from([*"<>=\"'%\n", ": ", "@", "//", "::", "/home/", "/data/", "--token ", "host="]),
+        st.text(max_size=6),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS)
+def test_redacting_twice_changes_nothing(text):
+    """A report that is read as a baseline and redacted again is the same."""
+    assert mask(mask(text)) == mask(text)
+    assert redact(redact(text)) == redact(text)
+
+
+LONG = {
+    "underscores": "_" * 60, "underscored": "a_" * 50_000 + " = 3", "dots": "a." * 50_000, "words": "token" * 20_000,
+    "flags": "--" * 50_000, "flag": "--" + "a-" * 50_000, "jwt": "eyJ" + "-eyJ" * 25_000, "colons": ":a" * 50_000,
+    "hex": "0:" * 50_000, "at": "a@" * 50_000, "mail": "a" * 100_000, "dashes": "a-" * 50_000,
+    "slashes": "/" * 100_000,
+    "urls": "://" * 33_000, "hosts": "//a" * 33_000, "host": "host" * 25_000, "hosts=": "_host=" * 16_000,
+    "quotes": "authorization: " + '"' * 100_000, "authorization": "authorization:" * 7_000, "digits": "1." * 50_000,
+    "begin": "-----BEGIN A PRIVATE KEY-----" * 3_400, "login": "a:b" * 33_000, "long": "A" * 100_000,
+    "tilde": "~a" * 50_000,
+    "homes": "/home/" * 16_000, "data": "/data/a" * 14_000, "blanks": "token" + " " * 100_000,
+    "bearer": "bearer " * 14_000,
+    "plus": "a+" * 50_000, "c": "\\" * 100_000 + "Users", "cookie": "cookie" * 16_000, "sig": "?sig" * 25_000,
+    "equals": "token=" * 16_000, "drive": "C:" + "\\" * 100_000, "dashed": "0a-" * 33_000,
+    "key": "-----BEGIN " * 9_000,
+}  # fmt: skip
+
+
+def cpu_seconds(text):
+    began = time.process_time()
+    redact(text)
+    return time.process_time() - began
+
+
+def test_time_is_linear_in_the_length():
+    """Four times the text costs no more than about four times as much, in every hostile shape."""
+    slow = {}
+    for name, text in LONG.items():
+        quarter = min(cpu_seconds(text[: len(text) // 4] + str(turn)) for turn in range(2))
+        whole = min(cpu_seconds(text + str(turn)) for turn in range(2))
+        if whole > 10 * quarter + 0.05:
+            slow[name] = (quarter, whole)
+    assert slow == {}
+
+
+HARMLESS = [
+        "max_tokens = 8192", "pad_token_id=0", "tokenizer: Qwen/Qwen2.5-0.5B", "tokens per second: 1234",
+        "std::vector<int>",
+        "c10::Error", "[1::2]", "12:30:45.123", "nvidia-cublas-cu12==12.4.5.8", "vllm/vllm-openai:v0.8.5@sha256:abc",
+        "/data/models/Qwen", "/workspace/run.sh", "/u/", "see docs/ci.md", "torch.distributed.init_process_group",
+        "bearer of bad news", "authorization failed", "password", "a secret", "lr: 1e-6",
+        "https://github.com/a/b/issues/3",
+        "world_size=8", "ghost = 3", "localhost:8000", "http://127.0.0.1:8000", "::1", "host=localhost",
+    "commit 0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d", "models/a/snapshots/0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d",
+]  # fmt: skip
+
+
+def test_what_identifies_nobody_stays():
+    """Settings, C++ names, slices, times, releases, revisions, usual folders."""
+    assert [text for text in HARMLESS if redact(text) != text] == []

@@ -1,0 +1,106 @@
+"""Untrusted files: only regular, bounded ones are read; files are written completely or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from diagnostics import safe_io
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "kernel file", "folder", "too large"])
+def test_only_a_bounded_regular_file_is_read(tmp_path, kind):
+    """Nothing blocks and nothing is read without end."""
+    path = tmp_path / "file"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "too large":
+        path.write_bytes(bytes(11))
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else "/proc/self/environ")
+    with pytest.raises(OSError):
+        safe_io.read_bytes(path, 10)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    """Links inside are followed; `..` and links that lead out are not."""
+    (tmp_path / "secret").write_text("s")
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    (folder / "ok").symlink_to("a")
+    (folder / "out").symlink_to("../secret")
+    assert safe_io.read_text(folder / "ok", 9, inside=folder) == "a"
+    for name in ("out", "../secret"):
+        with pytest.raises(safe_io.UnsafeFileError):
+            safe_io.read_text(folder / name, 9, inside=folder)
+
+
+def test_a_pipe_is_read_only_where_the_user_named_it():
+    """A shell's `<(...)` and /dev/null are accepted with `pipes`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"text")
+    os.close(writing)
+    path = safe_io.Path(f"/dev/fd/{reading}")
+    assert safe_io.read_bytes(path, 9, pipes=True) == b"text"
+    os.close(reading)
+    assert safe_io.read_bytes(safe_io.Path("/dev/null"), 9, pipes=True) == b""
+
+
+def test_a_name_with_a_nul_is_refused():
+    """As an OSError, like a missing file."""
+    with pytest.raises(OSError, match="not a file name"):
+        safe_io.read_bytes(safe_io.Path("a\0b"), 9)
+
+
+def test_head_and_tail_of_a_large_file(tmp_path):
+    """A sparse file of 1 GB is not read."""
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.write(b"begin")
+        file.seek(1 << 30)
+        file.write(b"end")
+    assert (safe_io.read_head(path, 5), safe_io.read_tail(path, 3)) == (b"begin", b"end")
+
+
+@pytest.mark.parametrize(
+    "document", ["[" * 100_000, '{"a":' * 50_000, b"\xff", "[1", "[" + "[]," * 2_000_000 + "0]"]
+)
+def test_json_that_is_broken_or_would_fill_memory_is_refused(document, monkeypatch):
+    """Nesting, bad bytes, and values that take a hundred times their text."""
+    monkeypatch.setattr(safe_io, "MAX_VALUE_BYTES", 100 << 20)
+    with pytest.raises(ValueError):
+        safe_io.parse_json(document)
+
+
+def test_a_toml_key_of_many_parts_is_refused():
+    """tomllib needs time quadratic in the number of parts."""
+    with pytest.raises(ValueError, match="parts"):
+        safe_io.parse_toml("a" + ".a" * 50_000 + "=1\n")
+
+
+def test_a_file_is_written_privately_and_replaces_a_link(tmp_path):
+    """Mode 0600; a link is replaced and its target stays; a failure leaves the old file."""
+    target, path = tmp_path / "target", tmp_path / "out"
+    target.write_text("untouched")
+    path.symlink_to(target)
+    safe_io.write_atomically(path, "new")
+    assert (path.read_text(), target.read_text(), path.is_symlink()) == ("new", "untouched", False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    """And no temporary file."""
+    path = tmp_path / "out"
+    path.write_text("old")
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="space"):
+        safe_io.write_atomically(path, "new")
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert path.read_text() == "old"

@@ -1,0 +1,188 @@
+"""doctor, triage, lint, the plan, hang, audit and `explain` recommend the same mitigation first."""
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from diagnostics import catalog
+from diagnostics.audit.document import _helps as audit_helps
+from diagnostics.catalog import documents
+from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
+from diagnostics.collect.environment import Environment, Package
+from diagnostics.doctor.checks.known_issues import known_issues
+from diagnostics.doctor.fixplan import settings
+from diagnostics.doctor.fixplan.installers import find as installer_of
+from diagnostics.findings import Severity
+from diagnostics.fixes import mitigation_line
+from diagnostics.frameworks import FRAMEWORKS, configured_in
+from diagnostics.hang.judge.causes import helps as hang_helps
+from diagnostics.lint.rules.registry import Problem
+from diagnostics.lint.rules.report import to_finding
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Place, Settings, Value
+from diagnostics.lint.versions import Versions
+from diagnostics.triage.candidates import Candidate
+from diagnostics.triage.command import triage
+from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.report import report
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.seen import Hit
+from diagnostics.triage.verdict import Diagnosis
+from diagnostics.versions import AFFECTED, affects, issue_package
+from tests.violations import violations
+
+ISSUES = catalog.load()
+# A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
+LOGS = sorted((Path(__file__).parent / "logs").glob("*/*__*.log"))
+RELEASES = {"066": "0.6.6", "072": "0.7.2", "073": "0.7.3", "085": "0.8.5.post1", "0102": "0.10.2"}
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return Rules(ISSUES)
+
+
+def environment(releases):
+    """An environment in which these packages are installed."""
+    packages = {name: Package(name, version, f"/env/{name}", "pip", ()) for name, version in releases.items()}
+    return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
+
+
+def doctor(entry, releases):
+    """What doctor finds."""
+    return next(iter(known_issues(environment(releases), {entry.code: entry})), None)
+
+
+def planned(entry, releases):
+    """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
+    here = environment(releases)
+    own = known_issues(here, {entry.code: entry})
+    steps = settings.steps(own, {entry.code: entry}, here, installer_of(here))
+    return steps[0].title.partition(": ")[0] if steps else ""
+
+
+def linted(entry, framework, releases, triggers=()):
+    """What a lint rule finds under the entry's code."""
+    place = Place("run.yaml", 1)
+    known = Versions({name: Version(release) for name, release in releases.items()})
+    plan = RunPlan(framework, Settings(framework, place), versions=known)
+    value = Value(1, place, "key")
+    return to_finding(plan, entry.code, Problem("", [value], severity=Severity.WARNING, triggers=triggers))
+
+
+def triaged(entry, framework, releases, triggers=()):
+    """What triage reports of a log that shows this much."""
+    hit = Hit("a.log", 1, "it died", "", None)
+    candidate = Candidate(entry, "root", "supported", (hit,), 1, (), (), triggers)
+    versions = {name: (release, "a.log:1") for name, release in releases.items()}
+    frameworks = (framework,) if framework else ()
+    verdict = Diagnosis("known", (candidate,), (), (), versions, frameworks, "", 1, ())
+    return report(verdict, ["a.log"]).findings[0]
+
+
+def first(finding):
+    """The mitigation that a finding offers first."""
+    return finding.remedy.offers[0].mitigation
+
+
+def check_log(rules, log):
+    cell, _, trigger = log.stem.partition("__")
+    entry = ISSUES[log.parent.name]
+    releases = {"vllm": RELEASES[cell.removeprefix("scheduler")]}
+    verdict = triage([LogSource(log.name, log)], rules)
+    assert verdict.candidates[0].triggers == (trigger,)
+    finding = report(verdict, [log.name]).findings[0]
+    told = {one.name: one for one in entry.mitigations}
+    assert finding.remedy.offers[0].standing == "shown"
+    for offer in finding.remedy.offers:
+        assert trigger not in told[offer.mitigation].fails
+        line = mitigation_line(offer)
+        ran = {name for _, bound in told[offer.mitigation].known_edits() for name in bound.ran}
+        assert (": verified)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), line
+    refuted = {one.name for one in entry.mitigations if trigger in one.fails}
+    assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
+    answers = {
+        "triage": first(finding),
+        "lint": first(linted(entry, "vllm", releases, (trigger,))),
+        "doctor": first(doctor(entry, releases)),
+        "plan": planned(entry, releases),
+        "explain": documents.of_issue(entry, remedy(entry))["offered"][0],
+    }
+    assert len(set(answers.values())) == 1, answers
+
+
+def test_the_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
+    """No command recommends first what fails against that trigger."""
+    assert violations(check_log, [(rules, log) for log in LOGS]) == []
+    assert len(LOGS) > 20
+    assert {log.parent.name for log in LOGS} == {"SCH001", "SCH002"}
+
+
+def check_triage_and_lint(code):
+    entry = ISSUES[code]
+    told = {one.name: one for one in entry.mitigations}
+    for framework in FRAMEWORKS:
+        for triggers in ((), *((name,) for name in entry.recorded())):
+            wanted = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
+            findings = triaged(entry, framework, {}, triggers), linted(entry, framework, {}, triggers)
+            assert [first(finding) for finding in findings] == [wanted, wanted], (framework, triggers)
+            for offer in (offer for finding in findings for offer in finding.remedy.offers):
+                assert not set(triggers) & set(told[offer.mitigation].fails)
+
+
+def test_triage_and_lint_recommend_the_same():
+    """For each framework, each recorded trigger and none."""
+    assert violations(check_triage_and_lint, ISSUES) == []
+
+
+def held(entry):
+    """A release that is concerned, with those of the packages the issue needs beside it; None if there is none."""
+    needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
+    for claim in entry.affected:
+        starts = [part.strip("><=~ ") for part in claim.versions.split(",")]
+        for release in (*claim.releases, *starts, "0"):
+            releases = {**needed, issue_package(entry): release}
+            if release and affects(entry, releases).answer == AFFECTED:
+                return releases
+    return None
+
+
+BROUGHT_UP = [
+    code
+    for code, entry in ISSUES.items()
+    if entry.status == "active" and (releases := held(entry)) and doctor(entry, releases)
+]
+
+
+def check_environment(code, trainer):
+    entry = ISSUES[code]
+    releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
+    at_hand = configured_in(releases) or ["vllm"]
+    finding = doctor(entry, releases)
+    wanted = first(finding)
+    assert planned(entry, releases) == (wanted if finding.remedy.offers[0].edits else "")
+    if len(at_hand) == 1:
+        assert first(triaged(entry, *at_hand, releases)) == wanted
+        assert first(linted(entry, *at_hand, releases)) == wanted
+    document = documents.of_issue(entry, remedy(entry, frameworks=at_hand, releases=releases))
+    assert document["offered"][0] == wanted
+
+
+def test_the_fix_is_the_same_for_an_environment():
+    """Where the trigger is unknown: each issue doctor reports, alone and with each trainer."""
+    trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
+    assert violations(check_environment, [(code, each) for code in BROUGHT_UP for each in trainers]) == []
+    assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
+    assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
+
+
+def check_documents(code):
+    wanted = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
+    for told in (hang_helps(code), audit_helps(code)):
+        assert [one["name"] for one in told["mitigations"]] == wanted
+
+
+def test_the_documents_of_hang_and_audit_recommend_the_same():
+    """In the same order, without mitigations that were tested and failed."""
+    assert violations(check_documents, sorted(ISSUES)) == []

@@ -1,0 +1,135 @@
+"""Nothing that was read acts on a terminal or a CI runner when it is printed."""
+
+import contextlib
+import io
+import json
+import re
+import sys
+import unicodedata
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
+from diagnostics.fixes import Advice, Explain, Fix, Install, Run, SetVariables, Unset
+from diagnostics.output import sanitize
+from diagnostics.output.redact import mask
+from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
+
+# A clipboard write that removing `ESC [m` would assemble, C1, direction marks, CI commands of GitHub and Azure.
+ACTS = (
+    "\x1b\x1b[m]52;c;aGk=\x07", "\x9b2J", "\x9d52;c;x\x9c", "\u202e\u2066", "\x7f", "\r::error::r", "\n  ::error::n",
+    "\n\u3000::set-output name=a::b", "##[add-mask]e", "##vso[task.setvariable variable=a]b", "\u2028::x", "\x85::y",
+    "\udc80", "\U000e0041", "\x1b[8m", "\x0b::v", "\x00", ":", "::",
+)  # fmt: skip
+HOSTILE = st.lists(
+    st.one_of(st.sampled_from(ACTS), st.text(st.characters(), max_size=8)), min_size=1, max_size=8
+).map("".join)
+
+
+def active(text, *, commands=False):
+    """What in a printed text acts, by Unicode's own categories rather than by the list in `sanitize`."""
+    found = [
+        f"U+{ord(one):04X}" for one in text
+        if (one not in "\n\t\u200b" and unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"})
+        or unicodedata.bidirectional(one) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    ]  # fmt: skip
+    for line in text.split("\n"):
+        ours = commands and re.match(r"::(error|warning|notice) title=[^:]*::", line)
+        found += [line] if line.lstrip().startswith("::") and not ours else []
+    return found + re.findall(r"##\w*\[", text)
+
+
+def report_with(text, tool="doctor"):
+    """A report with a text wherever one can come from outside."""
+    fix = Fix(
+        (
+            Advice(text), Install((f"trl=={text}",), by=(f"{text}/bin/python", "-m", "pip", "install"), note=text),
+            SetVariables(((text, text),)), Unset((text,)), Explain("CFG101"),
+            Run(("rm", "-r", text), piped=(("tail", text),), into=text, note=text),
+        )
+    )  # fmt: skip
+    evidence = (Evidence(text, f"{text}:3"),)
+    finding = Finding("CFG101", "Groups", Severity.ERROR, "established", "static", text, evidence, fix)
+    subject = {"prefix": text, "python": text, "packages": {"trl": text}}
+    if tool == "lint":
+        subject |= {"files": [{"file": text, "plans": []}]}
+    checks = (
+        CheckResult("groups", "findings", text, (finding,)),
+        CheckResult(f"reaching {text}", "crashed", text),
+        CheckResult("other", "not_judged", not_judged=(NotChecked(text, text, text, text),)),
+    )
+    return Report(tool, subject, checks, (text,), how=text, unresolved=text)
+
+
+@contextlib.contextmanager
+def standard_streams():
+    """Sanitized standard output and error, as a command has them; yields what comes out."""
+    streams, before = [io.StringIO(), io.StringIO()], (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = streams
+    try:
+        with sanitize.sanitize_stdio(mask):
+            yield streams
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("tool", ["doctor", "lint"])
+@settings(max_examples=25, deadline=None)
+@given(text=HOSTILE)
+def test_no_format_prints_anything_that_acts(form, tool, text):
+    """A hostile text at every place of a report; a document stays a document."""
+    with standard_streams() as (out, err):
+        print_report(report_with(text, tool), ReportOptions(form, verbose=True))
+    printed = out.getvalue()
+    assert active(printed, commands=form == "github") == []
+    assert err.getvalue() == ""
+    if form in {"json", "sarif"}:
+        json.loads(printed)
+    elif form == "jsonl":
+        assert [json.loads(line) for line in printed.splitlines()]
+    elif form == "junit":
+        ET.fromstring(printed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(HOSTILE, max_size=4))
+def test_escaping_twice_changes_nothing(pieces):
+    """However the text is cut into writes, what comes out is a fixed point."""
+    once, twice = io.StringIO(), io.StringIO()
+    stream = sanitize.SanitizedStream(once)
+    for piece in pieces:
+        stream.write(piece)
+    sanitize.SanitizedStream(twice).write(once.getvalue())
+    assert active(once.getvalue()) == []
+    assert twice.getvalue() == once.getvalue()
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE)
+def test_only_our_colours_reach_a_terminal(text):
+    """Escapes in the text are escaped; the console's own colours pass."""
+    out = io.StringIO()
+    sanitize.console(out, force_terminal=True, color_system="standard", width=80).print(
+        text, style="bold red"
+    )
+    assert active(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())) == []
+
+
+def test_markdown_values_become_no_markup():
+    """Entities, mentions, tags, links to issues and headings are escaped."""
+    with standard_streams() as (out, _):
+        print_report(report_with("&#64;octocat <img> GH-12 #3 http://x.org"), ReportOptions("markdown"))
+    prose = re.sub(r"```[\s\S]*?```", "", out.getvalue())
+    assert not re.search(r"(?<!\\)<img|[@#]\w|GH-\d|(?<!\\)&#64|://", prose)
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path):
+    """After a reader closed the pipe, the rest is dropped."""
+    with (tmp_path / "out").open("w") as file:
+        file.write = lambda _text: (_ for _ in ()).throw(BrokenPipeError)
+        sanitize.SanitizedStream(file).write("x")
+    assert sanitize.SanitizedStream.reader_gone

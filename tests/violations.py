@@ -1,0 +1,14 @@
+"""One test for many entries: every violation is listed, not only the first."""
+
+from collections.abc import Callable, Iterable
+
+
+def violations(check: Callable[..., None], cases: Iterable[object]) -> list[str]:
+    """Call a check with each case and return one line for each assertion that failed."""
+    found = []
+    for case in cases:
+        try:
+            check(*case) if isinstance(case, tuple) else check(case)
+        except AssertionError as error:
+            found.append(f"{case}: {str(error).splitlines()[0] if str(error) else 'assertion failed'}")
+    return found
