@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from diagnostics.collect.packages import Environment
 from diagnostics.fixes import Install, Uninstall
 from diagnostics.frameworks import FRAMEWORKS, TRAINERS, top_of
-from diagnostics.versions import in_range
+from diagnostics.versions import compare, in_range
 
 REINSTALL = ("--force-reinstall", "--no-deps")
 """Options that restore a package which the installer takes for installed."""
@@ -52,16 +52,34 @@ def requirement_of(environment: Environment, name: str) -> str:
 
 
 def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return requirements, with others added so that the packages that stay keep working."""
-    wanted = tuple(requirements)
-    named = {canonicalize_name(each.name): each.specifier for one in wanted if (each := parse_requirement(one))}
-    added = [
-        addition
-        for name, releases, other, others, addition in _CLASHES
-        if name in named and other not in named and _moves_into(named[name], releases)
-        and in_range(environment.version(other) or "", others)
-    ]  # fmt: skip
-    return (*wanted, *added)
+    """Return requirements, changed so that the packages that stay keep working.
+
+    A range that also allows working releases is narrowed to them; otherwise the other package is moved too.
+    """
+    wanted = list(requirements)
+    names = {canonicalize_name(each.name) for one in wanted if (each := parse_requirement(one))}
+    for name, releases, other, others, addition in _CLASHES:
+        if other in names or not in_range(environment.version(other) or "", others):
+            continue
+        for place, one in enumerate(wanted):
+            parsed = parse_requirement(one)
+            if parsed is None or canonicalize_name(parsed.name) != name or not _moves_into(parsed.specifier, releases):
+                continue
+            if releases.startswith(">=") and satisfies_below(parsed.specifier, releases[2:]):
+                wanted[place] = f"{one},<{releases[2:]}" if parsed.specifier else one
+            else:
+                wanted.append(addition)
+    return tuple(wanted)
+
+
+def satisfies_below(wanted: SpecifierSet, bound: str) -> bool:
+    """Return whether a range allows a release right below a bound, tried by its lower bounds.
+
+    >>> satisfies_below(SpecifierSet(">=4.56.1"), "5.3"), satisfies_below(SpecifierSet(">=5.4"), "5.3")
+    (True, False)
+    """
+    lowest = [one.version for one in wanted if one.operator in {">=", ">"}]
+    return not lowest or all(compare(version, bound) == -1 for version in lowest)
 
 
 def parse_requirement(text: str) -> Requirement | None:

@@ -27,13 +27,13 @@ import pytest
 
 from diagnostics import __main__ as diagnostics
 from diagnostics.audit.command import FORMATS as AUDIT
-from diagnostics.doctor.fixplan.build import FORMATS as PLAN
-from diagnostics.collect import collection
+from diagnostics.doctor.fix_plan.build import FORMATS as PLAN
+from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import __main__ as matrix
 from diagnostics.matrix.records.identity import digest
-from diagnostics.nodes.program import MARK
+from diagnostics.collect.remote import MARK
 from diagnostics.output.output import FORMATS as REPORT
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.hang.test_hang_read import recorder

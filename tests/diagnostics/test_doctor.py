@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect import environment as facts
-from diagnostics.collect.compat import Compat, load
-from diagnostics.doctor import examine as doctor
+from diagnostics.collect import packages as facts
+from diagnostics.compat_table import Compat, load
+from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.checks import compatibility
-from diagnostics.doctor.checks.registered import DoctorCheck
-from diagnostics.doctor.installing import uninstall
+from diagnostics.doctor.checks.base import Check as DoctorCheck
+from diagnostics.doctor.install_actions import uninstall
 from diagnostics.output import filters
-from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.output.wording import command_of, commands_of, text_of
+from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.fixes import command_of, commands_of
+from diagnostics.fixes import fix_text as text_of
 from tests.diagnostics.environments import issues
 from tests.spent import unit_s
 

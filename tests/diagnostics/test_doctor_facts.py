@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.doctor.fleet import decode_facts
 from diagnostics.collect import (
     clusters,
     collection,
@@ -29,7 +30,7 @@ def test_facts_survive_json(environment):
     """What one node writes, another reads: the same facts."""
     facts = collection.collect(environment.add("vllm", "0.8.5").prefix, {"VLLM_USE_V1": "1"})
     sent = json.loads(json.dumps(facts.to_json()))
-    assert collection.from_json(sent) == facts
+    assert decode_facts(sent) == facts
     assert facts.machine.processors.count >= 1
     assert facts.environment.version("vllm") == "0.8.5"
 
@@ -39,7 +40,7 @@ def test_facts_of_a_newer_release_are_read(environment):
     document = collection.collect(environment.prefix, {}).to_json()
     document["machine"]["added_later"] = 1
     del document["machine"]["interfaces"]
-    assert collection.from_json(document).machine.interfaces == ()
+    assert decode_facts(document).machine.interfaces == ()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_document_that_holds_something_else_is_refused(environment, change, me
     """By the field, in one line."""
     document = collection.collect(environment.prefix, {}).to_json()
     with pytest.raises(plain.FactsError, match=message):
-        collection.from_json(document | change)
+        decode_facts(document | change)
 
 
 def test_the_facts_need_the_standard_library_alone(environment):
@@ -73,7 +74,7 @@ def test_the_facts_need_the_standard_library_alone(environment):
         str(environment.add("trl", "1.9.2").prefix),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
-    assert collection.from_json(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
+    assert decode_facts(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
     assert done.stderr.strip() == "['diagnostics.frameworks', 'diagnostics.given']"
 
 
@@ -155,7 +156,7 @@ def test_accelerates_default_file_is_read(tmp_path):
     folder.mkdir()
     text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
     (folder / "default_config.yaml").write_text(text)
-    (seen,) = configs.collect({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
+    (seen,) = configs.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
     assert seen.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
     assert seen.lines["num_processes"] == 3
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.collect import compat, environment
-from diagnostics.doctor import examine
+from diagnostics import compat_table as compat
+from diagnostics.collect import packages as environment
+from diagnostics.doctor import run_checks as examine
 from diagnostics.output.wording import commands_of
 from tests.diagnostics.environments import Maker, issues
 

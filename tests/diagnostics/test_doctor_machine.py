@@ -4,19 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.collect import environment as facts
-from diagnostics.collect.clusters import RayCluster
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.configs import ConfigFile
-from diagnostics.collect.extensions import Extension
+from diagnostics.collect import packages as facts
+from diagnostics.collect.ray import RayCluster
+from diagnostics.compat_table import Compat
+from diagnostics.collect.host import ConfigFile
+from diagnostics.collect.elf import Extension
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.limits import Limit
-from diagnostics.collect.machine import Disk, Libraries, Machine
-from diagnostics.collect.processors import Memory, NumaNode, Processors
-from diagnostics.doctor import examine as doctor
-from diagnostics.doctor.checks.drivers import cuda_of
-from diagnostics.output.findings import Severity
-from diagnostics.output.wording import commands_of, text_of
+from diagnostics.collect.host import Limit
+from diagnostics.collect.host import Disk, Libraries, Machine
+from diagnostics.collect.host import Memory, NumaNode, Processors
+from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor.checks.gpus import cuda_of
+from diagnostics.findings import Severity
+from diagnostics.fixes import commands_of
+from diagnostics.fixes import fix_text as text_of
 from tests.diagnostics.environments import issues
 
 

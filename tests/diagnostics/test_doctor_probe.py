@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect.environment import Environment, Package
-from diagnostics.doctor.probe import outcomes, tiers
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.doctor.probe import probe_results as outcomes
+from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
-from diagnostics.doctor.probe.outcomes import Tried
+from diagnostics.doctor.probe.probe_results import Tried
 from diagnostics.output.wording import text_of
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
@@ -40,11 +41,11 @@ def modules(tmp_path, monkeypatch):
 
 def try_import(name, limit_s=500):
     with Children(Path(sys.executable), os.environ) as children:
-        return children.ask(f"import {name}", "imports", name, limit_s=limit_s), children
+        return children.run_program(f"import {name}", "imports", name, limit_s=limit_s), children
 
 
 def outcome(ended, rules):
-    return outcomes.result(Tried(ended, "ENV921"), rules)
+    return outcomes.child_result(Tried(ended, "ENV921"), rules)
 
 
 def test_a_module_that_imports_is_ok(modules):
@@ -72,7 +73,7 @@ def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, told, 
     """An exception, an exit, a crash, a question to a person who is not there."""
     (modules / "broken.py").write_text(text)
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=500)
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
         result = outcome(ended, rules)
     (finding,) = result.findings
     assert result.outcome == "findings"
@@ -89,7 +90,7 @@ def test_what_it_printed_is_triaged(modules, rules):
         "raise RuntimeError('The NVIDIA driver on your system is too old (found version 11040). Please update')"
     )
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=500)
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
         (finding,) = outcome(ended, rules).findings
     assert finding.code == "ENV006"
     assert any(item.place.startswith("import broken:") for item in finding.evidence)
@@ -107,7 +108,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
     )
     with Children(Path(sys.executable), os.environ) as children:
         for limit_s in (2, 20, 200):  # where the cores are busy it may not have got so far as to have a child
-            ended = children.ask("import hangs", "imports", "hangs", limit_s=limit_s)
+            ended = children.run_program("import hangs", "imports", "hangs", limit_s=limit_s)
             if (modules / "pid").exists() and (modules / "pid").read_text():
                 break
         folder = ended.log.parent
@@ -193,7 +194,7 @@ def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
     )
     program = (
         "import os, sys; from pathlib import Path; from diagnostics.doctor.probe.children import Children\n"
-        "with Children(Path(sys.executable), os.environ) as c: c.ask('x', 'imports', 'waits', limit_s=500)"
+        "with Children(Path(sys.executable), os.environ) as c: c.run_program('x', 'imports', 'waits', limit_s=500)"
     )
     environ = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}", "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=environ) as doctor:
@@ -278,8 +279,8 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
     children = Scripted(tmp_path, engine=answer)
     names = environment_of("torch", "transformers", "vllm")
     if largest is None:
-        ended = children.ask("engine", "engine", limit_s=500)
-        (found,) = outcomes.parity(ended)
+        ended = children.run_program("engine", "engine", limit_s=500)
+        (found,) = outcomes.parity_findings(ended)
         assert found.code == "NUM901"
         assert "no number" in found.detail
         assert "importance sampling" not in str(found.remedy)
@@ -357,7 +358,7 @@ def test_two_ranks_sum_a_tensor(tmp_path):
     pytest.importorskip("torch")
     with Children(Path(sys.executable), os.environ) as children:
         meeting = str(children.folder() / "meeting")
-        ended = children.ask("collective", "collective", "gloo", meeting, limit_s=500)
+        ended = children.run_program("collective", "collective", "gloo", meeting, limit_s=500)
         assert ended.ok, ended.log.read_text()
     assert ended.answer["device"] == "cpu"
 
@@ -424,6 +425,6 @@ def test_the_root_of_a_chain_decides_and_what_is_gone_decides_first(modules, rul
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
     here = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=500)
-        (finding,) = outcomes.result(Tried(ended, "ENV921", here), rules).findings
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
+        (finding,) = outcomes.child_result(Tried(ended, "ENV921", here), rules).findings
     assert finding.code == code

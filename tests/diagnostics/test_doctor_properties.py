@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.collect import environment as facts
-from diagnostics.collect import extensions
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.environment import Environment, Package
-from diagnostics.doctor import examine as doctor
+from diagnostics.collect import packages as facts
+from diagnostics.collect import elf as extensions
+from diagnostics.compat_table import Compat
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.doctor import run_checks as doctor
 from tests.diagnostics.environments import issues
 from tests.diagnostics.test_doctor_machine import GOOD
 

@@ -11,19 +11,21 @@ import pytest
 
 from diagnostics import catalog, door
 from diagnostics.__main__ import main
-from diagnostics.collect import environment as facts
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.compat import load as load_table
-from diagnostics.doctor import examine as doctor
-from diagnostics.doctor import installing
-from diagnostics.doctor.fixplan import build, installers, resolving
-from diagnostics.doctor.fixplan.build import fix_plan
+from diagnostics.collect import packages as facts
+from diagnostics.compat_table import Compat
+from diagnostics.compat_table import load as load_table
+from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor import install_actions as installing
+from diagnostics.doctor.fix_plan import build, installers
+from diagnostics.doctor.fix_plan import resolve as resolving
+from diagnostics.doctor.fix_plan.build import fix_plan
 from diagnostics.output import clean, filters
-from diagnostics.output.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.output.formats import plan as render
-from diagnostics.output.plans import Step
-from diagnostics.output.remedies import Install, Remedy, Run, SetVariables, Uninstall
-from diagnostics.output.wording import command_of, edit_of
+from diagnostics.doctor.fix_plan.model import Step
+from diagnostics.fixes import Install, Fix, Run, SetVariables, Uninstall
+from diagnostics.fixes import command_of
+from diagnostics.fixes import edit_text as edit_of
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.test_sanitize import active as acting
 from tests.diagnostics.test_sanitize import standard_streams as terminal
@@ -113,7 +115,7 @@ def finding(code, severity, *, actions=(), text="do it"):
         "established",
         "static",
         evidence=(Evidence("a", "b"),),
-        remedy=Remedy.of(text, *actions),
+        remedy=Fix.of(text, *actions),
     )
 
 
@@ -445,7 +447,7 @@ def test_the_installer_is_known_by_its_marks(tmp_path, marks, installer, expecte
             (maker.prefix / name).write_text(text)
     if "no pip" not in marks:
         maker.add("pip", "25.0")
-    found = installers.find(facts.collect(maker.prefix, {}))
+    found = installers.find_installer(facts.collect(maker.prefix, {}))
     assert command_of(found.install(["vllm==0.10.2"])) == expected.format(p=maker.prefix, d=tmp_path)
     assert command_of(found.record())
     assert command_of(found.restore())
@@ -457,7 +459,7 @@ def test_pixi_owns_what_lies_in_its_folder(tmp_path):
 
     maker = Maker(tmp_path / ".pixi" / "envs" / "default").add("vllm", "0.9.0", installer="uv-pixi")
     (tmp_path / "pixi.lock").write_text("")
-    found = installers.find(facts.collect(maker.prefix, {}))
+    found = installers.find_installer(facts.collect(maker.prefix, {}))
     assert command_of(found.install(["trl==1.0.0"])).startswith(
         f"pixi add --pypi --manifest-path {tmp_path}/pixi.toml"
     )
@@ -705,12 +707,12 @@ def test_what_the_installer_itself_refuses_is_not_offered(
 def test_without_an_installer_to_ask_nothing_was_tried(environment, monkeypatch):
     """And that is said."""
     monkeypatch.setenv("PATH", "/no/such/folder")
-    assert resolving.resolved(Install(("numpy<2",)), facts.collect(environment.prefix, {}))[0] is None
+    assert resolving.resolve(Install(("numpy<2",)), facts.collect(environment.prefix, {}))[0] is None
 
 
 def many_steps(number):
     """A plan of as many warnings, each with a command to look."""
-    looks = Remedy.of("Look.", Run(("ps", "-e"), piped=(("head",),)))
+    looks = Fix.of("Look.", Run(("ps", "-e"), piped=(("head",),)))
     found = tuple(
         replace(finding(f"ENV95{each}", Severity.WARNING), remedy=looks) for each in range(number - 1)
     )

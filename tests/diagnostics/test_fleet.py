@@ -21,18 +21,24 @@ import pytest
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
-from diagnostics.collect import collection
-from diagnostics.collect.compat import Compat
+from diagnostics.collect import facts as collection
+from diagnostics.compat_table import Compat
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.doctor import examine as doctor
-from diagnostics.doctor.fleet import compare, nodes, remote
-from diagnostics.doctor.fleet.command import carried
-from diagnostics.doctor.fleet.nodes import Node
-from diagnostics.doctor.fleet.report import examine_fleet, shareable
-from diagnostics.nodes import hosts, program, reach
-from diagnostics.nodes.answer import NodeAnswer
-from diagnostics.output.findings import CheckResult, Severity
-from diagnostics.output.wording import commands_of, text_of
+from diagnostics.doctor import run_checks as doctor
+from diagnostics.collect import remote
+from diagnostics.doctor import fleet as compare
+from diagnostics.doctor import fleet as nodes
+from diagnostics.collect.remote import collect_program as carried
+from diagnostics.doctor.fleet import Node
+from diagnostics.doctor.fleet import examine_fleet
+from diagnostics.doctor.fleet import shareable_report as shareable
+from diagnostics.collect import remote as hosts
+from diagnostics.collect import remote as program
+from diagnostics.collect import remote as reach
+from diagnostics.collect.remote import Answer as NodeAnswer
+from diagnostics.findings import CheckResult, Severity
+from diagnostics.fixes import commands_of
+from diagnostics.fixes import fix_text as text_of
 from tests.diagnostics.environments import Maker
 
 ISSUES = catalog.load()
@@ -133,7 +139,7 @@ def test_one_command_brings_a_node_to_the_others(facts):
 )
 def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
     """More time, or Ray's word, is for one that was not reached."""
-    fleet = [Node(0, word, "0", "a", **nodes.read(answer))]
+    fleet = [Node(0, word, "0", "a", **nodes.read_answer(answer))]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (found,) = [each for each in report.findings if each.code == "NET951"]
     assert ("Mend there" in text_of(found.remedy)) == reached
@@ -312,7 +318,7 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
     path.write_text(
         "# nodes\nada@n1:2222 slots=8  # first\n\nn2 slots=4 max_slots=8\n[::1]:22 prefix=/opt/env\n"
     )
-    assert hosts.read(path) == [
+    assert hosts.read_hosts(path) == [
         hosts.Host("n1", "ada", 2222, 8),
         hosts.Host("n2", slots=4),
         hosts.Host("::1", port=22, prefix="/opt/env"),
@@ -344,7 +350,7 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
 )
 def test_the_command_for_a_host(template, expected):
     """Batch mode over ssh; elsewhere the user's own words."""
-    assert reach.command(hosts.Host("n1", "ada", 2222), template, "", 5) == expected
+    assert reach.host_command(hosts.Host("n1", "ada", 2222), template, "", 5) == expected
 
 
 @pytest.mark.parametrize("template", ["ssh {hots}", "ssh '", "{0} x"])
@@ -370,7 +376,7 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
         cwd=tmp_path,
         env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
     )
-    read = nodes.read(NodeAnswer(text=done.stdout))
+    read = nodes.read_answer(NodeAnswer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
     assert program.program(carried()) == text
@@ -388,7 +394,7 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
 )
 def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
     """Whatever ran there."""
-    said = nodes.read(NodeAnswer(text=text))["problem"]
+    said = nodes.read_answer(NodeAnswer(text=text))["problem"]
     assert problem in said
     assert said.isprintable()
 

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from diagnostics import __main__ as program
-from diagnostics.collect import clusters, compat, configs, environment, extensions
+from diagnostics import compat_table as compat
+from diagnostics.collect import elf as extensions
+from diagnostics.collect import host as configs
+from diagnostics.collect import packages as environment
+from diagnostics.collect import ray as clusters
 from tests.diagnostics.environments import Maker
 
 
@@ -81,7 +85,7 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     assert len(environment.collect(made.prefix, {}).broken) == 1
     (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
     (found,) = (
-        each for each in configs.collect({"HOME": str(tmp_path)}) if each.path.startswith(str(tmp_path))
+        each for each in configs.collect_configs({"HOME": str(tmp_path)}) if each.path.startswith(str(tmp_path))
     )
     assert found.values == {"A": "1"}
 
@@ -125,7 +129,7 @@ def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
     (tmp_path / "vllm" / "_C.so").write_bytes(_greedy(kind))
     text = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
-        "from pathlib import Path; from diagnostics.collect import extensions;"
+        "from pathlib import Path; from diagnostics.collect import elf as extensions;"
         f"(found,) = extensions.collect([Path({str(tmp_path)!r})], Path('/nowhere'), {{}}); print(found.problem)"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -167,7 +171,7 @@ def test_accelerate_s_config_that_is_no_file(tmp_path, instead):
     place = tmp_path / "accelerate"
     place.mkdir()
     instead(place / "default_config.yaml")
-    found = configs.collect({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
+    found = configs.collect_configs({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
     assert [each.values for each in found if str(tmp_path) in each.path] in ([], [{}])
 
 

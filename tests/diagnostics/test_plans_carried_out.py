@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix.build.uv import UvMissingError, find_uv
-from tests.diagnostics.programs import doctor_real, plans_real, real_cases
-from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, ending
-from tests.diagnostics.programs.plans_real import CRASHED, Tried, plan, typed
+from evaluation.doctor import environment_cases as real_cases
+from evaluation.doctor import real_environments as doctor_real
+from evaluation.doctor import real_plans as plans_real
+from evaluation.doctor.real_environments import Case, Made, Seen, doctor, ending
+from evaluation.doctor.real_plans import CRASHED, Tried, plan, typed
 
 PACKAGES = {
     "numpy": ("2.0.0", ()),

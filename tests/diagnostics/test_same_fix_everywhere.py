@@ -9,10 +9,10 @@ from diagnostics import catalog
 from diagnostics.audit.document import _helps as audit_helps
 from diagnostics.catalog import documents
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
-from diagnostics.collect.environment import Environment, Package
+from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.checks.known_issues import known_issues
-from diagnostics.doctor.fixplan import settings
-from diagnostics.doctor.fixplan.installers import find as installer_of
+from diagnostics.doctor.fix_plan import setting_steps as settings
+from diagnostics.doctor.fix_plan.installers import find_installer as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in
@@ -58,7 +58,7 @@ def planned(entry, releases):
     """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
     here = environment(releases)
     own = known_issues(here, {entry.code: entry})
-    steps = settings.steps(own, {entry.code: entry}, here, installer_of(here))
+    steps = settings.setting_steps(own, {entry.code: entry}, here, installer_of(here))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.collect import compat, environment, search_path
-from diagnostics.collect.modules import Modules
-from diagnostics.doctor import examine
+from diagnostics import compat_table as compat
+from diagnostics.collect import packages as environment
+from diagnostics.collect import search_path
+from diagnostics.collect.module_lookup import Modules
+from diagnostics.doctor import run_checks as examine
 from tests.diagnostics.environments import Maker, issues
 
 

@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.collect import compat
+from diagnostics import compat_table as compat
 from diagnostics.matrix.report import glance
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.compat import load as load_compat
+from diagnostics.compat_table import Compat
+from diagnostics.compat_table import load as load_compat
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.build.paths import ROOT
 from diagnostics.matrix.build.resolving import packages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.collect import compat
-from diagnostics.collect.compat import Compat
+from diagnostics import compat_table as compat
+from diagnostics.compat_table import Compat
 from diagnostics.matrix.report import glance
 from diagnostics.matrix.run.board import Board
 from tests.screen import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect.compat import Compat
+from diagnostics.compat_table import Compat
 from diagnostics.matrix.ask import attempts, in_cell, layers, registry
 from diagnostics.matrix.ask.layers import conformance, doctor, logprobs, peer, serve, train
 from diagnostics.matrix.ask.registry import ALL, BY_NAME, in_order, load
@@ -20,7 +20,7 @@ from diagnostics.matrix.plan.verdicts import Outcome
 from diagnostics.matrix.records.store import Store
 from diagnostics.matrix.run.board import code_of
 from diagnostics.processes import Finished
-from diagnostics.output.findings import CheckResult, Finding, Report, Severity
+from diagnostics.findings import CheckResult, Finding, Report, Severity
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def answers(place, monkeypatch):
     def _ask(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure", lambda *_, **__: None)
         monkeypatch.setattr(in_cell, "run", lambda *_, **__: Finished(code, output, 1.0, timed_out))
-        return BY_NAME["scheduler"].ask(place, place.matrix.cells[0])
+        return BY_NAME["scheduler"].run_program(place, place.matrix.cells[0])
 
     return _ask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.collect.compat import Compat
+from diagnostics.compat_table import Compat
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Outcome
 from diagnostics.matrix.records.events import Event

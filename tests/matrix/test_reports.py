@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from diagnostics.collect.compat import Compat
+from diagnostics.compat_table import Compat
 from diagnostics.matrix import report
 from diagnostics.matrix.ask.registry import BY_NAME, load
 from diagnostics.matrix.plan.verdicts import Answer, Grid, Outcome

@@ -18,15 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.fleet import command as fleet
+from diagnostics.collect import remote as fleet
 from diagnostics.hang.judge.decide import judge
 from diagnostics.hang.look import hosts
 from diagnostics.hang.look.hosts import of_answers
 from diagnostics.hang.look.take import NoProcessError
 from diagnostics.hang.read import files
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
-from diagnostics.nodes.answer import MARK, NodeAnswer
-from diagnostics.nodes.program import zipped
+from diagnostics.collect.remote import MARK
+from diagnostics.collect.remote import Answer as NodeAnswer
+from diagnostics.collect.remote import zip_sources as zipped
 
 ROOT = Path(__file__).parents[3]
 ASKS = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
@@ -177,7 +178,7 @@ def wire(machines):
 
 @pytest.mark.parametrize(
     "carried",
-    [hosts.carried(Namespace(match="", seconds=1.0, samples=1)), fleet.carried()],
+    [hosts.carried(Namespace(match="", seconds=1.0, samples=1)), fleet.collect_program()],
     ids=lambda it: it.look,
 )
 def test_what_is_sent_imports_nothing_that_is_not(tmp_path, carried):

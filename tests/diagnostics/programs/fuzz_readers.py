@@ -166,7 +166,7 @@ def refusing(*kinds):
 
 def metadata(numbers, folder):
     """An environment with one package whose files are damaged, and compiled modules."""
-    from diagnostics.collect import environment
+    from diagnostics.collect import packages as environment
 
     site = folder / "lib" / "python3.11" / "site-packages"
     info = site / "torch-2.0.dist-info"
@@ -192,7 +192,7 @@ _ELF = []
 
 def elf(numbers, folder):
     """A compiled module with its header, tables and names damaged."""
-    from diagnostics.collect import extensions
+    from diagnostics.collect import elf as extensions
 
     if not _ELF:
         import _ctypes
@@ -219,7 +219,7 @@ def elf(numbers, folder):
 
 def configs(numbers, folder):
     """accelerate's default config and NCCL's."""
-    from diagnostics.collect import configs as reader
+    from diagnostics.collect import host as reader
 
     (folder / ".nccl.conf").write_bytes(damaged(numbers, b"NCCL_DEBUG=INFO # x\nNCCL_SOCKET_IFNAME = eth0\n"))
     place = folder / ".cache" / "huggingface" / "accelerate"
@@ -227,7 +227,7 @@ def configs(numbers, folder):
     (place / "default_config.yaml").write_bytes(
         damaged(numbers, b"compute_environment: LOCAL\nnum_processes: 8\n")
     )
-    assert len(reader.collect({"HOME": str(folder)})) >= 2
+    assert len(reader.collect_configs({"HOME": str(folder)})) >= 2
 
 
 _DOCUMENTS = {}
@@ -245,7 +245,7 @@ def published(name):
 
 def compat(numbers, folder):
     """The table of published verdicts, and what is then asked of it."""
-    from diagnostics.collect import compat as reader
+    from diagnostics import compat_table as compat as reader
 
     (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
     found = reader.load(folder / "compat.json")
@@ -272,10 +272,11 @@ def sweep(numbers, folder):
 
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.collect import collection
-    from diagnostics.doctor.fleet import nodes as reader
+    from diagnostics.collect import facts as collection
+    from diagnostics.doctor import fleet as reader
     from diagnostics.nodes import cluster
-    from diagnostics.nodes.answer import MARK, NodeAnswer
+    from diagnostics.collect.remote import MARK
+from diagnostics.collect.remote import Answer as NodeAnswer
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -288,7 +289,7 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
+    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
     told = cluster._document(
         as_json(numbers, {"id": "a", "text": "x", "started": 1.0, "arrived": 2.0}).decode("utf-8", "replace")
     )
@@ -302,11 +303,12 @@ def nodes(numbers, _folder):
 
 def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
-    from diagnostics.collect import collection
-    from diagnostics.collect.compat import Compat
-    from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.doctor.fleet.report import examine_fleet
-    from diagnostics.nodes.answer import MARK, NodeAnswer
+    from diagnostics.collect import facts as collection
+    from diagnostics.compat_table import Compat
+    from diagnostics.doctor import fleet as reader
+    from diagnostics.doctor.fleet import examine_fleet
+    from diagnostics.collect.remote import MARK
+from diagnostics.collect.remote import Answer as NodeAnswer
     from tests.diagnostics.environments import issues
 
     if "facts" not in _DOCUMENTS:
@@ -319,7 +321,7 @@ def fleet(numbers, _folder):
             "models": [],
         }
         text = f"{MARK} {json.dumps(document)}\n"
-        answers.append(reader.Node(number, "node", str(number), "n", **reader.read(NodeAnswer(text=text))))
+        answers.append(reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text))))
     report = examine_fleet(answers, issues(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
@@ -336,8 +338,8 @@ def hosts(numbers, folder):
     (folder / "hosts").write_bytes(
         damaged(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n")
     )
-    with refusing(reader.HostsError):
-        reader.read(folder / "hosts")
+    with refusing(reader.RemoteError):
+        reader.read_answer(folder / "hosts")
 
 
 _LOG = (

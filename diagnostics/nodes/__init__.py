@@ -1,0 +1,1 @@
+"""Old name of `diagnostics.collect.remote`; to be removed."""
