@@ -117,7 +117,11 @@ def read_elf(path: Path) -> tuple[list[str], list[str]]:
         dynamic = next((section for section in sections if section[1] == _DYNAMIC), None)
         requirements = next((section for section in sections if section[1] == _VERSIONS_NEEDED), None)
         needed = _needed_libraries(elf, dynamic, sections[dynamic[6]][4]) if dynamic else []
-        versions = _needed_versions(elf, requirements[4], sections[requirements[6]][4], requirements[7]) if requirements else []
+        versions = (
+            _needed_versions(elf, requirements[4], sections[requirements[6]][4], requirements[7])
+            if requirements
+            else []
+        )
         return needed, versions
 
 

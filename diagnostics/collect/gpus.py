@@ -11,7 +11,9 @@ from xml.etree import ElementTree
 
 LIMIT_S = 10.0
 # Folders of the system: an environment's own `bin` is never searched, because nothing in it may be run.
-_FOLDERS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/usr/local/nvidia/bin:/usr/lib/wsl/lib:/run/current-system/sw/bin"
+_FOLDERS = (
+    "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/usr/local/nvidia/bin:/usr/lib/wsl/lib:/run/current-system/sw/bin"
+)
 _MAX_XML = 16 << 20
 
 
@@ -129,7 +131,11 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
 def _text(node: ElementTree.Element, path: str) -> str:
     """Return a value; empty for what the GPU does not support."""
     value = (node.findtext(path) or "").strip()[:200]
-    return "" if value in {"N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated"} else value
+    return (
+        ""
+        if value in {"N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated"}
+        else value
+    )
 
 
 def _number(node: ElementTree.Element, path: str) -> int | None:

@@ -372,7 +372,13 @@ def _libraries() -> Libraries:
     except (AttributeError, OSError, ValueError):
         libc = ""
     arch = platform.machine()
-    for folder in (f"/usr/lib/{arch}-linux-gnu", f"/lib/{arch}-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"):
+    for folder in (
+        f"/usr/lib/{arch}-linux-gnu",
+        f"/lib/{arch}-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/lib64",
+    ):
         library = Path(folder, "libstdc++.so.6")
         if library.exists():
             # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).

@@ -27,7 +27,15 @@ _MAX_REQUIREMENTS = 5_000
 _MAX_LINE = 4096
 _REQUIRED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Packages whose own requirements are checked; parsing everybody's would take longer than everything else.
-CHECKED = {*frameworks.ENGINES, *frameworks.TRAINERS, *frameworks.STOOD_ON, "torch", "ray", "flash-attn", "xformers"}
+CHECKED = {
+    *frameworks.ENGINES,
+    *frameworks.TRAINERS,
+    *frameworks.STOOD_ON,
+    "torch",
+    "ray",
+    "flash-attn",
+    "xformers",
+}
 # Present in any environment, whatever it is for.
 INSTALLERS = {"pip", "setuptools", "wheel"}
 MAX_DAMAGED = 20
@@ -36,7 +44,9 @@ _MAX_PARENTS = 3
 # Left out of an image on purpose; no run imports them.
 _UNNEEDED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|benchmarks?)/", re.IGNORECASE)
 # Files of an editable install that are not the package itself.
-_POINTERS = re.compile(r"__editable__.*|.*\.pth|.*\.egg-link|__pycache__|\.\.|bin|share|etc|.*\.(?:dist|egg)-info")
+_POINTERS = re.compile(
+    r"__editable__.*|.*\.pth|.*\.egg-link|__pycache__|\.\.|bin|share|etc|.*\.(?:dist|egg)-info"
+)
 
 
 @dataclass(frozen=True)
@@ -242,7 +252,9 @@ def _check_files(
         record = files[name] = read_record(package.place)
         if record.unread:
             unread.append((f"{package.place}/RECORD", record.unread))
-        lost = own and record.exists and not record.unread and not record.modules and not _module(name, modules)
+        lost = (
+            own and record.exists and not record.unread and not record.modules and not _module(name, modules)
+        )
         lost = lost and os.path.exists(f"{package.place}/direct_url.json")  # noqa: PTH110 - as text
         lines = found.requires[name]
         requires = package.requires if name in CHECKED else lines
@@ -365,7 +377,9 @@ def site_packages(prefix: Path, *, anywhere: bool = True) -> list[Path]:
     patterns = ("lib/python3*/*-packages", "lib64/python3*/*-packages", "Lib/site-packages")
     found = [folder for pattern in patterns for folder in sorted(prefix.glob(pattern)) if folder.is_dir()]
     if not found:
-        raise NoEnvironmentError(f"{prefix}: expected a Python environment, with lib/python3.*/site-packages below it")
+        raise NoEnvironmentError(
+            f"{prefix}: expected a Python environment, with lib/python3.*/site-packages below it"
+        )
     unique: dict[Path, Path] = {}
     for folder in found:
         unique.setdefault(folder.resolve(), folder)
@@ -486,7 +500,9 @@ def _is_unneeded(folder: str) -> bool:
 def _list_modules(folder: str) -> frozenset[str]:
     """List the modules in a folder; links, libraries and unlisted files are checked one by one."""
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
-        return frozenset(entry.name for entry in entries if entry.name.endswith(".py") and not entry.is_symlink())
+        return frozenset(
+            entry.name for entry in entries if entry.name.endswith(".py") and not entry.is_symlink()
+        )
     return frozenset()
 
 

@@ -43,7 +43,8 @@ COLLECT_SOURCES = ("collect/*.py", "frameworks.py", "safe_io.py", "process.py", 
 """Our sources that collect needs on a node."""
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(
-    r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?", re.ASCII
+    r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?",
+    re.ASCII,
 )
 _HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
 _HOST_FIELDS = {"host", "user", "port", "target", "python"}
@@ -350,7 +351,9 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         return ["ssh", "-T", *options, *port, "--", host.target, f"{shlex.quote(python)} -"]
     try:
         words = shlex.split(template)
-        fields = {name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None}
+        fields = {
+            name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None
+        }
     except ValueError as error:
         raise RemoteError(f"--host-command: cannot be read: {error}") from None
     if not words or not fields <= _HOST_FIELDS:
@@ -425,7 +428,9 @@ async def _exchange(child: asyncio.subprocess.Process, text: bytes, outputs: lis
     assert child.stdin and child.stdout and child.stderr
 
     async def write(stream: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):  # a program that does not read it explains on standard error
+        with contextlib.suppress(
+            ConnectionError
+        ):  # a program that does not read it explains on standard error
             stream.write(text)
             await stream.drain()
         stream.close()
@@ -445,7 +450,11 @@ def _failure(code: int, errors: str, command: Sequence[str]) -> str:
     last = lines[-1] if lines else "no output"
     if code in {126, 127}:
         return f"no such Python there: {last}"
-    return f"{command[0]} could not connect: {last}" if code == 255 else f"{command[0]} ended with {code}: {last}"
+    return (
+        f"{command[0]} could not connect: {last}"
+        if code == 255
+        else f"{command[0]} ended with {code}: {last}"
+    )
 
 
 def query_ray(python: str, address: str, program: Program, limit_s: float = NODE_LIMIT_S) -> list[Member]:
@@ -506,7 +515,11 @@ def _ray_documents(python: str, address: str, limit_s: float, text: str) -> list
         found = [document for line in lines if (document := _ray_document(line)) is not None]
         if not found:
             last = process.log_tail(log, 1).strip() or "no output"
-            why = f"no answer within {limit_s + JOIN_LIMIT_S:g} s" if done.timed_out else f"ended with {done.code}"
+            why = (
+                f"no answer within {limit_s + JOIN_LIMIT_S:g} s"
+                if done.timed_out
+                else f"ended with {done.code}"
+            )
             raise RemoteError(one_line(f"--ray {address}: {python} {why}: {last}"))
     return found
 
@@ -525,7 +538,8 @@ def _ray_document(line: str) -> dict[str, Any] | None:
     nodes = document.get("nodes", [])
     valid = valid and isinstance(nodes, list)
     valid = valid and all(
-        isinstance(each, dict) and all(isinstance(each.get(key), kind) for key, kind in node.items()) for each in nodes
+        isinstance(each, dict) and all(isinstance(each.get(key), kind) for key, kind in node.items())
+        for each in nodes
     )
     valid = valid and ("text" not in document or {"id", "started", "ended"} <= set(document))
     return document if valid and {"nodes", "problem", "text"} & set(document) else None
@@ -564,7 +578,9 @@ def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
 
 def system_nccl() -> list[str]:
     """Return the releases of NCCL outside Python's packages, where the loader and vLLM look first."""
-    libraries = [Path(place, "libnccl.so.2") for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place]
+    libraries = [
+        Path(place, "libnccl.so.2") for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place
+    ]
     libraries += [Path(place, "libnccl.so.2") for place in _NCCL_FOLDERS]
     if named := os.environ.get("VLLM_NCCL_SO_PATH"):
         libraries.insert(0, Path(named))

@@ -181,7 +181,9 @@ def error_text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
-def _pth_entries(folder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]) -> Iterator[SearchEntry]:
+def _pth_entries(
+    folder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]
+) -> Iterator[SearchEntry]:
     """Return what the `.pth` files of a folder add. Code in them is not run; setuptools' finders are parsed."""
     for file in sorted(folder.glob("*.pth"))[:_MAX_ENTRIES]:
         if file.name.startswith("."):
@@ -216,7 +218,9 @@ def _editable_mapping(finder: Path, unread: list[tuple[str, str]]) -> list[Searc
             if named and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 mapping = ast.literal_eval(node.value)
                 return [
-                    SearchEntry(str(place), str(finder), "editable", _module_folder_state(str(place)), str(module))
+                    SearchEntry(
+                        str(place), str(finder), "editable", _module_folder_state(str(place)), str(module)
+                    )
                     for module, place in islice(mapping.items(), _MAX_LINES)
                 ]
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, AttributeError) as error:

@@ -44,21 +44,48 @@ _PATH = click.Path(path_type=Path)
 @click.option("--prefix", type=_PATH, metavar="DIR", help="Examine the environment in this folder.")
 @report_options
 @click.option(
-    "--tier", type=click.Choice(["static", "probe", "live"]), default="static", show_default=True,
+    "--tier",
+    type=click.Choice(["static", "probe", "live"]),
+    default="static",
+    show_default=True,
     help="static: read files. probe: also import, in child processes. live: also start a tiny engine.",
 )
 @click.option("--facts-json", is_flag=True, help="Print the collected facts as JSON; check nothing.")
 @click.option("--fix-plan", is_flag=True, help="Print one ordered plan for all findings; runs nothing.")
-@click.option("--resolve", "resolving", is_flag=True, help="With --fix-plan: ask the package index what can be installed.")
+@click.option(
+    "--resolve",
+    "resolving",
+    is_flag=True,
+    help="With --fix-plan: ask the package index what can be installed.",
+)
 @click.option("--hosts", type=_PATH, metavar="FILE", help="Examine these hosts over ssh and compare them.")
 @click.option(
-    "--ray", is_flag=False, flag_value="auto", metavar="[ADDRESS]", help="Examine the nodes of a running Ray cluster."
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="Examine the nodes of a running Ray cluster.",
 )
-@click.option("--host-command", default="", metavar="WORDS", help="Use in place of ssh, e.g. 'kubectl exec -i {host} --'.")
 @click.option(
-    "--host-python", default="", metavar="PATH", help="Python on the hosts (default: python3); with --ray one that has Ray."
+    "--host-command",
+    default="",
+    metavar="WORDS",
+    help="Use in place of ssh, e.g. 'kubectl exec -i {host} --'.",
 )
-@click.option("--node-limit", type=float, default=NODE_LIMIT_S, show_default=True, metavar="SECONDS", help="For each node.")
+@click.option(
+    "--host-python",
+    default="",
+    metavar="PATH",
+    help="Python on the hosts (default: python3); with --ray one that has Ray.",
+)
+@click.option(
+    "--node-limit",
+    type=float,
+    default=NODE_LIMIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each node.",
+)
 def command(
     python: Path | None, prefix: Path | None, output: ReportOptions, tier: str, facts_json: bool, fix_plan: bool,
     resolving: bool, hosts: Path | None, ray: str | None, host_command: str, host_python: str, node_limit: float,
@@ -81,7 +108,11 @@ def command(
         if tier != "static":
             interpreter = target_env.interpreter_of(python, chosen)
             report, incomplete = probe.run_tier(report, tier, interpreter, collected)
-        code = _print_plan(report, collected, output, resolving=resolving) if fix_plan else write_report(report, output)
+        code = (
+            _print_plan(report, collected, output, resolving=resolving)
+            if fix_plan
+            else write_report(report, output)
+        )
     return INCOMPLETE if code == FINE and incomplete else code
 
 
@@ -98,11 +129,15 @@ def _check_options(
 
 def _static_report(collected: facts.Facts, *, named: bool) -> Report:
     environment = collected.environment
-    report = run_checks.examine(environment, run_checks.load_catalog(), compat_table.load(), collected.machine)
+    report = run_checks.examine(
+        environment, run_checks.load_catalog(), compat_table.load(), collected.machine
+    )
     if missing := target_env.nothing_to_run(environment, named=named, environ=os.environ):
         report = replace(report, checks=(missing, *report.checks))
     if not named:
-        report = replace(report, subject=report.subject | target_env.other_environments(environment, os.environ))
+        report = replace(
+            report, subject=report.subject | target_env.other_environments(environment, os.environ)
+        )
     return report
 
 
@@ -118,7 +153,12 @@ def _print_plan(report: Report, collected: facts.Facts, output: ReportOptions, *
 
 
 def _examine_fleet(
-    options: fleet.FleetOptions, python: Path | None, prefix: Path | None, output: ReportOptions, *, fix_plan: bool
+    options: fleet.FleetOptions,
+    python: Path | None,
+    prefix: Path | None,
+    output: ReportOptions,
+    *,
+    fix_plan: bool,
 ) -> int:
     if fix_plan:
         raise UserError("--fix-plan: one environment at a time: run it on the node, without --hosts or --ray")
@@ -131,5 +171,3 @@ def _examine_fleet(
 
     report = report_of(nodes) if output.format == "terminal" else fleet.shareable_report(report_of, nodes)
     return write_report(report, output)
-
-

@@ -263,7 +263,11 @@ def _reach_advice(node: Node) -> str:
     if node.dead:
         return "If it is still wanted, start it again: `ray start --address=...` on it."
     if node.reached:
-        python = "the Python that does it is that of Ray's workers" if of_ray else "--host-python the Python that does it"
+        python = (
+            "the Python that does it is that of Ray's workers"
+            if of_ray
+            else "--host-python the Python that does it"
+        )
         return f"Fix there what it reports. --prefix names the environment that is examined; {python}."
     if of_ray:
         return "Check `ray status`, `ray list nodes` and its logs; for a slow node raise --node-limit."
@@ -306,7 +310,9 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
 
 def _with_nodes(item: Finding, members: list[Node], total: int) -> Finding:
     evidence = tuple(Evidence(one.text, f"{members[0].label}: {one.place}") for one in item.evidence)
-    return replace(item, detail=f"{_who(members, total)}: {item.detail.strip() or item.title}", evidence=evidence)
+    return replace(
+        item, detail=f"{_who(members, total)}: {item.detail.strip() or item.title}", evidence=evidence
+    )
 
 
 def _who(members: list[Node], total: int = 0) -> str:
@@ -324,7 +330,9 @@ def _subject(nodes: list[Node], answered: list[Node]) -> dict[str, Any]:
         return " / ".join(value for value, _ in Counter(filter(None, values)).most_common() if value)
 
     packages = {name: join([each.version(name) for each in environments]) for name in PACKAGES}
-    outcomes = {node.position: "answered" if node.facts else "dead" if node.dead else "unknown" for node in nodes}
+    outcomes = {
+        node.position: "answered" if node.facts else "dead" if node.dead else "unknown" for node in nodes
+    }
     return {
         "prefix": f"{len(answered)} of {len(nodes)} nodes",
         "python": join([each.python for each in environments]) or "unknown",
@@ -356,11 +364,15 @@ def node_values(node: Node) -> dict[tuple[str, str], str | None]:
         values[kind, name] = (value or NONE) if known else None
     for name, value in environment.variables.items():
         if name not in NODE_VARIABLES:
-            values["variable" if name.startswith(_WARNING_VARIABLES) else "other variable", name] = f"={value}"
+            values["variable" if name.startswith(_WARNING_VARIABLES) else "other variable", name] = (
+                f"={value}"
+            )
     for name, limit in machine.limits.items():
         values["limit", f"limit of {name}"] = "unlimited" if limit.soft is None else str(limit.soft)
     shared = machine.disk("shared memory")
-    values["limit", "shared memory"] = f"{shared.total_gb:.1f} GB" if shared and shared.total_gb is not None else None
+    values["limit", "shared memory"] = (
+        f"{shared.total_gb:.1f} GB" if shared and shared.total_gb is not None else None
+    )
     values["architecture", "architecture"] = machine.architecture
     # Equal machines differ by what the firmware keeps of the memory.
     memory = machine.memory.total_gb
@@ -386,13 +398,20 @@ def differences(nodes: list[Node]) -> list[Finding]:
     answered = [node for node in nodes if node.facts]
     if len(answered) < 2:
         return []
-    among = f"{len(answered)} nodes" if len(answered) == len(nodes) else f"the {len(answered)} nodes that answered"
+    among = (
+        f"{len(answered)} nodes"
+        if len(answered) == len(nodes)
+        else f"the {len(answered)} nodes that answered"
+    )
     bare = _without_frameworks(answered)
     # A node with none of the frameworks is another environment, not the odd one in each of fifty packages.
     installed = [node for node in answered if node not in bare]
     values = {node.position: node_values(node) for node in answered}
     by_kind: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
-    for key in sorted({key for each in values.values() for key in each}, key=lambda key: (list(SEVERITIES).index(key[0]), key[1])):
+    for key in sorted(
+        {key for each in values.values() for key in each},
+        key=lambda key: (list(SEVERITIES).index(key[0]), key[1]),
+    ):
         groups = _group(key, installed if key[0] in _PACKAGE_KINDS else answered, values)
         if len(groups) > 1:
             by_kind[SEVERITIES[key[0]][:2]].append((key, groups))
@@ -426,7 +445,9 @@ def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
     )  # fmt: skip
 
 
-def _group(key: tuple[str, str], nodes: list[Node], values: dict[int, dict[tuple[str, str], str | None]]) -> Groups:
+def _group(
+    key: tuple[str, str], nodes: list[Node], values: dict[int, dict[tuple[str, str], str | None]]
+) -> Groups:
     """Group nodes by value, the largest group first; nodes whose value is unknown are in no group."""
     groups: Groups = defaultdict(list)
     for node in nodes:
@@ -537,7 +558,9 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
             if len(word) > 1 and word != "localhost" and not word.startswith("127."):
                 names.setdefault(word, f"<{node.word} {node.number}>")
     words = sorted(names, key=len, reverse=True)
-    pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(word)}(?![\w-])" for word in words)) if words else None
+    pattern = (
+        re.compile("|".join(rf"(?<![\w.-]){re.escape(word)}(?![\w-])" for word in words)) if words else None
+    )
 
     def hide(text: str) -> str:
         return redact(pattern.sub(lambda match: names[match[0]], text) if pattern else text)
@@ -565,4 +588,6 @@ def _change_texts(report: Report, change: Callable[[str], str]) -> Report:
 def _change_finding(item: Finding, change: Callable[[str], str]) -> Finding:
     evidence = tuple(Evidence(change(one.text), change(one.place)) for one in item.evidence)
     remedy = map_texts(item.remedy, change) if item.remedy else None
-    return replace(item, title=change(item.title), detail=change(item.detail), evidence=evidence, remedy=remedy)
+    return replace(
+        item, title=change(item.title), detail=change(item.detail), evidence=evidence, remedy=remedy
+    )

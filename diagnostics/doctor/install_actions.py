@@ -63,7 +63,11 @@ def without_clashes(environment: Environment, requirements: Iterable[str]) -> tu
             continue
         for place, one in enumerate(wanted):
             parsed = parse_requirement(one)
-            if parsed is None or canonicalize_name(parsed.name) != name or not _moves_into(parsed.specifier, releases):
+            if (
+                parsed is None
+                or canonicalize_name(parsed.name) != name
+                or not _moves_into(parsed.specifier, releases)
+            ):
                 continue
             if releases.startswith(">=") and satisfies_below(parsed.specifier, releases[2:]):
                 wanted[place] = f"{one},<{releases[2:]}" if parsed.specifier else one
@@ -109,7 +113,9 @@ def _moves_into(wanted: SpecifierSet, releases: str) -> bool:
 
 def install(environment: Environment, *requirements: str, options: tuple[str, ...] = ()) -> Install:
     """Return the command that installs requirements here, with the installer in use."""
-    return Install(without_clashes(environment, requirements), installer_words(environment, "install"), options)
+    return Install(
+        without_clashes(environment, requirements), installer_words(environment, "install"), options
+    )
 
 
 def uninstall(environment: Environment, *names: str) -> Uninstall:
@@ -120,7 +126,9 @@ def uninstall(environment: Environment, *names: str) -> Uninstall:
 def installer_words(environment: Environment, action: str) -> tuple[str, ...]:
     """Return the installer command that fits most packages' INSTALLER files."""
     installers = [package.installer for package in environment.packages.values() if package.installer]
-    usual = environment.vllm.installer if environment.vllm else max(installers, key=installers.count, default="")
+    usual = (
+        environment.vllm.installer if environment.vllm else max(installers, key=installers.count, default="")
+    )
     if usual == "uv":
         return ("uv", "pip", action, "--python", environment.prefix)
     return (f"{environment.prefix}/bin/python", "-m", "pip", action)

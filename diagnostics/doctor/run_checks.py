@@ -42,7 +42,6 @@ def load_catalog() -> dict[str, Issue]:
     return catalog.load()
 
 
-
 def describe_machine(machine: Machine) -> str:
     """Describe a machine in one line."""
     parts = [f"{machine.processors.usable:g} of {machine.processors.count} processors"]

@@ -78,7 +78,9 @@ def other_environments(environment: Environment, environ: Mapping[str, str]) -> 
     They are the activated one, those nearby, and those of the same user's running Python processes.
     """
     prefix, working = Path(environment.prefix), Path(working_folder())
-    running = [place for place in _running_environments() if os.path.realpath(place) != os.path.realpath(prefix)]
+    running = [
+        place for place in _running_environments() if os.path.realpath(place) != os.path.realpath(prefix)
+    ]
     found = [*_nearby_environments(prefix, working, environ), *filter(_can_train, running)]
     return {"unnamed": list(dict.fromkeys(found))}
 
@@ -90,7 +92,9 @@ def _running_environments() -> list[str]:
         try:
             if entry.stat().st_uid != os.getuid():
                 continue
-            program = (entry / "cmdline").read_bytes()[:_MAX_COMMAND].split(b"\0")[0].decode("utf-8", "replace")
+            program = (
+                (entry / "cmdline").read_bytes()[:_MAX_COMMAND].split(b"\0")[0].decode("utf-8", "replace")
+            )
         except OSError:
             continue
         path = Path(program)

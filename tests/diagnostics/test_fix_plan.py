@@ -21,7 +21,8 @@ from diagnostics.doctor.fix_plan import resolve as resolving
 from diagnostics.doctor.fix_plan.build import fix_plan
 from diagnostics.output import clean, filters
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.output.formats import plan as render
+from diagnostics.output import json_output, markdown, prepare
+from diagnostics.output import terminal as screen
 from diagnostics.doctor.fix_plan.model import Step
 from diagnostics.fixes import Install, Fix, Run, SetVariables, Uninstall
 from diagnostics.fixes import command_of
@@ -36,6 +37,11 @@ RUN = {
     "torch": "2.6.0: not what vLLM pins",
     "transformers": "4.57.6",
 }
+
+
+def as_report(plan):
+    """A plan as the report that prints it."""
+    return Report("doctor", plan.subject, extra=plan)
 
 
 def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
@@ -350,7 +356,7 @@ def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
     shown = clean.own(replace(plan, steps=(made,)))
     monkeypatch.setenv("COLUMNS", "60")
     with terminal() as (out, _):
-        render.terminal(shown, sys.stdout, verbose=True)
+        screen.render(as_report(shown), sys.stdout, verbose=True)
     (line,) = [line for line in out.getvalue().splitlines() if "undo: " in line]
     assert acting(out.getvalue()) == []
     assert shlex.split(line.partition("undo: ")[2]) == ["export", f"VLLM_USE_V1={door.line(value)}"]
@@ -490,7 +496,7 @@ def test_markdown_holds_nothing_personal(environment, monkeypatch):
     monkeypatch.setenv("HOME", str(environment.prefix.parent))
     broken_pair(environment)
     plan = plan_of(environment, environ={"RAY_ADDRESS": "http://10.1.2.3:8265"})
-    text = render.as_markdown(plan)
+    text = markdown.render(prepare.for_sharing(as_report(plan)))
     assert str(environment.prefix.parent) not in text
     assert "10.1.2.3" not in text
 
@@ -504,7 +510,7 @@ def test_the_json_keeps_its_published_schema(environment):
     (environment.site / "half.dist-info").mkdir()
     full = plan_of(environment, environ={"VLLM_USE_V1": "0"})
     for plan in (empty, full):
-        jsonschema.validate(json.loads(render.as_json(plan)), schema)
+        jsonschema.validate(json.loads(json_output.render(prepare.for_sharing(as_report(plan)))), schema)
 
 
 def test_a_format_that_a_plan_does_not_have_is_refused(environment, capsys):
@@ -731,7 +737,7 @@ def test_a_plan_of_many_steps_is_closed_up_on_a_screen(number, empty, monkeypatc
     plan = many_steps(number)
     assert len(plan.steps) == number
     out = io.StringIO()
-    render.terminal(plan, out)
+    screen.render(as_report(plan), out)
     lines = out.getvalue().splitlines()
 
     assert sum(not line for line in lines) == empty

@@ -67,7 +67,13 @@ def finding(
 ) -> Finding:  # fmt: skip
     """Return a finding under one of the checks' own codes."""
     return check_finding(
-        code, severity, detail=detail, evidence=tuple(evidence), remedy=fix, certainty=certainty, known_by=known_by
+        code,
+        severity,
+        detail=detail,
+        evidence=tuple(evidence),
+        remedy=fix,
+        certainty=certainty,
+        known_by=known_by,
     )
 
 

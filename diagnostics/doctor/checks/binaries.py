@@ -71,17 +71,25 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _restore_modules(environment: Environment, bad: dict[str, list[str]], built: str) -> tuple[str, list[Install]]:
+def _restore_modules(
+    environment: Environment, bad: dict[str, list[str]], built: str
+) -> tuple[str, list[Install]]:
     """Return advice and commands; they depend on which package provides the missing libraries."""
     advice, installs = [], []
     if any(_is_system_library(name) for missing in bad.values() for name in missing):
         advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
-    of_packages = {path for path, missing in bad.items() if not missing or not all(map(_is_system_library, missing))}
-    flash = sorted(path for path in of_packages if _pinned_package(environment, path).startswith("flash-attn"))
+    of_packages = {
+        path for path, missing in bad.items() if not missing or not all(map(_is_system_library, missing))
+    }
+    flash = sorted(
+        path for path in of_packages if _pinned_package(environment, path).startswith("flash-attn")
+    )
     if any("/xformers/" in path for path in of_packages):
         # Each xformers release has its own PyTorch, which may differ from vLLM's.
         advice.append("Install the xformers release that was built for the PyTorch you want.")
-    vllm = dict.fromkeys(_pinned_package(environment, path) for path in bad if path in of_packages and "/vllm/" in path)
+    vllm = dict.fromkeys(
+        _pinned_package(environment, path) for path in bad if path in of_packages and "/vllm/" in path
+    )
     if vllm:
         plain = environment.vllm is not None and environment.vllm.name == "vllm"
         advice.append(
@@ -110,7 +118,9 @@ def _is_system_library(name: str) -> bool:
 
 def _pinned_package(environment: Environment, path: str) -> str:
     """Return the requirement that installs a compiled module again."""
-    module = next((name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn")
+    module = next(
+        (name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn"
+    )
     name = distribution_of(module).replace("_", "-")
     package = environment.vllm if module == "vllm" else environment.packages.get(name)
     return f"{package.name}=={package.version}" if package else name
@@ -139,7 +149,9 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
         return
     # Another libstdc++ can come first on the library path; glibc is always the system's.
     glibc = "GLIBC" in kinds
-    text = f"{libraries.libc or 'glibc unknown'}, libstdc++ up to GLIBCXX_{libraries.libstdcxx or '(unknown)'}"
+    text = (
+        f"{libraries.libc or 'glibc unknown'}, libstdc++ up to GLIBCXX_{libraries.libstdcxx or '(unknown)'}"
+    )
     names = ", ".join(dict.fromkeys(modules[:2]))
     yield finding(
         "ENV911", Severity.WARNING, [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
@@ -187,7 +199,8 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
     )
     if other:
         fix = Fix.of(
-            "Create an environment with a Python that suits all packages.", Run(("uv", "venv", "--python", other, "NEW"))
+            "Create an environment with a Python that suits all packages.",
+            Run(("uv", "venv", "--python", other, "NEW")),
         )
     for package in case.environment.packages.values():
         wanted = ranges.get(package.name)

@@ -48,7 +48,9 @@ def compatibility(case: Examined) -> Iterator[Finding]:
 
 def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
     near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest(compat, *pair)) or "none"
-    fix = Fix.of("Move to a pair that passed, or try this one; no list of such builds or releases exists to read.")
+    fix = Fix.of(
+        "Move to a pair that passed, or try this one; no list of such builds or releases exists to read."
+    )
     if all(map(_is_listed, pair, _FIRST)):
         fix = Fix.of(
             "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
@@ -72,7 +74,10 @@ def _static_finding(
     environment: Environment, known: StaticResult, installed: Evidence, compat: Compat, pair: tuple[str, str]
 ) -> Finding:
     """Report what metadata and source say; neither is a run."""
-    evidence = [installed, Evidence("; ".join(_phrases(known)), f"compat.json, breadth of TRL {pair[1]}, static")]
+    evidence = [
+        installed,
+        Evidence("; ".join(_phrases(known)), f"compat.json, breadth of TRL {pair[1]}, static"),
+    ]
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     if known.broken:
         text, installs = better_pairs(environment, compat)
@@ -105,7 +110,9 @@ def _phrases(known: StaticResult) -> list[str]:
 
 
 def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
-    allowed = f"TRL {pair[1]} {'allows' if known.allowed else 'does not allow'} vLLM {pair[0]} in its metadata"
+    allowed = (
+        f"TRL {pair[1]} {'allows' if known.allowed else 'does not allow'} vLLM {pair[0]} in its metadata"
+    )
     if known.contract == "fail":
         joined = "but" if known.allowed else "and"
         return f"{allowed}, {joined} its source relies on {known.missing}, which that vLLM does not have."
@@ -132,7 +139,9 @@ def _cell_finding(
         for name, layer in failed.items()
     ]
     levels = ["declared", "static", "executed"]
-    best = max((layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static")
+    best = max(
+        (layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static"
+    )
     known = compat.read(cell["vllm"], cell["trl"])
     text, installs = better_pairs(environment, compat)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
@@ -173,7 +182,9 @@ def _pair(item: PinnedSet) -> str:
 
 def _nearest(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
     """Return the three cells whose vLLM, then TRL, is the fewest minor releases away."""
-    return sorted(compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"]))[:3]
+    return sorted(
+        compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"])
+    )[:3]
 
 
 def _distance(one: str, other: str) -> float:

@@ -26,7 +26,12 @@ _CONTENT = {
     "temporary": "Programs write temporary files there.",
     "ray": "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
 }
-_VARIABLES = {"hub cache": "HF_HOME", "temporary": "TMPDIR", "ray": "RAY_TMPDIR", "vllm cache": "VLLM_CACHE_ROOT"}
+_VARIABLES = {
+    "hub cache": "HF_HOME",
+    "temporary": "TMPDIR",
+    "ray": "RAY_TMPDIR",
+    "vllm cache": "VLLM_CACHE_ROOT",
+}
 _ON = {"1", "true", "on", "yes"}
 _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
@@ -42,7 +47,8 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
     fix = _more_shared_memory(case.machine)
     if disk.total_gb > SMALL_SHM_GB:
         fix = Fix.of(
-            "See what fills it, and remove what no running process uses.", Run(("ls", "-lS", _SHM), piped=(("head",),))
+            "See what fills it, and remove what no running process uses.",
+            Run(("ls", "-lS", _SHM), piped=(("head",),)),
         )
     yield case.known(
         "ENV001", Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
@@ -151,7 +157,9 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
     actions: list[Action] = []
     if disk.purpose == "hub cache":
         actions.append(Run(("du", "-h", "--max-depth=1", disk.path)))
-    actions.append(SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path)))
+    actions.append(
+        SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
+    )
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return case.known(
         "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
@@ -242,7 +250,9 @@ def processors(case: Examined) -> Iterator[Finding]:
 
 def _too_many_threads(case: Examined, threads: int) -> Finding:
     found = case.machine.processors
-    evidence = [Evidence(f"{found.allowed} of {found.count} processors are allowed", "the process's affinity")]
+    evidence = [
+        Evidence(f"{found.allowed} of {found.count} processors are allowed", "the process's affinity")
+    ]
     if found.quota is not None:
         evidence.append(Evidence(f"time for {found.quota:g} processors", "/sys/fs/cgroup, cpu.max"))
     if threads:
@@ -281,7 +291,10 @@ def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:
     if file.problem:
         return [Evidence(file.problem, file.path)]
     if file.kind == "nccl":
-        return [Evidence(f"{name}={value}", f"{file.path}:{file.lines[name]}") for name, value in file.values.items()]
+        return [
+            Evidence(f"{name}={value}", f"{file.path}:{file.lines[name]}")
+            for name, value in file.values.items()
+        ]
     count = len(machine.gpus.devices)
     cpu = file.values.get("use_cpu", "").lower() == "true"
     processes = file.values.get("num_processes", "")

@@ -33,7 +33,9 @@ def _unreadable_releases(case: Examined) -> list[NotChecked]:
     results = [affects(issue, case.environment.releases) for issue in _active(case.issues)]
     unread = sorted({f"{each.package} {each.release}" for each in results if each.answer == UNREADABLE})
     return [
-        NotChecked(package, "its release can't be read", "install a release, or a build that names its release")
+        NotChecked(
+            package, "its release can't be read", "install a release, or a build that names its release"
+        )
         for package in unread
     ]
 
@@ -61,7 +63,9 @@ def failing_pairs(case: Examined) -> Iterator[Finding]:
     for code, ranges in _PAIRS.items():
         found = [case.environment.packages.get(name) for name, _ in ranges]
         packages = [package for package in found if package is not None]
-        held = [in_range(package.version, wanted) for package, (_, wanted) in zip(packages, ranges, strict=False)]
+        held = [
+            in_range(package.version, wanted) for package, (_, wanted) in zip(packages, ranges, strict=False)
+        ]
         if len(packages) < len(ranges) or not all(held):
             continue
         issue = case.issues[code]

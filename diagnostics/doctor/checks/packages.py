@@ -38,7 +38,9 @@ _COMPARED_AT_IMPORT = {
 def _unread_metadata(case: Examined) -> list[NotChecked]:
     of_search_path = set(case.environment.search.unread)
     return [
-        NotChecked("an installed package", f"its metadata could not be read: {why}", "make it readable", place)
+        NotChecked(
+            "an installed package", f"its metadata could not be read: {why}", "make it readable", place
+        )
         for place, why in case.environment.unread
         if (place, why) not in of_search_path
     ]
@@ -181,7 +183,9 @@ def _unmet(environment: Environment, package: Package, name: str, requirement: R
     """Return CMP904; its title is the whole line: who needs what, and what is installed."""
     version = environment.version(name)
     wanted = f"{requirement.name}{requirement.specifier}"
-    line = f"{package.name} {package.version} needs {wanted}, " + (f"found {version}" if version else "not installed")
+    line = f"{package.name} {package.version} needs {wanted}, " + (
+        f"found {version}" if version else "not installed"
+    )
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     fix = (
         Fix.of(f"Install {wanted}, or another {package.name}.", install(environment, wanted))

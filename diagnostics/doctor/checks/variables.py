@@ -94,7 +94,9 @@ def network_devices(case: Examined) -> Iterator[Finding]:
             continue
         exact = value.startswith("=") or name != "NCCL_SOCKET_IFNAME"
         wanted = [part for part in value.lstrip("=").split(",") if part]
-        if not any(device == part if exact else device.startswith(part) for part in wanted for device in interfaces):
+        if not any(
+            device == part if exact else device.startswith(part) for part in wanted for device in interfaces
+        ):
             yield finding(
                 "NET902", Severity.ERROR,
                 [*_set(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
@@ -114,7 +116,9 @@ def communication(case: Examined) -> Iterator[Finding]:
         for name, effect in _SWITCHED_OFF.items() if values.get(name, "").strip() == _ON
     ]  # fmt: skip
     found += [
-        (name, f"{name}=0: a failed collective waits for ever") for name in _ERROR_HANDLING if values.get(name) == "0"
+        (name, f"{name}=0: a failed collective waits for ever")
+        for name in _ERROR_HANDLING
+        if values.get(name) == "0"
     ]
     yield from variables_to_unset("NET904", Severity.WARNING, found, "Unset what this machine does not need.")
 
@@ -124,7 +128,9 @@ def allocator(case: Examined) -> Iterator[Finding]:
     """CFG112 for expandable segments with a vLLM whose sleep mode refuses them."""
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     setting = "expandable_segments:true"
-    name = next((each for each in names if setting in case.variables.get(each, "").replace(" ", "").lower()), None)
+    name = next(
+        (each for each in names if setting in case.variables.get(each, "").replace(" ", "").lower()), None
+    )
     vllm, issue = case.environment.vllm, case.issues["CFG112"]
     if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
         return

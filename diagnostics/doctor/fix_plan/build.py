@@ -145,14 +145,18 @@ def _compatible_with(step: Step, moved: PinnedSet | None) -> Step:
     if not against:
         return step
     listed = ", ".join(f"{one.name}{one.versions} (the set has {pins[one.name]})" for one in against)
-    return replace(step, text=(Advice(f"It needs {listed}: choose this, or the versions above."),), commands=())
+    return replace(
+        step, text=(Advice(f"It needs {listed}: choose this, or the versions above."),), commands=()
+    )
 
 
 def _drop_overridden(steps: list[Step]) -> list[Step]:
     """Drop commands that a later step overrides, and steps of which nothing is left; their codes move along."""
     kept: list[Step] = []
     for place, step in enumerate(steps):
-        later = [(other, action) for other in range(place + 1, len(steps)) for action in steps[other].commands]
+        later = [
+            (other, action) for other in range(place + 1, len(steps)) for action in steps[other].commands
+        ]
         overriding = {
             action: other for action in step.commands for other, by in later if _overrides(by, action)
         }  # fmt: skip

@@ -131,7 +131,9 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
     if None in parsed:
         return []
     return [
-        Constraint(code, canonicalize_name(each.name), str(each.specifier), known_by, code) for each in parsed if each
+        Constraint(code, canonicalize_name(each.name), str(each.specifier), known_by, code)
+        for each in parsed
+        if each
     ]
 
 

@@ -77,7 +77,11 @@ class Installer:
             return Run(("mv", f"{lock}.before", lock), then=back)
         if self.name in {"conda", "mamba"}:
             return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
-        return Run((*self._pip("install"), "-r", BEFORE)) if self.name != "uv" else Run((*self._pip("sync"), BEFORE))
+        return (
+            Run((*self._pip("install"), "-r", BEFORE))
+            if self.name != "uv"
+            else Run((*self._pip("sync"), BEFORE))
+        )
 
     def _files(self) -> tuple[str, str]:
         lock, manifest = next((lock, file) for lock, name, file in PROJECTS if name == self.name)
@@ -111,10 +115,14 @@ def find_installer(environment: Environment) -> Installer:
     project = _owning_project(prefix)
     if project is not None:
         name, mark, folder = project
-        return Installer(name, (mark, *_installer_marks(by_file)), environment.prefix, str(folder), has_pip=has_pip)
+        return Installer(
+            name, (mark, *_installer_marks(by_file)), environment.prefix, str(folder), has_pip=has_pip
+        )
     if (prefix / "conda-meta").is_dir() and by_file.get("conda", 0) >= sum(by_file.values()) / 2:
         name = "mamba" if _created_by_mamba(prefix) else "conda"
-        return Installer(name, ("conda-meta", *_installer_marks(by_file)), environment.prefix, has_pip=has_pip)
+        return Installer(
+            name, ("conda-meta", *_installer_marks(by_file)), environment.prefix, has_pip=has_pip
+        )
     marks = ["conda-meta"] if (prefix / "conda-meta").is_dir() else []
     by_uv = _created_by_uv(prefix)
     marks += ["pyvenv.cfg names uv"] if by_uv else []

@@ -53,7 +53,9 @@ class Scale:
         return abs(bisect_left(known, _minor(one)) - bisect_left(known, _minor(other)))
 
 
-def known_sets(environment: Environment, compat: Compat, constraints: Iterable[Constraint]) -> list[PinnedSet]:
+def known_sets(
+    environment: Environment, compat: Compat, constraints: Iterable[Constraint]
+) -> list[PinnedSet]:
     """Return the sets that break nothing else here: the nearest that ran, then the nearest that were only read.
 
     A set whose cell failed in any layer is not proposed, because doctor would report it again.
@@ -77,7 +79,9 @@ def known_sets(environment: Environment, compat: Compat, constraints: Iterable[C
     return [*executed[:1], *different, *executed[1:2]]
 
 
-def refused_sets(environment: Environment, compat: Compat, constraints: Iterable[Constraint]) -> list[PinnedSet]:
+def refused_sets(
+    environment: Environment, compat: Compat, constraints: Iterable[Constraint]
+) -> list[PinnedSet]:
     """Return the pairs that ran but would break a requirement of another installed package."""
     candidates = [item for item in _cells(compat) if item.ran]
     made = _all_sets(environment, constraints, candidates)
@@ -114,7 +118,10 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
 def _is_run(name: str, layer: dict[str, Any]) -> bool:
     with_both = "not installed" not in str(layer.get("ran_with", {}).get("trl", ""))
     return (
-        layer.get("evidence") == "executed" and layer["verdict"] == "pass" and with_both and name not in _NOT_A_RUN
+        layer.get("evidence") == "executed"
+        and layer["verdict"] == "pass"
+        and with_both
+        and name not in _NOT_A_RUN
     )
 
 

@@ -186,7 +186,8 @@ class Plan:
             "outcome": self.outcome,
             "installer": {"name": self.installer, "known_by": list(self.marks)},
             "steps": [
-                {"number": number, "need": step.need} | step.to_json() for number, step in enumerate(self.steps, start=1)
+                {"number": number, "need": step.need} | step.to_json()
+                for number, step in enumerate(self.steps, start=1)
             ],
             "pinned_sets": [item.to_json() for item in self.sets],
             "conflicts": [asdict(item) for item in self.conflicts],
@@ -237,9 +238,16 @@ class Plan:
                 print_text(console, conflict.resolution, indent=3)
         console.print()
         if not verbose and (self.steps or self.unseen):
-            counts = ((len(self.sets), "sets of versions"), (len(self.unseen), "notes on what was not checked"))
+            counts = (
+                (len(self.sets), "sets of versions"),
+                (len(self.unseen), "notes on what was not checked"),
+            )
             rest = ", ".join(f"{count} {name}" for count, name in counts if count)
-            print_text(console, f"--verbose shows the reason and cost of each step{f', {rest}' if rest else ''}", "dim")
+            print_text(
+                console,
+                f"--verbose shows the reason and cost of each step{f', {rest}' if rest else ''}",
+                "dim",
+            )
         for line in self.remarks if verbose else self.help:
             print_text(console, line, "dim")
 

@@ -28,7 +28,9 @@ _MERGED = _BAD_PAIR | {"CMP901", "CMP903", "CMP904"}
 
 def replaces_pair(found: Iterable[Finding]) -> bool:
     """Return whether the plan moves to other releases of vLLM or TRL."""
-    return any(each.code in _BAD_PAIR or (each.code == "CMP903" and each.severity > Severity.INFO) for each in found)
+    return any(
+        each.code in _BAD_PAIR or (each.code == "CMP903" and each.severity > Severity.INFO) for each in found
+    )
 
 
 def record_step(installer: Installer) -> Step:
@@ -98,7 +100,11 @@ def repair_steps(found: list[Finding], environment: Environment, installer: Inst
 
 
 def install_steps(
-    found: list[Finding], installs: list[Finding], wanted: list[Constraint], sets: list[PinnedSet], installer: Installer
+    found: list[Finding],
+    installs: list[Finding],
+    wanted: list[Constraint],
+    sets: list[PinnedSet],
+    installer: Installer,
 ) -> list[Step]:
     """Return one step with one command for everything that is to be installed.
 
@@ -194,7 +200,9 @@ def conflicts(environment: Environment, wanted: list[Constraint]) -> list[Confli
     for name in names:
         own = [item for item in wanted if item.name == name]
         if not satisfiable([item.versions for item in own]):
-            resolution = f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."
+            resolution = (
+                f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."
+            )
             found.append(Conflict(tuple(map(str, own)), resolution))
             continue
         against = [

@@ -18,7 +18,9 @@ from diagnostics.fixes import Advice, Install
 from diagnostics.output.redact import mask_and_cut
 
 LIMIT_S = 120.0
-NOT_TRIED = "Not checked: whether these versions can be installed together here. --resolve asks the package index."
+NOT_TRIED = (
+    "Not checked: whether these versions can be installed together here. --resolve asks the package index."
+)
 RESOLVED = "Checked: it resolves for this Python and platform at the configured index, from wheels alone."
 _NO_INDEX = (
     "error sending request", "Failed to fetch", "dns error", "offline", "network connectivity", "Could not connect",
@@ -31,7 +33,10 @@ _KEPT = ("HOME", "LANG", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_FIND_LINKS", "UV_I
 
 def mark_unresolved(plan: Plan) -> Plan:
     """Note at every installation of a plan that it was not resolved."""
-    steps = (replace(step, text=(*step.text, Advice(NOT_TRIED))) if _installs(step) else step for step in plan.steps)
+    steps = (
+        replace(step, text=(*step.text, Advice(NOT_TRIED))) if _installs(step) else step
+        for step in plan.steps
+    )
     return replace(plan, steps=tuple(steps))
 
 
@@ -111,4 +116,8 @@ def _platform() -> str:
         return f"{arch}-apple-darwin"
     libc = os.confstr("CS_GNU_LIBC_VERSION") if hasattr(os, "confstr") else ""
     version = (libc or "").rpartition(" ")[2].split(".")
-    return f"{arch}-manylinux_2_{version[1]}" if len(version) > 1 and version[1].isdecimal() else f"{arch}-unknown-linux-gnu"
+    return (
+        f"{arch}-manylinux_2_{version[1]}"
+        if len(version) > 1 and version[1].isdecimal()
+        else f"{arch}-unknown-linux-gnu"
+    )

@@ -29,13 +29,17 @@ def system_steps(found: list[Finding], environment: Environment) -> list[Step]:
     """Return one step for all variables to unset, and one for each other finding."""
     unset = [finding for finding in found if _variables_to_unset(finding)]
     rest = [finding for finding in found if finding not in unset]
-    return [*([_unset_step(unset, environment)] if unset else []), *(_step(each, environment) for each in rest)]
+    return [
+        *([_unset_step(unset, environment)] if unset else []),
+        *(_step(each, environment) for each in rest),
+    ]
 
 
 def reasons(finding: Finding) -> list[str]:
     """Return why a step is needed: the detail, or else the title, and the first evidence."""
     evidence = [
-        shorten(f"{item.text} [{item.place}]", _MAX_EVIDENCE, placeholder=" …") for item in finding.evidence[:2]
+        shorten(f"{item.text} [{item.place}]", _MAX_EVIDENCE, placeholder=" …")
+        for item in finding.evidence[:2]
     ]
     return [f"{finding.code}: {one_line(finding.detail) or finding.title}", *evidence]
 

@@ -183,7 +183,7 @@ def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
 
 def _last_lines(ended: ChildEnded) -> list[str]:
     try:
-        text = safe_io.read_last_lines(ended.log, 16384).decode("utf-8", "replace")
+        text = safe_io.read_tail(ended.log, 16384).decode("utf-8", "replace")
     except OSError:
         return []
     lines = [mask_and_cut(line.rstrip(), 300) for line in text.splitlines() if _is_informative(line)]
@@ -247,7 +247,10 @@ def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
         Severity.ERROR,
         known_by="executed",
         detail="",
-        evidence=(Evidence(text, ended.what), *(Evidence(line, "its output") for line in _last_lines(ended)[-2:])),
+        evidence=(
+            Evidence(text, ended.what),
+            *(Evidence(line, "its output") for line in _last_lines(ended)[-2:]),
+        ),
         fix=Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006")),
     )
 

@@ -45,7 +45,9 @@ class Probe:
     report_progress: Callable[[str], None]
     failures: dict[str, str] = field(default_factory=dict)
 
-    def run(self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False) -> ChildEnded:
+    def run(
+        self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
+    ) -> ChildEnded:
         """Run a program in a child process."""
         if program != "imports" or arguments != ("sys",):
             self.report_progress(f"{what} (at most {limit_s:.0f} s)")
@@ -96,7 +98,9 @@ def _probe_platforms(probe: Probe) -> list[CheckResult]:
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
-    compiled = {Path(each.path).name.partition(".")[0] for each in environment.extensions if "/vllm/" in each.path}
+    compiled = {
+        Path(each.path).name.partition(".")[0] for each in environment.extensions if "/vllm/" in each.path
+    }
     found = []
     for distribution, module in MODULES:
         installed = environment.vllm if distribution == "vllm" else environment.packages.get(distribution)
@@ -129,7 +133,11 @@ def run_live(probe: Probe) -> list[CheckResult]:
 def _engine(probe: Probe) -> list[CheckResult]:
     engine, parity = "tiny engine", "log-probs against transformers"
     packages = probe.environment.packages
-    needed = {"vLLM": probe.environment.vllm, "torch": packages.get("torch"), "transformers": packages.get("transformers")}
+    needed = {
+        "vLLM": probe.environment.vllm,
+        "torch": packages.get("torch"),
+        "transformers": packages.get("transformers"),
+    }
     missing = ", ".join(name for name, package in needed.items() if package is None)
     if missing:
         return [CheckResult(name, "skipped", f"{missing} not installed") for name in (engine, parity)]

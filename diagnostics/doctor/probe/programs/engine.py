@@ -16,10 +16,7 @@ VOCABULARY, LONGEST, TOKENS = 128, 256, 16
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
 # Room for the weights, the cache and what measuring them takes, beside what others use.
 GPU_BYTES = 4 << 30
-SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
+SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def settings() -> None:

@@ -1,0 +1,174 @@
+"""Faults that doctor once had, each with the right value: requirement lines, healthy environments, plans, security."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.collect import gpus, packages, remote
+from diagnostics.compat_table import Compat
+from diagnostics.doctor import run_checks
+from diagnostics.doctor.fix_plan import build, resolve
+from diagnostics.doctor.install_actions import without_clashes
+from diagnostics.findings import Severity
+from diagnostics.fixes import Install, Uninstall, commands_of
+from tests.diagnostics.environments import Maker, issues
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_TABLE = Compat(problem="no table")
+
+
+def examine(maker):
+    return run_checks.examine(packages.collect(maker.prefix, {}), issues(), NO_TABLE)
+
+
+def findings(maker, code):
+    return [found for found in examine(maker).findings if found.code == code]
+
+
+def test_each_unmet_requirement_is_one_line_with_both_versions(environment):
+    environment.add("trl", "0.24.0", requires=["transformers>=4.56.1", "accelerate>=1.4.0", "datasets"])
+    environment.add("transformers", "4.48.0").add("datasets", "4.4.1")
+    assert [found.title for found in findings(environment, "CMP904")] == [
+        "trl 0.24.0 needs transformers>=4.56.1, found 4.48.0",
+        "trl 0.24.0 needs accelerate>=1.4.0, not installed",
+    ]
+
+
+def test_cutlass_dsl_of_another_cuda_is_no_mixed_build(environment):
+    environment.add("torch", "2.9.0+cu128").add("nvidia-nccl-cu12", "2.27.3")
+    environment.add("nvidia-cutlass-dsl-libs-cu13", "4.3.0").add("nvidia-cutlass-dsl", "4.3.0")
+    assert findings(environment, "ENV913") == []
+
+
+def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
+    environment.add("torch", "2.9.0+cu128").add("vllm", "0.12.0", requires=["nvidia-cudnn-cu13"])
+    for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "nvidia-cutlass-dsl-libs-cu13"):
+        environment.add(name, "1.0")
+    (found,) = findings(environment, "ENV913")
+    removed = [name for action in found.remedy.actions if isinstance(action, Uninstall) for name in action.names]
+    assert removed == ["nvidia-nccl-cu13"]
+
+
+@pytest.mark.parametrize(("transformers", "fails"), [("5.0.0", False), ("5.2.0", False), ("5.3.0", True)])
+def test_old_trl_fails_from_transformers_5_3_on(environment, transformers, fails):
+    environment.add("trl", "0.28.0").add("transformers", transformers)
+    assert bool(findings(environment, "CMP003")) is fails
+
+
+def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
+    seen = packages.collect(environment.add("trl", "0.24.0").prefix, {})
+    assert without_clashes(seen, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
+    assert without_clashes(seen, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
+
+
+def test_issues_that_only_may_occur_are_no_warnings(environment):
+    environment.add("vllm", "0.11.0").add("trl", "0.26.2").add("torch", "2.8.0").add("transformers", "4.57.6")
+    assert [each.code for each in examine(environment).findings if each.severity >= Severity.WARNING] == []
+
+
+def test_a_range_of_an_extra_is_information_and_binds_no_other_trainer(environment):
+    environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=['vllm<=0.31.0; extra == "vllm"'])
+    assert [found.severity for found in findings(environment, "CMP903")] == [Severity.INFO]
+    environment.add("ms-swift", "4.6.0")
+    assert findings(environment, "CMP903") == []
+
+
+def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environment):
+    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("numpy", "1.16.0").add("pip", "25.3")
+    seen = packages.collect(environment.prefix, {})
+    plan = build.fix_plan(run_checks.examine(seen, issues(), NO_TABLE), seen, NO_TABLE)
+    assert commands_of(plan.steps[0].commands)[0].endswith("-m pip freeze > before.txt")
+    changing = [step for step in plan.steps if any(isinstance(each, Install) for each in step.commands)]
+    assert changing
+    assert all(commands_of(step.undo) for step in changing)
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """An environment whose interpreter writes a file when it is run."""
+    made = Maker(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
+    python, mark = made.prefix / "bin" / "python", tmp_path / "was_run"
+    python.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return made.prefix, mark
+
+
+def doctor(folder, *arguments, **environ):
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program, "doctor", *map(str, arguments)], cwd=folder, capture_output=True,
+        text=True, timeout=300, check=False, env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+def test_nothing_of_the_environment_is_run_below_the_probe_tier(tmp_path, hostile):
+    prefix, mark = hostile
+    for options in ((), ("--fix-plan",), ("--fix-plan", "--resolve")):
+        done = doctor(tmp_path, "--prefix", prefix, *options, UV_OFFLINE="1")
+        assert done.returncode in {0, 1, 3}, done.stderr
+        assert not mark.exists()
+
+
+def test_resolving_ignores_the_uv_configuration_of_the_users_folder(tmp_path, hostile, monkeypatch):
+    prefix, _ = hostile
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "uv.toml").write_text("this is no configuration")
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    seen = replace(packages.collect(prefix, {}), python="3.11.7")
+    _, message = resolve.resolve(Install(("numpy>=1.17",)), seen)
+    assert "uv.toml" not in message
+
+
+def test_ray_imports_nothing_from_the_users_folder(tmp_path):
+    for name in ("ray", "subprocess", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
+    done = doctor(tmp_path, "--ray", "auto", "--host-python", sys.executable, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_a_host_imports_nothing_from_its_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    program = remote.collect_program(str(Maker(tmp_path / "env").prefix))
+    (member,) = remote.query_hosts(
+        [remote.Host("here")], lambda _: program, template=f"env HOST={{host}} {sys.executable} -", limit_s=120
+    )
+    assert member.answer.text or "no Python" in member.answer.problem or member.answer.problem
+    assert not (tmp_path / "was_run").exists()
+
+
+XML = b"""<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd"><nvidia_smi_log>
+<driver_version>570.86.15</driver_version><cuda_version>12.8</cuda_version>
+<gpu id="0"><product_name>NVIDIA H100</product_name><uuid>GPU-1</uuid><compute_mode>Exclusive_Process</compute_mode>
+<mig_mode><current_mig>Enabled</current_mig></mig_mode>
+<fb_memory_usage><total>81559 MiB</total><used>4 MiB</used></fb_memory_usage>
+<ecc_errors><volatile><dram_uncorrectable>2</dram_uncorrectable></volatile></ecc_errors>
+<remapped_rows><remapped_row_pending>No</remapped_row_pending><remapped_row_failure>Yes</remapped_row_failure>
+</remapped_rows></gpu></nvidia_smi_log>"""
+
+
+def test_nvidia_smi_xml_is_parsed():
+    (gpu,) = gpus.parse_report(XML).devices
+    assert gpu == gpus.Gpu(
+        0, "NVIDIA H100", "GPU-1", 85.5, 0.0, compute_mode="exclusive_process", mig=True, ecc_uncorrected=2,
+        rows_pending=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "state"), [("kill -SEGV $$", "failed"), ("exec sleep 60", "timeout"), ("echo hello", "failed")]
+)
+def test_a_driver_that_crashes_or_hangs_is_reported(tmp_path, script, state):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    assert gpus.collect(1.0 if state == "timeout" else 60.0, str(program)).state == state
