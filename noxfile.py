@@ -18,7 +18,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.matrix.build.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
+from diagnostics.matrix.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
 from tests.chosen import chosen, needs_torch  # noqa: E402
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ def hangs(session: nox.Session) -> None:
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
     pythons = [build_peers(session), CELLS / TEST_CELLS[-1] / "bin" / "python"]
-    bench = ["python", "-m", "tests.diagnostics.hang.bench", *session.posargs]
+    bench = ["python", "-m", "evaluation.hang.bench", *session.posargs]
     session.run(*bench)
     session.run(*bench, "--repros", *(f"--python={python}" for python in pythons))
 
@@ -413,7 +413,7 @@ def contract(session: nox.Session) -> None:
     for cell in ("vllm-0.31.0+trl-1.16.0", "vllm-0.8.5+trl-0.17.0"):
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
     found = ["--cells", str(CELLS), "--markdown", "docs/results/contract.md"]
-    session.run("python", "-m", "tests.matrix.contract_runs", *found, *session.posargs)
+    session.run("python", "-m", "evaluation.matrix.contract_runs", *found, *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -475,16 +475,13 @@ def triage_eval(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
-    """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]; or -- --all-versions."""
+    """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]."""
     if "--all-versions" in session.posargs:
-        install(session, "--editable", ".[matrix]")
-        options = [option for option in session.posargs if option != "--all-versions"]
-        session.run("python", "-m", "diagnostics.matrix", "sweep", *options)
-        return
-    if len(session.posargs) < 2:
         session.error(
-            "usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001; or -- --all-versions"
+            "--all-versions was removed: nox -s matrix -- --layers repro runs the repros of each cell"
         )
+    if len(session.posargs) < 2:
+        session.error("usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001")
     cell, *arguments = session.posargs
     install(session, "--editable", ".[matrix]")
     session.run("python", "-m", "diagnostics.matrix", "env", cell)

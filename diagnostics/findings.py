@@ -174,12 +174,12 @@ class CheckResult:
     def unseen(self) -> tuple[str, ...]:
         """One line for each thing that was not checked."""
         ended = (f"{self.outcome}: {self.reason}",) if self.outcome in {"crashed", "skipped"} else ()
-        return (*ended, *(f"not checked: {each.text}" for each in self.not_judged))
+        return (*ended, *(f"not checked: {entry.text}" for entry in self.not_judged))
 
     @property
     def incomplete(self) -> bool:
         """Whether a fault this check looks for could be in what was not checked."""
-        return self.outcome == "crashed" or any(each.decides for each in self.not_judged)
+        return self.outcome == "crashed" or any(entry.decides for entry in self.not_judged)
 
 
 class Extra(Protocol):
@@ -227,15 +227,15 @@ class Report:
         """Everything that was not checked, each once, with the names of the checks that needed it."""
         missing: dict[NotChecked, list[str]] = {}
         for check in self.checks:
-            for each in check.not_judged:
-                missing.setdefault(each, []).append(check.check)
+            for entry in check.not_judged:
+                missing.setdefault(entry, []).append(check.check)
         return missing
 
     @property
     def outcomes(self) -> Counter[str]:
         """Number of checks by outcome; `unread` counts input that could not be read."""
         return Counter(
-            "unread" if each.outcome == "crashed" and each.reads else each.outcome for each in self.checks
+            "unread" if entry.outcome == "crashed" and entry.reads else entry.outcome for entry in self.checks
         )
 
     @property
@@ -249,7 +249,7 @@ class Report:
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""
-        first, *rest = dict.fromkeys(f"{each.what}: {each.why}" for each in self.not_checked)
+        first, *rest = dict.fromkeys(f"{entry.what}: {entry.why}" for entry in self.not_checked)
         more = f", and {len(rest)} more" if rest else ""
         return f"{len(incomplete)} of {len(self.checks)} checks incomplete: {first}{more}"
 
@@ -278,5 +278,5 @@ def _check_json(check: CheckResult) -> dict[str, Any]:
         "check": check.check,
         "outcome": check.outcome,
         "reason": check.reason,
-        "not_judged": [asdict(each) for each in check.not_judged],
+        "not_judged": [asdict(entry) for entry in check.not_judged],
     }

@@ -204,8 +204,8 @@ class Fix:
             "text": fix_text(self),
             "commands": list(commands_of(self.actions)),
             "actions": [_action_json(action) for action in self.actions],
-            "offers": [_mitigation_json(each) for each in self.offers],
-            "does_not_help": [_mitigation_json(each) for each in self.does_not_help],
+            "offers": [_mitigation_json(entry) for entry in self.offers],
+            "does_not_help": [_mitigation_json(entry) for entry in self.does_not_help],
         }
 
 
@@ -356,7 +356,11 @@ def fold_command(command: str, width: int) -> list[str]:
         return [line]
     width = max(width, 20)
     lines = _fill(re.findall(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""", line), width - 2, "    ")
-    return [*(f"{each} \\" for each in lines[:-1]), *lines[-1:], *_fill(note.split(), width - 2, "# ", "# ")]
+    return [
+        *(f"{entry} \\" for entry in lines[:-1]),
+        *lines[-1:],
+        *_fill(note.split(), width - 2, "# ", "# "),
+    ]
 
 
 def _fill(words: list[str], width: int, indent: str, first: str = "") -> list[str]:

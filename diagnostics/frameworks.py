@@ -74,8 +74,8 @@ def top_of(module: str) -> str:
 
 
 FRAMEWORKS = {
-    each.name: each
-    for each in (
+    item.name: item
+    for item in (
         Framework(
             "vllm",
             "vLLM itself",
@@ -146,12 +146,12 @@ FRAMEWORKS = {
     )
 }
 # Their packages, as a path begins with them.
-TOP_MODULES = tuple(top_of(each.modules[0]) for each in FRAMEWORKS.values() if each.modules)
+TOP_MODULES = tuple(top_of(item.modules[0]) for item in FRAMEWORKS.values() if item.modules)
 # Everything that a config may be for: the reference trainer too, which the catalogue does not speak of.
 CONFIGURED = (*FRAMEWORKS, "own")
-SHOWN = {each.name: each.shown for each in FRAMEWORKS.values()}
-TRAINERS = tuple(name for each in FRAMEWORKS.values() if each.trains for name in each.packages)
-ENGINES = tuple(name for each in FRAMEWORKS.values() if not each.trains for name in each.packages)
+SHOWN = {item.name: item.shown for item in FRAMEWORKS.values()}
+TRAINERS = tuple(name for item in FRAMEWORKS.values() if item.trains for name in item.packages)
+ENGINES = tuple(name for item in FRAMEWORKS.values() if not item.trains for name in item.packages)
 # What every trainer imports, and what that imports whenever it is.
 STOOD_ON = ("transformers", "accelerate", "datasets", "tokenizers", "huggingface-hub", "peft")
 # What decides whether a run works: engines, trainers, and what both stand on.
@@ -182,7 +182,7 @@ def configured_in(packages: Collection[str]) -> set[str]:
     >>> sorted(configured_in({"trl", "ms-swift", "torch"})), sorted(configured_in({"trl"}))
     (['ms-swift'], ['trl'])
     """
-    there = {
-        each.name for each in FRAMEWORKS.values() if each.trains and any(p in packages for p in each.packages)
+    other_place = {
+        item.name for item in FRAMEWORKS.values() if item.trains and any(p in packages for p in item.packages)
     }
-    return there - {other for name in there for other in FRAMEWORKS[name].configures}
+    return other_place - {second for name in other_place for second in FRAMEWORKS[name].configures}

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import subprocess
 import tempfile
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from diagnostics import process
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -50,17 +54,17 @@ def _makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds a section to the report of a test that failed; changes nothing else, and raises nothing of its own."""
     report = yield
-    if report.failed and _wanted(item):
+    if report.failed and _is_enabled(item):
         try:
-            text, told = _look(item, call, report)
+            text, text_lines = _triage_failure(item, call, report)
         except Exception as error:  # noqa: BLE001 - a fault of this plugin must not become one of the session
-            problem = _line(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
-            text, told = f"warning: it could not look at this failure: {problem}", ""
+            problem = _masked_line(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+            text, text_lines = f"warning: it could not look at this failure: {problem}", ""
         report.sections.append((SECTION, text))
-        if told:
+        if text_lines:
             # Of the item for the report of its teardown, which JUnit reads; of the report for this one.
-            item.user_properties.append((SECTION, told))
-            report.user_properties.append((SECTION, told))
+            item.user_properties.append((SECTION, text_lines))
+            report.user_properties.append((SECTION, text_lines))
     return report
 
 
@@ -68,13 +72,10 @@ class _Watcher:
     """Tells a process of its own which test runs: it looks when one takes too long, whatever that one holds."""
 
     def __init__(self, stall_s: float) -> None:
-        import os
-        import subprocess
-        import sys
-
         words = ["hang", "--beats", "--pid", str(os.getpid()), "--stall", str(stall_s)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "diagnostics", *words],
+        self._process = process.start(
+            process.own_python("diagnostics", *words),
+            own_session=False,
             stdin=subprocess.PIPE,
             stdout=2,
             stderr=2,
@@ -82,11 +83,11 @@ class _Watcher:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins."""
-        self._say(nodeid)
+        self._send(nodeid)
 
     def pytest_runtest_logfinish(self) -> None:
         """It ended."""
-        self._say("")
+        self._send("")
 
     def pytest_unconfigure(self) -> None:
         """The session ends, and the watcher with it."""
@@ -95,7 +96,7 @@ class _Watcher:
             self._process.stdin.close()
         self._process.wait()
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.write(" ".join(text.split()).encode(errors="replace") + b"\n")
@@ -116,14 +117,14 @@ def pytest_configure(config: pytest.Config) -> None:
 pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
 
 
-def _line(text: str) -> str:
+def _masked_line(text: str) -> str:
     from diagnostics.output import sanitize
     from diagnostics.output.redact import mask
 
     return sanitize.escape_line(mask(text))
 
 
-def _wanted(item: pytest.Item) -> bool:
+def _is_enabled(item: pytest.Item) -> bool:
     config = item.config
     marker = config.getoption("grpo_doctor_only") or config.getini("grpo_doctor_only")
     if not (
@@ -135,7 +136,9 @@ def _wanted(item: pytest.Item) -> bool:
     return not marker or item.get_closest_marker(marker) is not None
 
 
-def _look(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> tuple[str, str]:
+def _triage_failure(
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
+) -> tuple[str, str]:
     """The section's text and, where an issue is known, the property's."""
     from diagnostics import catalog
     from diagnostics.triage import command
@@ -149,11 +152,11 @@ def _look(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
         log = Path(folder) / _LOG
         log.write_text(_printed(call, report), encoding="utf-8", errors="replace")
         verdict = command.triage(find([str(log)]), item.config.stash[_RULES])
-    told = tell(verdict, [_LOG])
-    if not told.findings:
+    text_lines = tell(verdict, [_LOG])
+    if not text_lines.findings:
         return "no issue of the catalogue in what this test printed and raised", ""
-    first = told.findings[0]
-    return _text(told), f"{first.code} {first.title} ({first.certainty})"
+    first = text_lines.findings[0]
+    return _findings_text(text_lines), f"{first.code} {first.title} ({first.certainty})"
 
 
 def _printed(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
@@ -166,37 +169,38 @@ def _printed(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
 
 def _exception(error: BaseException) -> str:
     """A traceback without lines of source: a test that expects a failure names it in its own code."""
-    made = traceback.TracebackException(type(error), error, error.__traceback__, lookup_lines=False)
-    left, seen = [made], set()
-    while left:
-        one = left.pop()
-        if id(one) in seen:
+    result = traceback.TracebackException(type(error), error, error.__traceback__, lookup_lines=False)
+    first_version, observed = [result], set()
+    while first_version:
+        entry = first_version.pop()
+        if id(entry) in observed:
             continue
-        seen.add(id(one))
-        one.stack = traceback.StackSummary.from_list(
+        observed.add(id(entry))
+        entry.stack = traceback.StackSummary.from_list(
             [
                 traceback.FrameSummary(f.filename, f.lineno, f.name, lookup_line=False, line="")
-                for f in one.stack
+                for f in entry.stack
             ]
         )
-        left += [
-            other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None
+        first_version += [
+            second
+            for second in (entry.__cause__, entry.__context__, *(entry.exceptions or ()))
+            if second is not None
         ]
-    return "".join(made.format())
+    return "".join(result.format())
 
 
-def _text(told: Report) -> str:
-    """The findings as the terminal shows them, without colour: a section's text goes through files and sockets."""
-    from diagnostics.output import prepare
-    from diagnostics.output.formats.finding import write_finding
-    from diagnostics.output.paper import Paper
+def _findings_text(report: Report) -> str:
+    """Return the findings as the terminal shows them, without colour."""
+    from diagnostics.output import prepare, sanitize
+    from diagnostics.output.terminal import print_finding, print_text
 
     stream = io.StringIO()
-    told = prepare.for_screen(told)
-    paper = Paper(stream, width=_WIDTH)
-    write_finding(paper, told.findings[0], verbose=True)
-    for finding in told.findings[1:]:
-        paper.print(f"or {finding.code} {finding.title} ({finding.certainty})")
-    for note in told.notes:
-        paper.print(f"note: {note}")
+    report = prepare.for_screen(report)
+    console = sanitize.console(stream, width=_WIDTH, force_terminal=True, color_system=None)
+    print_finding(console, report.findings[0], verbose=True)
+    for finding in report.findings[1:]:
+        print_text(console, f"or {finding.code} {finding.title} ({finding.certainty})")
+    for note in report.notes:
+        print_text(console, f"note: {note}")
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

@@ -40,16 +40,16 @@ class TableSource:
 
     def refuse(self, keys: Keys, value: Any, expected: str) -> TableError:
         """Returns the error for the value at `keys`: file, line, key, value and what was expected."""
-        shown = "" if value is None else f" is {_shown(value)}"
-        name = f"{'.'.join(map(_key, keys))}{shown}: " if keys else ""
+        printed = "" if value is None else f" is {_shown(value)}"
+        name = f"{'.'.join(map(_key, keys))}{printed}: " if keys else ""
         return TableError(f"{self.place(keys)}: {name}expected {expected}")
 
     def place(self, keys: Keys, text: str = "") -> str:
         """Returns file and line of `keys`, or of the first line from there on that has a text in it."""
         first = line_of(self.text, keys)
-        held = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
+        matched_text = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
         lines = enumerate(self.text.splitlines()[first - 1 :], start=first)
-        line = next((number for number, line in lines if any(each in line for each in held)), first)
+        line = next((number for number, line in lines if any(entry in line for entry in matched_text)), first)
         return f"{self.path}:{line}"
 
 
@@ -107,11 +107,11 @@ class Table:
     ) -> tuple[str, ...]:
         """Returns a list of strings, each one of `allowed`."""
         known = list(allowed)
-        found = self.strings(key, default, required=required)
-        for item in found:
+        result = self.strings(key, default, required=required)
+        for item in result:
             if item not in known:
                 raise self.refuse(key, f"each of {', '.join(known)}{close_matches(item, known)}")
-        return found
+        return result
 
     def table(self, key: str) -> Table:
         """Returns the table below `key`, empty if it isn't there."""
@@ -147,8 +147,8 @@ class Table:
 
 def close_matches(word: str, known: Iterable[str]) -> str:
     """Returns ' (did you mean …?)' if something known looks like the word, else nothing."""
-    found = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
-    return f" (did you mean {' or '.join(found)}?)" if found else ""
+    result = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(result)}?)" if result else ""
 
 
 def _key(key: str | int) -> str:
@@ -181,25 +181,25 @@ def line_of(text: str, keys: Keys) -> int:
                 _path(line.strip().partition("#")[0].replace("[[", "[").replace("]]", "]")), seen
             )
             seen[names] = seen.get(names, -1) + 1
-            table = here = (*names, seen[names])
+            table = location = (*names, seen[names])
         elif line.lstrip().startswith("["):
-            table = here = _indexed(_path(line.partition("#")[0]), seen)
+            table = location = _indexed(_path(line.partition("#")[0]), seen)
         else:
             name, equals, _value = line.partition("=")
-            here = (*table, *_path(f"{name} = 0")) if equals else ()
-        if here and len(here) > best_length and here == keys[: len(here)]:
-            best, best_length = number, len(here)
+            location = (*table, *_path(f"{name} = 0")) if equals else ()
+        if location and len(location) > best_length and location == keys[: len(location)]:
+            best, best_length = number, len(location)
     return best
 
 
 def _indexed(names: tuple[str, ...], seen: Mapping[Keys, int]) -> Keys:
     """Puts into a header's names the index of each array of tables it goes through, the last one but itself."""
-    here: Keys = ()
+    location: Keys = ()
     for position, name in enumerate(names):
-        here = (*here, name)
-        if here in seen and position < len(names) - 1:
-            here = (*here, seen[here])
-    return here
+        location = (*location, name)
+        if location in seen and position < len(names) - 1:
+            location = (*location, seen[location])
+    return location
 
 
 def _path(line: str) -> tuple[str, ...]:
@@ -208,8 +208,8 @@ def _path(line: str) -> tuple[str, ...]:
         value: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
         return ()
-    found = []
+    result = []
     while isinstance(value, dict) and value:
         key, value = next(iter(value.items()))
-        found.append(key)
-    return tuple(found)
+        result.append(key)
+    return tuple(result)

@@ -53,8 +53,10 @@ def in_range(release: str | Version, versions: str | SpecifierSet, *, prerelease
     (True, False, False)
     """
     version = parse_version(release) if isinstance(release, str) else release
-    wanted = parse_specifier(versions) if isinstance(versions, str) else versions
-    return version is not None and wanted is not None and wanted.contains(version, prereleases=prereleases)
+    expected = parse_specifier(versions) if isinstance(versions, str) else versions
+    return (
+        version is not None and expected is not None and expected.contains(version, prereleases=prereleases)
+    )
 
 
 def may_be_in_range(release: str | Version | None, versions: str) -> bool | None:
@@ -70,10 +72,10 @@ def compare(one: str, other: str) -> int | None:
     >>> compare("0.10.2", "0.9"), compare("1.0", "1.0.0"), compare("1.0", "main")
     (1, 0, None)
     """
-    left, right = parse_version(one), parse_version(other)
-    if left is None or right is None:
+    first_version, right = parse_version(one), parse_version(other)
+    if first_version is None or right is None:
         return None
-    return (left > right) - (left < right)
+    return (first_version > right) - (first_version < right)
 
 
 def newest(releases: Iterable[str]) -> str:
@@ -133,7 +135,7 @@ class Applicability:
     @property
     def own(self) -> tuple[Affected, ...]:
         """The claims that cover the deciding release."""
-        return tuple(each.claim for each in self.matching if each.package == self.package)
+        return tuple(item.claim for item in self.matching if item.package == self.package)
 
 
 def affects(issue: Issue, releases: Mapping[str, str]) -> Applicability:

@@ -15,10 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics import catalog, programs
+from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
-from diagnostics.matrix import usage as of_matrix
-from diagnostics.output.formats.issue_markdown import page
+from diagnostics.output.issue_markdown import page
 from grpo_core.show import helps as of_trainer
 from repro import usage as of_repro
 
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
-COMMANDS = ("doctor", "lint", "triage", "hang", "audit", "versions", "explain", "catalogue", "completion")
 # Programs with commands of their own: the module, and which.
 WITHIN = {
     "repro": ("repro", tuple(of_repro.COMMANDS)),
-    "matrix": ("diagnostics.matrix", tuple(of_matrix.COMMANDS)),
+    "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
     "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
 }
 CONTENTS = (
@@ -65,7 +63,7 @@ def lay_out(folder: Path) -> None:
     texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in written()}
     texts |= {Path("docs/codes", f"{code}.md"): text for code, text in code_pages()}
     texts |= {
-        Path("docs/reference", f"{name}.md"): reference(name) for name in (*COMMANDS, *programs.PROGRAMS)
+        Path("docs/reference", f"{name}.md"): reference(name) for name in (*cli.COMMANDS, *cli.PROGRAMS)
     }
     table = texts[Path("docs/codes.md")]
     texts[Path("docs/codes.md")] = re.sub(

@@ -19,9 +19,30 @@ class RecordError(RuntimeError):
     """Raised when a recorded step is missing, torn, altered or not in the format."""
 
 
-def key(default: Any, *, low: float | None = None, above: float | None = None, choices: Any = None) -> Any:
-    """A field with its default and the values that are allowed: at least `low`, greater than `above`."""
-    return field(default=default, metadata={"low": low, "above": above, "choices": choices})
+def key(
+    default: Any,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    choices: Any = None,
+) -> Any:
+    """A field with its default and its allowed values: at least `low`, more than `above`, at most `high`."""
+    return field(default=default, metadata={"low": low, "above": above, "high": high, "choices": choices})
+
+
+SURROGATES = (
+    "clip", "cispo", "sapo", "vespo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "geo_mean", "moved", "dro",
+)  # fmt: skip
+REJECTIONS = tuple(
+    f"{level}_{estimator}"
+    for level in ("token", "seq_sum", "seq_mean", "seq_max")
+    for estimator in ("k1", "k2", "k3")
+    if (level, estimator) != ("seq_max", "k1")
+)
+
+GATES = ("token_kl", "token_tv", "sequence_ratio", "sequence_kl", "sequence_tv")
+TYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,9 @@ class RewardConfig:
     """What a completion of full length costs."""
     threads: int = key(1, low=1)
     """Functions that are called at the same time, each in a thread of its own; 1: one after another."""
+    convention: str = key("text", choices=("text", "trl"))
+    """What functions are called with. `text`: prompts and completions as texts with their special tokens. `trl`: as TRL
+    calls them, without special tokens, and as lists of messages where the data's prompts are messages."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +121,12 @@ class ModelConfig:
     """Names of the layers that get adapters."""
     gradient_checkpointing: bool = key(default=False)
     """Compute activations again in the backward pass instead of keeping them."""
+    dtype: str = key("float32", choices=TYPES)
+    """What the trainer computes in. Weights, gradients and the optimizer stay in float32."""
+    float32_parts: tuple[str, ...] = key(("head", "norms"))
+    """Of a lower dtype: what is computed in float32 nevertheless, of head and norms."""
+    loss_scale: float = key(1024.0, above=0)
+    """Of float16: what the gradient is multiplied by on its way through the model."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +154,12 @@ class RolloutConfig:
     a server on loopback keeps its token in the user's cache, where a trainer of the same user finds it."""
     timeout_s: float = key(120.0, above=0)
     """Seconds an engine in another process, or a server, may take to start or to answer one call."""
-    device: str = key("cpu")
-    """Where the engine's model lives (a torch device)."""
+    device: str = key("auto")
+    """Torch device of the engine's model. `auto`: the trainer's device in colocate mode; in async and server mode the
+    first GPU that the trainer does not use, else the trainer's own."""
+    memory_share: float = key(0.45, above=0, high=0.95)
+    """Async and server mode, with trainer and engine on one GPU: the share of its memory that the engine may use.
+    The trainer may use the rest."""
     max_batch: int = key(256, low=1)
     """Completions that the embedded engine samples at one time."""
     partial_tokens: int = key(0, low=0)
@@ -138,9 +172,12 @@ class RolloutConfig:
     servers docs/servers.md."""
     reconnect_s: float = key(0.0, low=0)
     """Server mode: for how long a server of its own address that went away is looked for again."""
-    sync_tolerance: float = key(1e-3, above=0)
-    """Largest difference of a log-prob between engine and trainer, on a probe after each weight update, that
-    counts as rounding."""
+    sync_tolerance: float = key(0.0, low=0)
+    """Largest log-prob difference between engine and trainer, on a probe after each weight update, that counts as
+    rounding. 0: by the less exact type of trainer and engine: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
+    dtype: str = key("auto", choices=("auto", *TYPES))
+    """What the engine holds and computes in; weights are sent in it. `auto`: model.dtype; float32 for a server that
+    runs already."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +222,9 @@ class TrainConfig:
     """Of the tiny model, the task's rows and every sample."""
     threads: int = key(1, low=1)
     """Threads of torch, in the trainer and in an engine; part of what makes runs bit-identical."""
-    device: str = key("cpu")
-    """Where the trained model lives (a torch device)."""
+    device: str = key("auto")
+    """Torch device of the trained model. `auto`: a GPU if there is one (under torchrun one for each process), else the
+    CPU."""
     logprob_chunk: int = key(256, low=1)
     """Positions whose logits exist at one time."""
     sharding: str = key("replicate", choices=("replicate", "fsdp2"))
@@ -195,24 +233,44 @@ class TrainConfig:
     """Nothing done for so long: the stacks of all threads are written to stalls.txt; 0: not watched."""
     stall_look: bool = key(default=False)
     """Then `grpo-doctor hang` looks from outside, too, at the run and all below it; it writes to hang.txt."""
+    mini_batches: int = key(1, low=1)
+    """Optimizer updates into which each pass over a rollout batch is divided (verl's train_batch_size /
+    ppo_mini_batch_size, TRL's steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the
+    first of them."""
+    mini_batch_normaliser: str = key("mini_batch", choices=("mini_batch", "rollout"))
+    """Whose tokens and completions a mini-batch's loss is divided by: its own (as verl 0.9), or the whole rollout's
+    divided by the number of mini-batches (as TRL's dapo from 1.9.1 on)."""
+    scheduler: str = key("constant", choices=("constant", "linear", "cosine"))
+    """What becomes of the learning rate behind the warm-up, up to the run's last update: transformers' schedules."""
+    final_rate: float = key(0.0, low=0)
+    """The share of the learning rate that a schedule ends at."""
+    beta1: float = key(0.9, low=0)
+    """Of AdamW; below 1."""
+    beta2: float = key(0.95, low=0)
+    """Of AdamW; below 1."""
+    epsilon: float = key(1e-8, above=0)
+    """Of AdamW: what its divisors are raised by."""
 
     @property
     def updates(self) -> int:
-        """Optimizer updates on each rollout batch, all iterations together."""
-        return self.iterations
+        """Optimizer updates on each rollout batch."""
+        return self.iterations * self.mini_batches
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The loss; see `grpo_core.learn.loss`."""
-
-    wide = False  # the class in grpo_core/wide.py has more keys
+    """The loss; see `grpo_core.learn.losses`."""
 
     dialect: str = key("")
     """Another trainer's loss, as verl-0.9.1/grpo (see grpo_core/learn/dialects.py): the keys of this section that are
     not set have its values."""
-    advantage_baseline: str = key("group", choices=("group", "leave_one_out", "batch", "none"))
-    """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0."""
+    advantage_baseline: str = key(
+        "group",
+        choices=("group", "leave_one_out", "batch", "none", "length", "best_other"),
+    )
+    """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0.
+    `length`: the mean of its group weighed by lengths (OPO). `best_other`: only the best of a group counts, by how far
+    it is above the second (pass@k)."""
     advantage_scale: str = key("group", choices=("group", "leave_one_out", "batch", "none"))
     """What the difference is divided by: the standard deviation of the rewards of its group, of the others of its
     group, of the batch, or 1. Rewards that don't deviate divide by 1, too."""
@@ -220,11 +278,13 @@ class LossConfig:
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
     advantage_epsilon: float = key(1e-4, low=0)
     """Added to the deviation."""
-    ratio: str = key("token", choices=("token", "sequence"))
-    """Ratio current / proximal of each token, or the geometric mean over a sequence's tokens (GSPO)."""
-    surrogate: str = key("clip", choices=("clip", "cispo", "sapo"))
+    ratio: str = key("token", choices=("token", "sequence", "sequence_token"))
+    """Ratio current / proximal of each token, or the geometric mean over a sequence's tokens (GSPO).
+    `sequence_token`: the value of `sequence`, with a gradient for each token of its own (verl's gspo)."""
+    surrogate: str = key("clip", choices=SURROGATES)
     """`clip`: PPO's clipped ratio. `cispo`: the ratio, clipped and without gradient, times the log-prob. `sapo`: a
-    sigmoid of the ratio."""
+    sigmoid of the ratio. `vespo`, `dppo_tv`, `dppo_kl`, `clip_cov`, `kl_cov`, `geo_mean` (GMPO), `moved` (prime-rl),
+    `dro`: see grpo_core/learn/losses.py."""
     clip_low: float = key(0.2, low=0)
     """The ratio current / proximal is clipped at 1 minus this; 1: not from below."""
     clip_high: float = key(0.2, low=0)
@@ -254,9 +314,9 @@ class LossConfig:
     entropy_quantile: float = key(0.0, low=0)
     """The share of the step's tokens, those of lowest entropy, that get no gradient but that of the KL; below 1,
     0: none."""
-    aggregation: str = key("token", choices=("token", "sequence", "sequence_sum", "constant"))
+    aggregation: str = key("token", choices=("token", "sequence", "sequence_sum", "constant", "token_sum"))
     """What weighs the same: every token of the batch, every sequence's mean, every sequence's sum, or every place
-    up to max_tokens."""
+    up to max_tokens. `token_sum`: every token weighs 1."""
     correction: str = key("truncate", choices=("none", "truncate", "mask"))
     """Importance correction for the mismatch between trainer and engine, and for staleness: weights out of bounds
     are moved to the bound, or set to 0."""
@@ -266,6 +326,51 @@ class LossConfig:
     """Upper bound of the correction's weights."""
     correction_floor: float = key(0.0, low=0)
     """Lower bound of the correction's weights; 0: none."""
+    advantage_deviation: str = key("rewards", choices=("rewards", "differences"))
+    """What the scale is the deviation of: rewards, or rewards less the baseline (ms-swift's reinforce_plus_plus)."""
+    advantage_rewards: str = key("sum", choices=("sum", "each"))
+    """The sum of the rewards becomes an advantage, or each reward does, and their weighted sum is divided by its
+    deviation over the batch (GDPO; TRL's normalize_then_sum)."""
+    advantage_whiten: str = key("none", choices=("none", "tokens"))
+    """`tokens`: at last the advantages of all tokens of the step are centred and divided by their deviation
+    (REINFORCE++)."""
+    vespo_power_positive: float = key(2.0, above=0)
+    """vespo's k where the advantage is not negative."""
+    vespo_rate_positive: float = key(3.0, above=0)
+    """vespo's lambda there."""
+    vespo_power_negative: float = key(3.0, above=0)
+    """vespo's k elsewhere."""
+    vespo_rate_negative: float = key(2.0, above=0)
+    """vespo's lambda there."""
+    cov_share: float = key(0.0002, above=0)
+    """clip_cov, kl_cov: the share of a step's tokens that the covariance chooses."""
+    cov_low: float = key(1.0)
+    """clip_cov: tokens are chosen where the covariance is above this."""
+    cov_high: float = key(5.0)
+    """clip_cov: and below this."""
+    cov_kl: float = key(1.0, low=0)
+    """kl_cov: weight of |log ratio| at the chosen tokens."""
+    quadratic: float = key(0.001, low=0)
+    """moved: weight of the squared log-ratio at all tokens (prime-rl's kl_tau). dro: beta / 2."""
+    entropy_coefficient: float = key(0.0)
+    """The mean entropy of the step's tokens, times this, is taken off the loss."""
+    correction_gate: str = key("none", choices=("none", *GATES))
+    """With correction = mask: what must be within bounds for a token to keep its weight. Of the token or, as a mean,
+    of its completion: the ratio (correction_floor to correction_cap), the KL between two coins, or how far the
+    probability is from the engine's (OpenRLHF's is_correction). What is left out still counts in the normaliser."""
+    gate_limit: float = key(0.1, above=0)
+    """Upper bound of `kl` and `tv`."""
+    off_policy_limit: float = key(0.0, low=0)
+    """A completion of negative advantage is left out where the mean of behaviour - current over its tokens is above
+    this
+    (DeepSeek-V3.2; TRL's off_policy_mask_threshold); 0: none is."""
+    reject: str = key("none", choices=("none", *REJECTIONS))
+    """Tokens or completions whose mismatch between trainer and engine is out of bounds are left out: which estimate,
+    over what (verl's rollout_rs). k1 = log(behaviour / proximal) has two bounds, k2 and k3 the upper one."""
+    reject_low: float = key(0.5, above=0)
+    """Lower bound, as a ratio; of k1 alone."""
+    reject_high: float = key(2.0, above=0)
+    """Upper bound: of k1 as a ratio, of k2 and k3 as they are."""
 
 
 @dataclass(frozen=True)
@@ -318,8 +423,6 @@ class OutputConfig:
 class Config:
     """All settings of a run."""
 
-    wide = False
-
     task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -331,6 +434,19 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+
+    @property
+    def engine_dtype(self) -> str:
+        """The type the engine holds. `auto` is the trainer's type, or float32 for a server that runs already."""
+        if self.rollout.dtype != "auto":
+            return self.rollout.dtype
+        runs_already = self.rollout.mode == "server" and self.rollout.port != 0
+        return "float32" if runs_already else self.model.dtype
+
+    @property
+    def lowered(self) -> bool:
+        """Whether trainer or engine computes in another type than float32."""
+        return (self.model.dtype, self.engine_dtype) != ("float32", "float32")
 
     def as_dict(self) -> dict[str, Any]:
         """Section -> key -> value, for a run's own record."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.staleness import staleness
+from grpo_core.learn.pool import staleness
 from grpo_core.metrics import mean
 from grpo_core.rollout.checks import check_answers
 from grpo_core.tasks.data import ShippedTask

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.machine.determinism import settle
+from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.checks import check_answers
 from grpo_core.rollout.engine import EngineError
@@ -32,6 +33,7 @@ def probe(config: Config) -> dict[str, Any]:
     Returns:
         The document of `probe --json`. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
+    config = resolve(config)
     settle(config.train.threads)
     document: dict[str, Any] = {"schema": SCHEMA, "engine": config.rollout.engine, "engine_version": None}
     with tempfile.TemporaryDirectory(prefix="grpo-core-probe-") as folder:
@@ -47,7 +49,7 @@ def probe(config: Config) -> dict[str, Any]:
 def _observe(config: Config, folder: str) -> dict[str, Any]:
     if not config.model.path:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
-    trained, tokenizer = model.load_model(folder), model.load_tokenizer(folder)
+    trained, tokenizer = model.load_model(folder, config.train.device), model.load_tokenizer(folder)
     prompts = task.rows(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
     # One prompt long enough for its keys to be cached between requests, as the others' are not.
     ids = task.long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
@@ -112,7 +114,7 @@ def _largest_difference(
     from grpo_core.learn.logprobs import completion_logprobs
 
     pairs = zip(requests, completions, strict=True)
-    batch = unjudged([(request.prompt_ids, completion) for request, completion in pairs])
+    batch = unjudged([(request.prompt_ids, completion) for request, completion in pairs], config.train.device)
     with torch.no_grad():
         ours, _ = completion_logprobs(
             trained,

@@ -61,7 +61,13 @@ class Publisher:
     """
 
     def __init__(
-        self, policy: Policy, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float
+        self,
+        policy: Policy,
+        engine: Engine,
+        probe_ids: tuple[int, ...],
+        *,
+        tolerance: float,
+        exact: bool = True,
     ) -> None:
         """Takes both sides of the seam.
 
@@ -70,11 +76,12 @@ class Publisher:
             engine: What samples.
             probe_ids: The prompt of the probe.
             tolerance: Largest difference of a log-prob that counts as rounding.
+            exact: Trainer and engine both compute in float32.
         """
         self._policy, self._engine = policy, engine
         self._request = Request("probe", probe_ids, seed=0)
         self._params = SamplingParams(max_tokens=PROBE_COMPLETION)
-        self._tolerance = tolerance
+        self._tolerance, self._exact = tolerance, exact
         self.last: Completion | None = None
 
     def publish(self, version: int) -> Proof:
@@ -105,7 +112,8 @@ class Publisher:
         moved = moves[0] if moves else None
         # Never so wide that an engine on the old weights would pass: there, the fixed seed gives the old completion, so
         # the difference would be exactly `moved`. Half of it is the limit, unless it drowns in rounding.
-        rounding = self._tolerance / 50
+        # In 16 bits rounding is as large as a small update; weights that are proven by fingerprint need no such limit.
+        rounding = self._tolerance / 50 if self._exact else self._tolerance / (4 if held is None else 1)
         limit = self._tolerance if moved is None else min(self._tolerance, max(rounding, moved / 2))
         # Written so that NaN, too, is a failure.
         if not difference <= limit:

@@ -21,12 +21,7 @@ def check(config: Config, sources: dict[str, str] | None = None) -> None:
     Raises:
         ConfigError: Says which keys, and how to mend it.
     """
-    found = _contradictions(config)
-    if config.wide:
-        from grpo_core.wide import contradictions
-
-        found += contradictions(config)
-    for keys, wrong, remedy in found:
+    for keys, wrong, remedy in (*_contradictions(config), *_more_contradictions(config)):
         if wrong:
             places = (
                 f"{key} = {_value(config, key)!r} ({(sources or {}).get(key, 'default')})" for key in keys
@@ -64,9 +59,7 @@ def ignored(config: Config) -> list[tuple[str, str]]:
     if config.data.path:
         found += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
     if config.loss != LossConfig():
-        from grpo_core.learn.unused import unused
-
-        found += unused(config.loss)
+        found += _unused_loss(config.loss)
     if config.model.path:
         found += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
     return found
@@ -126,3 +119,60 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
         (("rollout.host", "rollout.port"), starts and rollout.host not in LOOPBACK,
          "port 0 starts a server on this machine; give the port of the server that runs there"),
     ]  # fmt: skip
+
+
+def _more_contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
+    """Rules of the loss, the types and the optimizer."""
+    loss, train, model, rollout = config.loss, config.train, config.model, config.rollout
+    lower = config.lowered
+    completions = train.prompts_per_step * config.sampling.group_size
+    of_a_step = loss.surrogate in ("clip_cov", "kl_cov")
+    corrects = loss.correction != "none"
+    return [
+        (("loss.surrogate", "train.micro_batch"), of_a_step and train.micro_batch * train.mini_batches < completions,
+         f"it chooses among all {completions} completions of a step: they must be one micro-batch"),
+        (("loss.surrogate", "loss.correction"), loss.surrogate == "moved" and corrects,
+         "its ratio is to the engine's log-probs already; set loss.correction = 'none'"),
+        (("loss.surrogate", "loss.correction_level"),
+         loss.surrogate == "vespo" and corrects and loss.correction_level != "token",
+         "its weights of a sequence are made of those of tokens, as in TRL; set loss.correction_level = 'token'"),
+        (("loss.surrogate", "loss.aggregation"), loss.surrogate == "geo_mean" and loss.aggregation != "sequence",
+         "a sequence has one value; set loss.aggregation = 'sequence'"),
+        (("loss.correction_gate", "loss.correction", "loss.correction_level", "loss.surrogate"),
+         loss.correction_gate != "none"
+         and ((loss.correction, loss.correction_level) != ("mask", "token") or loss.surrogate in ("vespo", "geo_mean")),
+         "it masks weights of tokens; set loss.correction = 'mask' and loss.correction_level = 'token'"),
+        (("loss.reject", "loss.reject_low", "loss.reject_high"),
+         loss.reject.endswith("k1") and loss.reject_low > loss.reject_high,
+         "the lower bound must not be above the upper"),
+        (("train.mini_batches", "train.prompts_per_step", "sampling.group_size"), train.mini_batches > completions,
+         "there are fewer completions in a step than mini-batches"),
+        (("model.float32_parts",), not {*model.float32_parts} <= {"head", "norms"},
+         "expected head, norms, both or none"),
+        (("model.dtype", "loss.entropy_coefficient"), lower and bool(loss.entropy_coefficient),
+         "a lower dtype is not tried with an entropy bonus; use float32"),
+        (("rollout.dtype", "rollout.mode", "rollout.port"),
+         config.engine_dtype != "float32" and rollout.mode == "server" and rollout.port != 0,
+         "a running server has its own dtype; leave rollout.dtype out, or set rollout.port = 0"),
+        (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
+        (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
+        (("loss.advantage_rewards", "loss.advantage_scale"),
+         loss.advantage_rewards == "each" and loss.advantage_scale == "batch",
+         "the sum is divided by the batch's deviation; each reward by its group's, or none"),
+    ]  # fmt: skip
+
+
+def _unused_loss(loss: LossConfig) -> list[tuple[str, str]]:
+    """Keys of `[loss]` that have no effect beside the others, and why."""
+    clips, corrects, weighs = loss.surrogate == "clip", loss.correction != "none", loss.kl_coefficient > 0
+    rules = [
+        (loss.advantage_scale == "none", ("advantage_ddof", "advantage_epsilon"), "no deviation divides"),
+        (loss.surrogate == "sapo", ("clip_low", "clip_high"), "sapo has a sigmoid in place of the clip"),
+        (not clips, ("ratio_cap", "dual_clip"), f"it is of the surrogate clip, not of {loss.surrogate}"),
+        (loss.surrogate != "sapo", ("sapo_temperature_positive", "sapo_temperature_negative"),
+         "it is of the surrogate sapo"),
+        (not weighs, ("kl_placement", "kl_estimator", "kl_importance", "kl_log_ratio_limit", "kl_limit"),
+         "loss.kl_coefficient is 0"),
+        (not corrects, ("correction_level", "correction_cap", "correction_floor"), "loss.correction is none"),
+    ]  # fmt: skip
+    return [(f"loss.{key}", why) for applies, keys, why in rules if applies for key in keys]

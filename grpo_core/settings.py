@@ -36,19 +36,6 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     Raises:
         ConfigError: The file can't be read, a key is unknown, a value is not allowed, or two contradict.
     """
-    try:
-        return _load(path, overrides, warn, Config)
-    except (
-        ConfigError
-    ):  # of the core alone: perhaps it is one of the settings beside it, and else they have the last word
-        from grpo_core.wide import WideConfig
-
-        return _load(path, overrides, warn, WideConfig)
-
-
-def _load(
-    path: Path | None, overrides: list[str], warn: Callable[[str], None], whole: type[Config]
-) -> Config:
     entries: list[tuple[str, str, Any]] = []  # (where it was set, section.key, value)
     if path is not None:
         for section, table in _read_toml(path).items():
@@ -60,7 +47,7 @@ def _load(
     entries += [(_COMMAND_LINE, key, value) for key, value in _pairs(overrides, warn)]
     found: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    known = fields(whole)
+    known = fields()
     for source, dotted, value in entries:
         if dotted in _REMOVED:
             raise ConfigError(f"{source}: {dotted}: {_REMOVED[dotted]}")
@@ -71,7 +58,7 @@ def _load(
         sources[dotted] = source
     if found.get("loss", {}).get("dialect"):
         _take_dialect(found["loss"], sources, known)
-    config = whole(**{name: sections(whole)[name](**values) for name, values in found.items()})
+    config = Config(**{name: sections()[name](**values) for name, values in found.items()})
     check(config, sources)
     for key, why in ignored(config):
         if key in sources and not sources[key].startswith(_OF_A_DIALECT):
@@ -131,20 +118,20 @@ def _pairs(arguments: list[str], warn: Callable[[str], None]) -> list[tuple[str,
     return pairs
 
 
-def sections(whole: type[Config] = Config) -> dict[str, type]:
+def sections() -> dict[str, type]:
     """By name."""
-    return typing.get_type_hints(whole)
+    return typing.get_type_hints(Config)
 
 
 def _sections_text() -> str:
     return "sections are " + ", ".join(f"[{name}]" for name in sections())
 
 
-def fields(whole: type[Config] = Config) -> dict[str, tuple[type, dataclasses.Field[Any]]]:
+def fields() -> dict[str, tuple[type, dataclasses.Field[Any]]]:
     """`section.key` -> its type and field."""
     return {
         f"{section}.{field.name}": (typing.get_type_hints(cls)[field.name], field)
-        for section, cls in sections(whole).items()
+        for section, cls in sections().items()
         for field in dataclasses.fields(cls)
     }
 
@@ -169,7 +156,10 @@ def _suggestion(dotted: str, known: list[str]) -> str:
 
 def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclasses.Field[Any]) -> Any:
     """The value in the field's type, if it is allowed."""
-    converted: Any = _from_text(value, kind) if source == _COMMAND_LINE else value
+    is_text = source == _COMMAND_LINE and isinstance(
+        value, str
+    )  # a dialect named there has values of its own
+    converted: Any = _from_text(value, kind) if is_text else value
     if kind is float and type(converted) is int:
         converted = float(converted)
     if kind in _LISTS and isinstance(converted, list):
@@ -178,7 +168,7 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
     wrong = any(type(x) is not _LISTS[kind] for x in converted) if type(converted) is tuple else None
     if wrong or (wrong is None and type(converted) is not kind):
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected {_NAMES[kind]}")
-    low, above, choices = field.metadata["low"], field.metadata["above"], allowed(field)
+    low, above, high, choices = *(field.metadata[key] for key in ("low", "above", "high")), allowed(field)
     if choices is not None and converted not in choices:
         expected = ", ".join(map(repr, choices))
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected one of {expected}")
@@ -188,6 +178,8 @@ def _converted(source: str, dotted: str, value: Any, kind: type, field: dataclas
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected at least {low}")
     if above is not None and converted <= above:
         raise ConfigError(f"{source}: {dotted} = {value!r}: expected more than {above}")
+    if high is not None and converted > high:
+        raise ConfigError(f"{source}: {dotted} = {value!r}: expected at most {high}")
     return converted
 
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.files import RunFiles
-from grpo_core.learn.policy import Policy, is_plain
-from grpo_core.learn.pool import Pool
-from grpo_core.learn.staleness import staleness
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.pool import DynamicPool, Pool, staleness
 from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.interrupts import Interrupts
+from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World, alone
 from grpo_core.metrics import mean
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
@@ -70,7 +70,9 @@ class Trainer:
         Raises:
             ConfigError: The settings can't be met on this machine, or data or model can't be read.
         """
-        self.config, self.folder, self._report = config, folder, report
+        self.config: Config = resolve(config)
+        config = self.config
+        self.folder, self._report = folder, report
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         settle(config.train.threads)
         self.world = World()
@@ -83,12 +85,7 @@ class Trainer:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
         self.shared = self.world.shared
         self.world.from_first(None)  # nobody reads the model before it is written
-        if is_plain(config, self.world):
-            self.policy = Policy(self.model_dir, config)
-        else:
-            from grpo_core.learn.chosen import policy_for
-
-            self.policy = policy_for(self.model_dir, config, self.world)
+        self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop = self.tokenizer.eos_token_id
         stops = () if stop is None else (int(stop),)
@@ -101,10 +98,6 @@ class Trainer:
 
             self._evaluation = Evaluation(config, self.tokenizer, self._judge)
         self._updater = Updater(self.policy, config, self.world)
-        if config.wide:
-            from grpo_core.learn.forms.update import updater_for
-
-            self._updater = updater_for(self.policy, config, self.world)
         self.interrupts = Interrupts()
         self.proofs: list[Proof] = []
         self.step, self._round = 0, 0
@@ -122,8 +115,7 @@ class Trainer:
             from grpo_core.extras import extra
 
             self._recorder = extra("recorder").StepRecorder(folder, config, first=self.world.first)
-        self.history: list[dict[str, Any]] = []
-        self._times: dict[str, float] = {}
+        self.history, self._times = list[dict[str, Any]](), dict[str, float]()
         self._step_started = time.perf_counter()
 
     @property
@@ -140,7 +132,8 @@ class Trainer:
         """What publishes this policy to an engine."""
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
-        sync = Publisher(self.policy, engine, probe, tolerance=self.config.rollout.sync_tolerance)
+        tolerance = self.config.rollout.sync_tolerance
+        sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
         self._sync, self.engine_name = sync, engine.name
         return sync
 
@@ -180,6 +173,7 @@ class Trainer:
         known = self.policy.vocabulary
         check_answers(list(completions), rollout.requests, self.engine_name, vocabulary=known)
         ages = staleness(completions, self.version, max_age)
+        self._judge.step = self.step
         with self.timed("reward"):
             groups = self._judge.groups(rollout.prompts, completions)
         self._pool.add(groups, rollout.requests, ages)
@@ -265,11 +259,7 @@ class Trainer:
         checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
     def _empty_pool(self) -> Pool:
-        if not self.config.sampling.dynamic:
-            return Pool()
-        from grpo_core.learn.dynamic import DynamicPool
-
-        return DynamicPool(self.config)
+        return DynamicPool(self.config) if self.config.sampling.dynamic else Pool()
 
     def _step_times(self) -> dict[str, float]:
         now = time.perf_counter()

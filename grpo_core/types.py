@@ -35,12 +35,14 @@ class Prompt:
         text: The prompt as people read it.
         ids: Its token ids, what the engine is given.
         columns: The row's other fields (the expected answer, say), handed to reward functions.
+        source: The prompt as the data set has it, a text or a list of messages; None: as `text`.
     """
 
     id: str
     text: str
     ids: tuple[int, ...]
     columns: Mapping[str, Any] = field(default_factory=dict)
+    source: Any = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog
 from diagnostics.catalog import model
 from diagnostics.lint import rules
-from diagnostics.matrix.ask.registry import ALL
+from diagnostics.matrix.layers import LAYERS
 from tests import pairs
 from tests.pairs import table
 
@@ -81,18 +81,18 @@ def values() -> str:
 
 def layers() -> str:
     """Every layer, in the order in which a cell is asked; the repros in one row."""
-    repros = [layer for layer in ALL if layer.name.startswith("repro:")]
+    repros = [layer for layer in LAYERS if layer.name.startswith("repro:")]
     rows = []
-    for layer in ALL:
+    for layer in LAYERS:
         if layer in repros[1:]:
             continue
         name = layer.name if layer not in repros else f"repro:CODE ({len(repros)} of them)"
         question = layer.question if layer not in repros else "Does this known issue happen, and what helps?"
-        file = layer.modules[0].rpartition(".")[2]
+        file = layer.code[0].rpartition(".")[2]
         rows.append(
             (f"`{name}`", question, layer.evidence.value, ", ".join(layer.needs) or "-", f"`{file}.py`")
         )
-    return table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/ask/layers/`"), rows)
+    return table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/layers/`"), rows)
 
 
 def walls() -> str:

@@ -24,7 +24,6 @@ SMALL = {
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
     "logprobs": ["--toy"],
-    "masking": ["--mixes=1", "--every=500"],
     "overheads": ["--toy"],
     "proof": ["--toy"],
     "startup": ["--toy"],
@@ -33,7 +32,7 @@ SMALL = {
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("answers", "first_hour", "hang", "learning", "lint", "masking")
+JUDGES = ("answers", "first_hour", "hang", "learning", "lint")
 SAYS = {
     "gpu": "step, ours",
     "efficiency": "real work, one core each: median",

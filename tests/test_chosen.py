@@ -31,10 +31,10 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("diagnostics/__main__.py", "diagnostics/test_command.py"),
         ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
         ("diagnostics/doctor/checks/interpreters.py", "diagnostics/test_doctor.py"),
-        ("diagnostics/matrix/build/uv.py", "matrix/test_uv.py"),
+        ("diagnostics/matrix/uv.py", "matrix/test_uv.py"),
         ("matrix.toml", "matrix/test_cells.py"),
-        ("grpo_core/learn/loss.py", "grpo_core/test_loss.py"),
-        ("grpo_core/learn/loss.py", "grpo_core/test_modes.py"),
+        ("grpo_core/learn/losses.py", "grpo_core/test_loss.py"),
+        ("grpo_core/learn/losses.py", "grpo_core/test_modes.py"),
         ("grpo_core/__main__.py", "grpo_core/test_main.py"),
         ("repro/runner.py", "repro/test_runner.py"),
         ("tests/diagnostics/environments.py", "diagnostics/test_doctor.py"),
@@ -50,7 +50,7 @@ def test_what_rests_on_a_file_is_chosen(path, test):
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("grpo_core/learn/loss.py", "diagnostics/test_triage.py"),
+        ("grpo_core/learn/losses.py", "diagnostics/test_triage.py"),
         ("diagnostics/catalog", "grpo_core/test_loss.py"),
         ("diagnostics/catalog", "matrix/test_run.py"),
         ("repro/runner.py", "diagnostics/test_doctor.py"),
@@ -85,7 +85,6 @@ def test_only_tests_of_the_trainer_need_torch():
         "golden/",
         "diagnostics/audit",
         "diagnostics/test_pulse.py",  # the trainer's progress, too
-        "matrix/test_contract_runs.py",
         "test_lacking.py",
     )
     assert [path for path in heavy if not str(path.relative_to(ROOT / "tests")).startswith(theirs)] == []

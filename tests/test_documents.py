@@ -9,8 +9,8 @@ from collections import defaultdict
 
 import pytest
 
-from diagnostics.doctor.checks.base import CHECKS
-from diagnostics.matrix.ask.registry import ALL
+from diagnostics.doctor.checks.registered import CHECKS
+from diagnostics.matrix.layers import LAYERS
 from tests import documents, transcripts
 from tests.cells import cell_python
 from tests.documents import ROOT
@@ -154,5 +154,5 @@ def test_every_check_and_layer_is_told_of():
     doctor, matrix = ((ROOT / "docs" / name).read_text() for name in ("doctor.md", "matrix.md"))
     first = " ".join(re.findall(r"^\| ([^|]+) \|", doctor, re.MULTILINE))
     assert [name for name in CHECKS if name not in first] == []
-    families = {layer.name.partition(":")[0] for layer in ALL}
+    families = {layer.name.partition(":")[0] for layer in LAYERS}
     assert [name for name in sorted(families) if f"`{name}" not in matrix] == []

@@ -10,14 +10,11 @@ import sys
 
 import pytest
 
-from diagnostics.matrix import __main__ as matrix
-from diagnostics.matrix import usage as of_matrix
 from repro import __main__ as repro
 from repro import usage as of_repro
 
 EXAMPLES = {
     **{(repro, name): examples for name, (_, examples) in of_repro.COMMANDS.items()},
-    **{(matrix, name): examples for name, (examples, _) in of_matrix.COMMANDS.items()},
 }
 
 
@@ -37,7 +34,7 @@ def test_a_help_has_a_sentence_examples_and_exit_codes(program, name):
         assert parser.parse_args(shlex.split(example.partition(" | ")[0])).command
 
 
-@pytest.mark.parametrize(("program", "table"), [(repro, of_repro.COMMANDS), (matrix, of_matrix.COMMANDS)])
+@pytest.mark.parametrize(("program", "table"), [(repro, of_repro.COMMANDS)])
 def test_every_command_has_examples(program, table):
     """And no other."""
     (commands,) = [each for each in program._parser()._actions if isinstance(each.choices, dict)]

@@ -68,11 +68,9 @@ REFUSED = [
         (module, "diagnostics matrix add vllm==newest --store store", f"matrix: {module} {INDEX}")
         for module in READING
     ),
-    ("requests", f"diagnostics matrix {BISECT}", f"matrix: requests {INDEX}"),
-    ("pypi_simple", "diagnostics matrix releases --store store", f"matrix: pypi_simple {INDEX}"),
+    ("pypi_simple", "diagnostics matrix lock --releases --store store", f"matrix: pypi_simple {INDEX}"),
     ("jinja2", "diagnostics matrix report --store store", JINJA),
     ("jinja2", "diagnostics matrix workflow", JINJA),
-    ("jinja2", "diagnostics matrix check", JINJA),
     (
         "ray",
         "diagnostics matrix run --ray auto --store store",

@@ -8,9 +8,8 @@ import shlex
 
 import pytest
 
-from diagnostics import cli
-from diagnostics import catalog, programs
-from diagnostics.output.formats.issue_markdown import prose
+from diagnostics import catalog, cli
+from diagnostics.output.issue_markdown import prose
 from tests.documents import ROOT
 
 SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
@@ -36,7 +35,7 @@ def test_every_code_has_a_page(laid_out):
 def test_every_command_has_its_reference(laid_out):
     """Those of a program, too, and each setting of the trainer, as the parsers have them."""
     pages = {path.stem: path.read_text() for path in (laid_out / "docs" / "reference").glob("*.md")}
-    assert {*program.COMMANDS, *programs.PROGRAMS} == {*pages}
+    assert {*cli.COMMANDS, *cli.PROGRAMS} == {*pages}
     for name, (module, commands) in SITE["WITHIN"].items():
         assert [line for line in commands if f"usage: python -m {module} {line} " not in pages[name]] == []
         assert len(commands) > 3

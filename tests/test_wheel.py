@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix.build.uv import find_uv, uv_environment
+from diagnostics.matrix.uv import find_uv, uv_environment
 from tests import dist
 
 ROOT = Path(__file__).resolve().parent.parent

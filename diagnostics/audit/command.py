@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from diagnostics import door
 from diagnostics.audit.live.budget import LEAST
-from diagnostics.quantity import seconds
 from diagnostics.output.findings import INCOMPLETE, USAGE
+from diagnostics.quantity import seconds
 
 if TYPE_CHECKING:
     from typing import Any

@@ -45,8 +45,8 @@ def listing(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) ->
     return {
         "schema": LISTING,
         "issues": [
-            {"code": each.code, "kind": each.kind, "status": each.status, "title": each.title}
-            for each in issues
+            {"code": item.code, "kind": item.kind, "status": item.status, "title": item.title}
+            for item in issues
         ],
-        "checks": [{"code": each.code, "title": each.title} for each in checks],
+        "checks": [{"code": item.code, "title": item.title} for item in checks],
     }

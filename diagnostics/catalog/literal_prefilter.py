@@ -41,7 +41,7 @@ def literals(pattern: str) -> tuple[str, ...]:
 
 def _options(tree: Any) -> list[tuple[str, ...]]:
     """Return the required texts of a sequence: a run of characters, or the alternatives of a group."""
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     run = ""
     for operation, argument in tree:
         name = str(operation)
@@ -49,18 +49,18 @@ def _options(tree: Any) -> list[tuple[str, ...]]:
             run += chr(argument)
             continue
         if run:
-            found.append((run,))
+            result.append((run,))
             run = ""
         if name == "SUBPATTERN":
             # A part that ignores case has no fixed text.
-            found += [] if argument[1] & re.IGNORECASE else _options(argument[-1])
+            result += [] if argument[1] & re.IGNORECASE else _options(argument[-1])
         elif name == "BRANCH":
             sides = [_best(_options(side)) for side in argument[1]]
             if all(sides):
-                found.append(tuple(text for side in sides for text in side))
+                result.append(tuple(text for side in sides for text in side))
         elif name in {"MAX_REPEAT", "MIN_REPEAT"} and argument[0] >= 1:
-            found += _options(argument[2])
-    return [*found, (run,)] if run else found
+            result += _options(argument[2])
+    return [*result, (run,)] if run else result
 
 
 def _best(options: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
     if model.CODE.fullmatch(name) and path.is_file():
         return load_file(path)
     known = sorted(path.stem for path in folder.glob("*.toml"))
-    families = ", ".join(dict.fromkeys(each.rstrip("0123456789") for each in known))
+    families = ", ".join(dict.fromkeys(item.rstrip("0123456789") for item in known))
     hint = close_matches(name, known) or f" (families: {families}; `catalog` lists all)"
     raise CatalogueError(f"unknown code {code!r}{hint}")
 
@@ -151,10 +151,10 @@ def pack(current: str = "") -> _Packed:
     checks = {path.stem: _load_check(path) for path in sorted(CHECKS.glob("*.toml"))}
     signatures = [issue.signature for issue in issues.values() if issue.signature]
     texts = {
-        pattern: literals(pattern) for each in signatures for pattern in (*each.any, *each.all, *each.none)
+        pattern: literals(pattern) for item in signatures for pattern in (*item.any, *item.all, *item.none)
     }
     usable = {
-        pattern: found for pattern, found in texts.items() if found and min(map(len, found)) >= SHORTEST
+        pattern: result for pattern, result in texts.items() if result and min(map(len, result)) >= SHORTEST
     }
     packed = _Packed(current or _hash(), issues, checks, usable)
     with contextlib.suppress(OSError):

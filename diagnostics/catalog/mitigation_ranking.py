@@ -51,7 +51,7 @@ def recommended_fix(
     here = possible_triggers(issue, releases or {})
     possible = known or here
     names = tuple(frameworks)
-    rated = [(_rate(issue, one, known, here, names, releases or {}), one) for one in issue.mitigations]
+    rated = [(_rate(issue, entry, known, here, names, releases or {}), entry) for entry in issue.mitigations]
     helpful = [pair for pair in rated if pair[0].standing != DOES_NOT_HELP]
     helpful.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Fix(
@@ -81,14 +81,19 @@ def finding_of_issue(
 
 def issue_summary(issue: Issue) -> dict[str, Any]:
     """Return title, cause and mitigations of an issue for a JSON document, the best mitigation first."""
-    by_name = {one.name: one for one in issue.mitigations}
-    ranked = [by_name[each.mitigation] for each in recommended_fix(issue).offers]
+    by_name = {entry.name: entry for entry in issue.mitigations}
+    ranked = [by_name[item.mitigation] for item in recommended_fix(issue).offers]
     return {
         "title": issue.title,
         "cause": " ".join(issue.cause.split()),
         "mitigations": [
-            {"name": one.name, "about": one.about, "edits": one.by_framework(), "evidence": one.evidence}
-            for one in ranked
+            {
+                "name": entry.name,
+                "about": entry.about,
+                "edits": entry.by_framework(),
+                "evidence": entry.evidence,
+            }
+            for entry in ranked
         ],
     }
 
@@ -108,19 +113,19 @@ def edits_for(
     mitigation: Mitigation, frameworks: Iterable[str], releases: Mapping[str, str]
 ) -> list[tuple[Edit, Bound]]:
     """Return the edits for frameworks, except those whose options the installed release does not have."""
-    found = [
+    result = [
         (edit, bound)
         for name in dict.fromkeys(frameworks)
         for edit, bound in mitigation.known_edits()
         if edit.framework == name and _option_exists(edit.framework, bound, releases)
     ]
-    counts = Counter(edit.framework for edit, _ in found)
+    counts = Counter(edit.framework for edit, _ in result)
     # If a framework has several, each names the releases it is for.
     return [
         (replace(edit, versions=bound.versions), bound)
         if isinstance(edit, SetOption) and counts[edit.framework] > 1
         else (edit, bound)
-        for edit, bound in found
+        for edit, bound in result
     ]
 
 
@@ -137,8 +142,8 @@ def _edits(
     mitigation: Mitigation, frameworks: tuple[str, ...], releases: Mapping[str, str]
 ) -> list[tuple[Edit, Bound]]:
     """Return the edits for the frameworks at hand, else for the engine; all edits if no framework is known."""
-    own = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
-    return edits_for(mitigation, own, releases) or edits_for(mitigation, [_ENGINE], releases)
+    own_text = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
+    return edits_for(mitigation, own_text, releases) or edits_for(mitigation, [_ENGINE], releases)
 
 
 def _rate(
@@ -150,23 +155,23 @@ def _rate(
     releases: Mapping[str, str],
 ) -> RankedMitigation:
     possible = known or here
-    shown = [name for name in possible if name in mitigation.helps]
+    printed = [name for name in possible if name in mitigation.helps]
     failed = [name for name in possible if name in mitigation.fails]
     executed = mitigation.evidence == "executed"
     # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
-    useless = executed and not shown and bool(failed or not set(mitigation.helps) & set(here))
+    useless = executed and not printed and bool(failed or not set(mitigation.helps) & set(here))
     edits = _edits(mitigation, frameworks, releases)
     return RankedMitigation(
         mitigation=mitigation.name,
         about=mitigation.about,
-        standing=DOES_NOT_HELP if useless else VERIFIED if shown else NOT_TESTED,
+        standing=DOES_NOT_HELP if useless else VERIFIED if printed else NOT_TESTED,
         evidence=mitigation.evidence,
         edits=tuple(edit for edit, _ in edits),
-        as_run=any(set(shown or mitigation.helps) & set(bound.ran) for _, bound in edits),
+        as_run=any(set(printed or mitigation.helps) & set(bound.ran) for _, bound in edits),
         triggers=known,
         helps=mitigation.helps,
         fails=mitigation.fails,
-        untried=tuple(name for name in possible if executed and name not in [*shown, *failed]),
+        untried=tuple(name for name in possible if executed and name not in [*printed, *failed]),
         run=_failing_run(issue, mitigation, failed or list(mitigation.fails)) if useless else None,
     )
 

@@ -269,9 +269,12 @@ class Issue(Record, frozen=True):
 
     def executed(self) -> bool:
         """Return whether a run of the failure or of a mitigation is recorded."""
-        return "executed" in {*(each.evidence for each in self.affected), *(each.evidence for each in self.mitigations)}
+        return "executed" in {
+            *(item.evidence for item in self.affected),
+            *(item.evidence for item in self.mitigations),
+        }
 
     def recorded(self) -> tuple[str, ...]:
         """Return the triggers, and those that mitigations were run against, each once."""
-        names = [name for one in self.mitigations for name in (*one.helps, *one.fails)]
+        names = [name for entry in self.mitigations for name in (*entry.helps, *entry.fails)]
         return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *names]))

@@ -58,7 +58,7 @@ def parse_issue(source: TableSource, document: dict[str, Any]) -> model.Issue:
         keys: Keys = ("mitigations", mitigation["name"], "edits")
         mitigation.update(_flat_edits(source, keys, mitigation.pop("edits", {})))
     for trigger in entry.get("triggers", ()):
-        trigger["earlier"] = [_with_frame(each) for each in trigger.get("earlier", ())]
+        trigger["earlier"] = [_with_frame(item) for item in trigger.get("earlier", ())]
     if isinstance(entry.get("signature"), dict):
         entry["signature"] = _flat_signature(entry["signature"])
     for rule in entry.get("config", ()):
@@ -110,9 +110,9 @@ def _flat_edits(source: TableSource, keys: Keys, edits: dict[str, Any]) -> dict[
             raise source.refuse((*keys, framework), value, f"one of {', '.join(model.FRAMEWORKS)}")
         variants = value if isinstance(value, list) else [value]
         for place, variant in enumerate(variants):
-            here = (*keys, framework, place) if isinstance(value, list) else (*keys, framework)
+            location = (*keys, framework, place) if isinstance(value, list) else (*keys, framework)
             table = {"set": variant} if isinstance(variant, str) else variant
-            _check_edit(source, here, table, several=isinstance(value, list))
+            _check_edit(source, location, table, several=isinstance(value, list))
             text = table.get("set") or table.get("advice") or ""
             if "install" in table:
                 note = table.get("note", "")
@@ -159,7 +159,7 @@ def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:
         for sample in signature.get(kind, ())
     ]
     rest = {key: value for key, value in signature.items() if key not in {"positive", "negative"}}
-    patterns = [each for key in ("any", "broad", "late") for each in signature.get(key, ())]
+    patterns = [item for key in ("any", "broad", "late") for item in signature.get(key, ())]
     return {**rest, "any": patterns, "samples": samples}
 
 
@@ -214,7 +214,7 @@ def _toml_keys(entry: dict[str, Any], parts: list[str | int]) -> Keys:
         samples = entry["signature"]["samples"]
         kind = "positive" if samples[keys[2]]["matches"] else "negative"
         first = next(
-            place for place, each in enumerate(samples) if each["matches"] == samples[keys[2]]["matches"]
+            place for place, item in enumerate(samples) if item["matches"] == samples[keys[2]]["matches"]
         )
         keys[1:3] = [kind, keys[2] - first]
     return tuple(keys)

@@ -123,10 +123,10 @@ def stem(word: str) -> str:
 
 def _stems(text: str) -> Iterator[str]:
     for match in _WORD.finditer(text.replace("log-prob", "logprob")):
-        whole = match[0]
-        for one in {whole, *whole.split("_")}:
-            if one.lower() not in _STOP and len(one) > 1:
-                yield stem(one)
+        full = match[0]
+        for record in {full, *full.split("_")}:
+            if record.lower() not in _STOP and len(record) > 1:
+                yield stem(record)
 
 
 class IssueSearch:
@@ -134,10 +134,10 @@ class IssueSearch:
 
     def __init__(self, issues: Mapping[str, Issue]) -> None:
         self._weights = {code: _weights(issue) for code, issue in issues.items()}
-        counts = Counter(word for each in self._weights.values() for word in each)
+        counts = Counter(word for entry in self._weights.values() for word in entry)
         self._rarity = {word: math.log(1 + len(issues) / count) for word, count in counts.items()}
         mean = sum(map(len, self._weights.values())) / max(1, len(issues))
-        self._length = {code: 0.75 + 0.25 * len(each) / mean for code, each in self._weights.items()}
+        self._length = {code: 0.75 + 0.25 * len(entry) / mean for code, entry in self._weights.items()}
 
     def search(self, text: str) -> list[str]:
         """Return the codes of the most similar entries, best first; none if no word of the text is known."""
@@ -169,8 +169,8 @@ def _weights(issue: Issue) -> dict[str, float]:
         (_DETAIL, issue.detail),
         (_HELPS, " ".join(mitigation.about for mitigation in issue.mitigations)),
     )
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for weight, text in texts:
         for word in _stems(text):
-            found[word] = max(found.get(word, 0.0), weight)
-    return found
+            result[word] = max(result.get(word, 0.0), weight)
+    return result

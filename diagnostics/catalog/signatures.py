@@ -68,14 +68,14 @@ def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[
     for issue in issues:
         for place, kind, about, text in _samples(issue, _source(issue, folder)):
             lines = text.splitlines()
-            for other in issues if kind == "positive" else ():
-                if other is issue or other.signature is None or not matches(other.signature, text):
+            for second in issues if kind == "positive" else ():
+                if second is issue or second.signature is None or not matches(second.signature, text):
                     continue
-                pattern = next(each for each in other.signature.any if _in_some_line(each, lines))
-                there = _pattern_place(other.signature, "any", pattern, _source(other, folder))
+                pattern = next(item for item in second.signature.any if _in_some_line(item, lines))
+                other_place = _pattern_place(second.signature, "any", pattern, _source(second, folder))
                 problems.append(
-                    f"{place}: {issue.code}'s sample {about!r} is matched by {other.code} too: {there}: {pattern!r}:"
-                    " expected one code for one failure"
+                    f"{place}: {issue.code}'s sample {about!r} is matched by {second.code} too: {other_place}:"
+                    f" {pattern!r}: expected one code for one failure"
                 )
     return problems
 

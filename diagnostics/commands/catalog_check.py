@@ -55,7 +55,7 @@ def unregistered(folder: Path, places: Collection[tuple[str, int]]) -> list[str]
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         if node.returns is not None and ast.unparse(node.returns) == _ANSWER
-        if (str(path), min([node.lineno, *(each.lineno for each in node.decorator_list)])) not in places
+        if (str(path), min([node.lineno, *(item.lineno for item in node.decorator_list)])) not in places
     ]
 
 
@@ -102,14 +102,14 @@ def concerns(code: str) -> list[Bearing]:
     issue = catalog.find(code)
     samples = issue.signature.samples if issue.signature else ()
     matching = sum(sample.matches for sample in samples)
-    found = [
+    result = [
         Bearing("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
         Bearing("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
         Bearing("offers", tuple(offer.mitigation for offer in recommended_fix(issue).offers)),
     ]
     if issue.audit:
-        found.append(Bearing("audit", issue.audit))
-    return [*found, *_places(issue.code), *(_judged(issue) if LOGS.is_dir() else [])]
+        result.append(Bearing("audit", issue.audit))
+    return [*result, *_places(issue.code), *(_judged(issue) if LOGS.is_dir() else [])]
 
 
 def _places(code: str) -> list[Bearing]:
@@ -127,13 +127,13 @@ def _places(code: str) -> list[Bearing]:
 def _naming(pattern: str, name: str) -> tuple[str, ...]:
     """The files of a checkout that name a code, each with the first line that does."""
     wanted = re.compile(name)
-    found = []
+    result = []
     # Beside an installed wheel lie other people's folders of these names.
     for path in sorted(ROOT.glob(pattern)) if LOGS.is_dir() else ():
         text = path.read_text(encoding="utf-8")
         if match := wanted.search(text):
-            found.append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}")
-    return tuple(found)
+            result.append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}")
+    return tuple(result)
 
 
 def _judged(issue: Issue) -> list[Bearing]:
@@ -144,27 +144,27 @@ def _judged(issue: Issue) -> list[Bearing]:
     if issue.signature is None:
         return []
     everything, alone = Rules(catalog.load()), Rules({issue.code: issue})
-    own, fine = _logs(issue.code), _logs("clean")
-    first = [triage([log], everything).candidates[:1] for log in own]
-    named = sum(one.issue.code == issue.code for candidates in first for one in candidates)
-    taken = [
-        f"{log.path}:{one.first.line}: a run that went well is taken for {issue.code}: {one.first.text!r}"
+    own_text, fine = _logs(issue.code), _logs("clean")
+    first = [triage([log], everything).candidates[:1] for log in own_text]
+    listed_names = sum(entry.issue.code == issue.code for candidates in first for entry in candidates)
+    used_keys = [
+        f"{log.path}:{entry.first.line}: a run that went well is taken for {issue.code}: {entry.first.text!r}"
         for log in fine
-        for one in triage([log], alone).candidates
+        for entry in triage([log], alone).candidates
     ]
-    if taken:
-        raise CatalogueError("\n".join(map(_short, taken)))
+    if used_keys:
+        raise CatalogueError("\n".join(map(_short, used_keys)))
     texts, anchors = map(_text, fine), _anchors(issue)
-    near = sum(any(anchor in text for anchor in anchors) for text in texts)
+    similar = sum(any(anchor in text for anchor in anchors) for text in texts)
     return [
         Bearing(
             "logs",
-            (f"{len(own)}, {named} of them named {issue.code} first",) if own else (),
+            (f"{len(own_text)}, {listed_names} of them named {issue.code} first",) if own_text else (),
             f"what it really printed goes into {_short(str(LOGS / issue.code))}/NAME.log",
         ),
         Bearing(
             "clean logs",
-            (f"{len(fine)}, {near} of them near it, none taken for it",) if near else (),
+            (f"{len(fine)}, {similar} of them near it, none taken for it",) if similar else (),
             f"{len(fine)} not taken for it, but none comes near it: a log of a run that went well, as near as you"
             f" find one, goes into {_short(str(LOGS / 'clean'))}/NAME.log",
         ),

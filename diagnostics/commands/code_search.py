@@ -30,5 +30,5 @@ def search(text: str) -> tuple[list[str], list[str]]:
     """Return the codes whose signature matches a text, and if there is none the codes with similar words."""
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
-    printed = [one.issue.code for one in verdict.candidates]
+    printed = [entry.issue.code for entry in verdict.candidates]
     return printed, [] if printed else IssueSearch(issues).search(text)

@@ -83,12 +83,12 @@ def search(text: str) -> tuple[list[str], str]:
 
 def list_codes(kind: str | None, *, as_json: bool) -> int:
     """Print all codes, or those of one kind."""
-    issues = [each for each in catalog.load().values() if kind in {None, each.kind}]
+    issues = [item for item in catalog.load().values() if kind in {None, item.kind}]
     checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
     if as_json:
         print(json_output.dump(documents.listing(issues, checks)))
         return FINE
-    rows = [(each.code, each.kind, each.title) for each in issues]
-    for code, word, title in [*rows, *((each.code, documents.CHECK, each.title) for each in checks)]:
+    rows = [(item.code, item.kind, item.title) for item in issues]
+    for code, word, title in [*rows, *((item.code, documents.CHECK, item.title) for item in checks)]:
         print(f"{code}  {word:<7} {title}")
     return FINE

@@ -44,9 +44,9 @@ def command(vllm: str | None, trl: str | None, every: bool, format: str) -> int:
     published = compat.load()
     if published.problem:
         raise UserError(f"versions: {published.problem}")
-    tried, wanted = pairs.tried(published.cells), (vllm or "", trl or "")
+    tried, expected = pairs.tried(published.cells), (vllm or "", trl or "")
     if format == "json":
-        print(json_output.dump(pairs.document(tried, published, *wanted)))
+        print(json_output.dump(pairs.document(tried, published, *expected)))
     else:
-        pairs.render(sanitize.console(), tried, published, wanted, every=every)
-    return FINE if pairs.best(pairs.chosen(tried, *wanted)) else INCOMPLETE
+        pairs.render(sanitize.console(), tried, published, expected, every=every)
+    return FINE if pairs.best(pairs.chosen(tried, *expected)) else INCOMPLETE

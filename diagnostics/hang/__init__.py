@@ -1,6 +1,5 @@
-"""`hang`: who waits for whom, over all processes of a job.
+"""`hang`: find the process that blocks a hung job.
 
-Facts are taken in `look` (the only part that touches processes) or read from other tools' dumps in `read`; both give
-a `snapshot.Snapshot`, which is data and can be kept. `link` finds edges in it, `judge` makes a verdict of them (both
-pure), `show` prints it.
+collect/ observes processes, parsers/ read dumps of other tools; both return a snapshot.Snapshot. blocking_thread says
+what each process is blocked on, wait_graph who waits for whom, diagnosis which process blocks the job, report prints.
 """

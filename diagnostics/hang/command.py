@@ -1,217 +1,262 @@
-"""`python -m diagnostics hang`: its options, and what it does with them."""
+"""The command `hang`: find the process that blocks a hung job."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import signal
-import sys
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from diagnostics import door
-from diagnostics.nodes import options as nodes
-from diagnostics.quantity import seconds
-from diagnostics.output.findings import INCOMPLETE, USAGE
+import click
+
+from diagnostics import UserError
+from diagnostics.cli import Command
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.hang import hosts, watch
+from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
+from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Patience, diagnose
+from diagnostics.hang.job_index import split_jobs
+from diagnostics.hang.known_issues import with_issue
+from diagnostics.hang.parsers import bundle
+from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.report import build_report, print_hang_report
+from diagnostics.output import progress
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from diagnostics.hang.diagnosis import Diagnosis
     from diagnostics.hang.snapshot import Snapshot
 
 FORMATS = ("terminal", "json", "markdown", "html")
+MAX_SECONDS = 1e6
 
 
-def add(commands: Any) -> None:
-    """Adds the command."""
-    parser = commands.add_parser(
-        "hang",
-        help="who holds up a job that stands still, over all its processes",
-    )
-    which = parser.add_argument_group("which processes (default: all of yours that look like a job)")
-    which.add_argument(
-        "--pid", type=int, action="append", default=[], metavar="P", help="these, and all below them"
-    )
-    which.add_argument(
-        "--match", default="", metavar="PATTERN", help="whose command line matches, and all below them"
-    )
-    which.add_argument("--all", action="store_true", help="all of yours that look like parts of a job")
-    which.add_argument(
-        "--from",
-        dest="files",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="dumps that were taken before, or - for standard input",
-    )
-    which.add_argument(
-        "--watch",
-        action="store_true",
-        help="start the command after --, and look when it stands still; the exit code is the command's own",
-    )
-    nodes.add(
-        parser,
-        "look on these hosts over ssh, and join what they see",
-        "look on the nodes of a running Ray cluster",
-    )
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--seconds", type=seconds, default=1.5, metavar="S", help="watch them that long (default: 1.5)"
-    )
-    how.add_argument(
-        "--samples", type=int, default=3, metavar="N", help="stacks to take in that time (default: 3)"
-    )
-    how.add_argument(
-        "--patience",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        help="a wait is normal that long where nobody computes (default: 60)",
-    )
-    how.add_argument(
-        "--busy-patience",
-        type=seconds,
-        default=600.0,
-        metavar="S",
-        help="and that long where who is waited for computes (default: 600)",
-    )
-    how.add_argument("--format", choices=FORMATS, default="terminal")
-    how.add_argument("--verbose", action="store_true", help="in the terminal: everything that was seen")
-    how.add_argument(
-        "--stacks", action="store_true", help="in the terminal: the same, and the tree of all stacks"
-    )
-    how.add_argument(
-        "--save", type=Path, metavar="FILE", help="keep what was seen, to be judged elsewhere by --from"
-    )
-    watch = parser.add_argument_group("with --watch or --beats")
-    watch.add_argument(
-        "--stall",
-        type=seconds,
-        default=300.0,
-        metavar="S",
-        help="look when nothing moved that long (default: 300)",
-    )
-    watch.add_argument(
-        "--end", action="store_true", help="end the command when it hangs; the exit code is 1 then"
-    )
-    watch.add_argument(
-        "--beats",
-        action="store_true",
-        help="with --pid: lines on standard input are its signs of life; look when none came for --stall seconds",
-    )
-    parser.add_argument("words", nargs="*", metavar="-- COMMAND", help=argparse.SUPPRESS)
-    parser.set_defaults(command=run)
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """A number of seconds above 0, at most eleven days."""
 
+    name = "SECONDS"
 
-def run(options: argparse.Namespace) -> int:
-    """Looks or reads, judges, shows."""
-    words = [word for word in options.words if word != "--"] if options.watch else options.words
-    if problem := _misused(options, words):
-        print(f"diagnostics: hang: {problem}", file=sys.stderr)
-        return USAGE
-    if options.watch or options.beats:
-        from diagnostics.hang import watch
-
-        return watch.run(words, options, answer) if options.watch else watch.beats(options, answer)
-    from diagnostics.hang.look import take
-    from diagnostics.hang.read import ReadError
-
-    try:
-        snapshot = _seen(options)
-    except KeyboardInterrupt:
-        print("diagnostics: hang: interrupted; nothing was judged", file=sys.stderr)
-        return 128 + signal.SIGINT
-    except (ReadError, take.NoProcessError, ValueError) as error:
-        print(f"diagnostics: hang: {door.line(error)}", file=sys.stderr)
-        # That nothing was found to be looked at is no wrong usage, and not fine either.
-        return USAGE if options.pid or options.files or options.hosts or options.ray else INCOMPLETE
-    return answer(snapshot, options)
-
-
-def _seen(options: argparse.Namespace) -> Snapshot:
-    if options.files:
-        from diagnostics.hang.read import files
-
-        return files.read(options.files)
-    if options.hosts or options.ray:
-        from diagnostics.hang.look import hosts
-
-        return hosts.take(options)
-    return _look(options)
-
-
-def _misused(options: argparse.Namespace, words: list[str]) -> str:
-    far = (("--hosts", options.hosts), ("--ray", options.ray))
-    named = (("--pid", options.pid), ("--match", options.match), ("--all", options.all), *far)
-    given = [name for name, value in named if value]
-    elsewhere = [name for name, value in far if value]
-    told = (
-        (
-            f"--from reads dumps; {' and '.join(given) or '--watch'} would look at processes",
-            options.files and (given or options.watch),
-        ),
-        (
-            "--beats listens to one process: expected --pid P and nothing else to look at",
-            options.beats and (len(options.pid) != 1 or given != ["--pid"] or options.watch or options.files),
-        ),
-        ("--watch: expected a command, as hang --watch -- python train.py", options.watch and not words),
-        (f"--watch looks at what it started; without {' and '.join(given)}", options.watch and given),
-        (
-            f"{' '.join(words)!r}: expected nothing there (--watch -- COMMAND would start a command)",
-            words and not options.watch,
-        ),
-        (
-            f"--pid is a number of this host; with {' and '.join(elsewhere)} take --match",
-            elsewhere and options.pid,
-        ),
-        (nodes.problem(options), True),
-        (f"--samples {options.samples}: expected 1 to 50", not 1 <= options.samples <= 50),
-    )
-    try:
-        re.compile(options.match)
-    except re.error as error:
-        return f"--match {options.match!r}: no pattern: {error}"
-    return next((problem for problem, holds in told if problem and holds), "")
-
-
-def _look(options: argparse.Namespace) -> Snapshot:
-    from diagnostics.hang.look.take import Wanted, take
-
-    return take(Wanted(tuple(options.pid), options.match, options.all, options.seconds, options.samples))
-
-
-def answer(snapshot: Snapshot, options: argparse.Namespace) -> int:
-    """Judges a snapshot and writes what came of it; keeps it where that was asked for."""
-    from diagnostics.hang.judge import causes
-    from diagnostics.hang.judge.decide import Patience, judge
-    from diagnostics.hang.show import document
-
-    if options.save:
-        from diagnostics.hang.read import bundle
-
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse a value."""
         try:
-            bundle.write(snapshot, options.save)
-        except OSError as error:
-            print(f"diagnostics: hang: --save {options.save}: {error.strerror or error}", file=sys.stderr)
-            return USAGE
-    judged = causes.named(judge(snapshot, Patience(options.patience, options.busy_patience)))
-    found = document.document(judged, causes.helps(judged.verdict.code))
-    _write(found, options)
-    return document.exit_code(judged.verdict.outcome)
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds <= MAX_SECONDS:
+            self.fail(f"{value!r}: expected seconds above 0, at most {MAX_SECONDS:.0f}", param, ctx)
+        return seconds
 
 
-def _write(found: dict[str, Any], options: argparse.Namespace) -> None:
-    from diagnostics.hang.judge import causes
-    from diagnostics.hang.show import markdown, page, terminal
+@click.command(
+    cls=Command,
+    examples=(
+        ("hang", "every job of yours: ranks, vLLM, Ray; one verdict for each"),
+        ("hang --pid 812", "this process, its descendants, the ranks of its job, its peers"),
+        ("hang --from job.json", "a bundle of --save, or dumps of other tools; - is standard input"),
+        ("hang --watch -- torchrun train.py", "run a command, diagnose it when nothing moves"),
+    ),
+    exit_codes={
+        0: "nothing hangs", 1: "a hang", 2: "wrong usage, or no dump could be read",
+        3: "incomplete: no permission, no process, too early, or not enough evidence",
+    },
+)  # fmt: skip
+@click.option(
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="This process and its descendants."
+)
+@click.option(
+    "--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches."
+)
+@click.option("--all", "everything", is_flag=True, help="All of your processes that look like part of a job.")
+@click.option("--from", "files", multiple=True, metavar="FILE", help="Dumps taken before; more may follow.")
+@click.option(
+    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
+)
+@click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
+@click.option(
+    "--hosts",
+    "host_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Observe these hosts over ssh.",
+)
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    default="",
+    metavar="ADDRESS",
+    help="Observe the nodes of a Ray cluster.",
+)
+@click.option(
+    "--host-command", default="", metavar="WORDS", help="Instead of ssh, e.g. 'kubectl exec -i {host} --'."
+)
+@click.option(
+    "--host-python", default="", metavar="PATH", help="Python on the hosts; with --ray one here that has Ray."
+)
+@click.option(
+    "--node-limit",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit for each host.",
+)
+@click.option("--seconds", type=Duration(), default=1.5, show_default=True, help="How long to observe.")
+@click.option(
+    "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
+)
+@click.option(
+    "--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A wait is normal that long."
+)
+@click.option(
+    "--busy-patience",
+    type=Duration(),
+    default=BUSY_PATIENCE_S,
+    show_default=True,
+    help="The same if the process waited for computes.",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
+@click.option("--verbose", is_flag=True, help="Print everything that was observed.")
+@click.option("--stacks", is_flag=True, help="Print the tree of all stacks too.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the snapshot for --from, without personal data.",
+)
+@click.option(
+    "--stall",
+    type=Duration(),
+    default=300.0,
+    show_default=True,
+    help="With --watch or --beats: diagnose after so long without movement.",
+)
+@click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
+@click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
+def command(**options: Any) -> int:
+    """Find the process that blocks a hung job. Linux only; nothing is stopped, no local variable is read."""
+    request = SimpleNamespace(**options)
+    if request.files and not request.watches:
+        request.files, request.words = (*request.files, *request.words), ()
+    _check_usage(request)
+    if request.watches or request.beats:
+        return _watch(request)
+    with progress.running("hang"):
+        return _run(request)
 
-    if options.format == "json":
-        print(json.dumps(found, indent=1, ensure_ascii=False))
-    elif options.format == "markdown":
-        print(markdown.text(found), end="")
-    elif options.format == "html":
-        print(page.text(found), end="")
-    else:
-        # What was seen when it stood still can't be asked again.
-        verbose = options.verbose or options.watch or options.beats
-        terminal.render(found, sys.stdout, causes.finding(found), verbose=verbose, stacks=options.stacks)
+
+def _run(request: SimpleNamespace) -> int:
+    """Observe or read, save, split into jobs, diagnose, name known issues, report."""
+    try:
+        snapshot = collect_snapshot(request)
+    except NoProcessError as error:
+        if request.pids or request.host_file or request.ray:
+            raise UserError(f"hang: {error}") from None
+        click.echo(f"hang: {error}", err=True)
+        return INCOMPLETE
+    except ValueError as error:  # a dump, a list of hosts, a cluster
+        raise UserError(f"hang: {error}") from None
+    if request.save:
+        save_snapshot(snapshot, request.save)
+    diagnoses = diagnose_jobs(request, snapshot)
+    return report(request, diagnoses)
+
+
+def collect_snapshot(request: SimpleNamespace) -> Snapshot:
+    """Read the dumps, or observe the processes here or on hosts."""
+    if request.files:
+        progress.update("reading the dumps")
+        return read_files(request.files)
+    if request.host_file or request.ray:
+        nodes = Namespace(
+            hosts=request.host_file, ray=request.ray, host_command=request.host_command,
+            host_python=request.host_python, node_limit=request.node_limit,
+        )  # fmt: skip
+        return hosts.take_snapshots(nodes, hosts.collector(request.pattern, request.seconds, request.samples))
+    progress.update(f"observing processes for {request.seconds:g} s")
+    selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
+    return take_snapshot(selection)
+
+
+def save_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """Write the bundle of --save."""
+    try:
+        bundle.save(snapshot, path)
+    except OSError as error:
+        raise UserError(f"hang: --save {path}: {error.strerror or error}") from None
+
+
+def diagnose_jobs(request: SimpleNamespace, snapshot: Snapshot) -> list[Diagnosis]:
+    """Return one diagnosis per job, the worst first; processes that were named are one job."""
+    labelled = request.pids or request.pattern or request.files
+    jobs = [snapshot] if labelled else split_jobs(snapshot)
+    patience = Patience(request.patience, request.busy_patience)
+    diagnoses = [with_issue(diagnose(job, patience, _selection_words(request))) for job in jobs]
+    return sorted(diagnoses, key=lambda diagnosis: _SEVERITY.get(diagnosis.verdict.outcome, 1))
+
+
+_SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
+
+
+def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
+    """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
+    verbose = request.verbose or request.watches or request.beats
+    print_hang_report(build_report(diagnoses, stacks=request.stacks), request.form, verbose=verbose)
+    outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
+    if "hang" in outcomes:
+        return FINDINGS
+    return FINE if outcomes <= {"idle", "progress"} else INCOMPLETE
+
+
+def _watch(request: SimpleNamespace) -> int:
+    options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
+
+    def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
+        if request.save:
+            save_snapshot(snapshot, request.save)
+        # What has not moved for so long needs no further patience.
+        patience = Patience(min(request.patience, still_s), request.busy_patience)
+        words = ("--pid", str(request.pids[0])) if request.pids else ()
+        return report(request, [with_issue(diagnose(snapshot, patience, words))])
+
+    if request.beats:
+        return watch.watch_heartbeats(request.pids[0], options, diagnose_stall)
+    return watch.watch_command(request.words, options, diagnose_stall)
+
+
+def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
+    """Return the options that selected the processes, to be repeated in a suggested command."""
+    words = [word for pid in request.pids for word in ("--pid", str(pid))]
+    words += ["--match", request.pattern] if request.pattern else []
+    words += ["--all"] if request.everything else []
+    words += ["--hosts", str(request.host_file)] if request.host_file else []
+    words += ["--ray", request.ray] if request.ray else []
+    words += ["--host-command", request.host_command] if request.host_command else []
+    words += ["--host-python", request.host_python] if request.host_python else []
+    return tuple(words)
+
+
+def _check_usage(request: SimpleNamespace) -> None:
+    remote = [name for name, value in (("--hosts", request.host_file), ("--ray", request.ray)) if value]
+    local = (("--pid", request.pids), ("--match", request.pattern), ("--all", request.everything))
+    selecting = [name for name, value in local if value] + remote
+    names = " and ".join(selecting)
+    problems = (
+        (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501
+        ("--beats watches one process: expected --pid PID and no other selection", request.beats and (
+            len(request.pids) != 1 or selecting != ["--pid"] or request.watches or request.files)),
+        ("--watch: expected a command, as hang --watch -- python train.py", request.watches and not request.words),
+        (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
+        (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
+        (f"--pid is a number of this host; with {' and '.join(remote)} use --match", remote and request.pids),
+        ("--hosts and --ray exclude each other", len(remote) > 1),
+        ("--host-command belongs to --hosts, not to --ray", request.ray and request.host_command),
+        (f"--node-limit {request.node_limit:g}: expected seconds, up to 3600", not 0 < request.node_limit <= 3600),
+    )  # fmt: skip
+    for text, applies in problems:
+        if applies:
+            raise UserError(f"hang: {text}")
+    try:
+        re.compile(request.pattern)
+    except re.error as error:
+        raise UserError(f"hang: --match {request.pattern!r}: no valid pattern: {error}") from None

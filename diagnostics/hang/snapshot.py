@@ -1,43 +1,38 @@
-"""What was seen of a job's processes, as data: taken here, read from a dump, or kept in a bundle."""
+"""What was observed of a job's processes, as data: collected live, parsed from a dump, or loaded from a bundle.
+
+The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only: this module travels
+to other hosts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from diagnostics.hang import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import functools
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any
 
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
-# The path of a frame of native code that names no file.
 NATIVE = "[native]"
-# The path of a frame of a rank whose number is not said.
-UNNAMED = "PyTorch's check"
-# Roles of what a text says to have died or failed, and of which nothing was seen.
-DIED, FAILED, OWES = "dead process", "failed device", "serving engine"
-# Who noticed that something stands, and says no more: a guess is what it says of others.
-NOTICED, SAID = "words of who noticed", "what somebody says of it"
-# At the end of a source: a dump that a server took of itself, since its step stood.
-WATCHED = "under a watchdog's words"
-# A thread that could run for more than this share of the time it was watched is busy.
-BUSY = 0.3
+"""Path of a native frame without a file."""
+WATCHDOG_DUMP = "under a watchdog's words"
+"""Suffix of a source: a server dumped its own stacks because its step did not end."""
+BUSY_SHARE = 0.3
+"""A thread that was runnable for more than this share of the time computes."""
 
 
 class SnapshotError(ValueError):
-    """Raised when a document is no snapshot; the message is one line for the user."""
+    """Raised when a document is no snapshot; the message is one line."""
 
 
 @dataclass(frozen=True)
 class StackFrame:
-    """A frame of a Python stack.
+    """A stack frame.
 
     Attributes:
-        function: Its last name: `get`, not `Queue.get`, since older tools know no more.
-        calls: The call on its line that may wait, as "acquire" or "input", where the source could be read: what is
-            written in C has no frame of its own.
+        function: Last part of the name: `get`, not `Queue.get`, because older tools print only that.
+        calls: The blocking call on the frame's source line, as "acquire" or "input": a C function has no frame.
     """
 
     path: str
@@ -45,26 +40,23 @@ class StackFrame:
     line: int = 0
     calls: str = ""
 
-    def __str__(self) -> str:
-        place = f"{short(self.path)}:{self.line}" if self.line else short(self.path)
-        return f"{self.function} ({place})" if self.path else self.function
-
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread, over all samples that were taken of it.
+    """A thread, over all samples taken.
 
     Attributes:
-        frames: Of the last sample, innermost first.
+        frames: Frames of the last sample, innermost first.
         steady: Whether every sample had the same functions on its stack.
-        stem: How many of the outermost frames were the same in every sample.
-        samples: How many samples have a stack; 0 if it was never seen.
-        active: What the reader of stacks took it for; None if it did not say.
-        runnable: The share of the time in which it ran or wanted to; None if unknown.
+        stem: Number of outermost frames that were the same in every sample.
+        samples: Number of samples with a stack.
+        active: Whether the stack tool called it active; None if unknown.
+        runnable: Share of the time in which it ran or wanted to run; None if unknown.
         asleep_s: Seconds since it last ran; None if unknown.
-        waits_fds: The descriptors that its system call waits for.
-        futex: What its system call waits at: an address, or "sem:INODE" for a semaphore that processes share.
-        limited: Whether its system call ends by itself after some time; None if unknown.
+        waits_fds: Descriptors that its system call waits for.
+        futex: Address it waits at, or "sem:INODE" for a semaphore shared between processes.
+        limited: Whether its system call has a timeout; None if unknown.
+        opens: Path that its system call opens.
     """
 
     tid: int
@@ -81,20 +73,24 @@ class Thread:
     waits_fds: tuple[int, ...] = ()
     futex: str = ""
     limited: bool | None = None
+    opens: str = ""
     runnable: float | None = None
     asleep_s: float | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether it computes: by the kernel's count where that is known, else by what the reader took it for."""
-        if self.runnable is not None:
-            return self.runnable >= BUSY
-        return bool(self.active)
+        """Whether it computes: by the kernel's counters, else by the stack tool's guess."""
+        return self.runnable >= BUSY_SHARE if self.runnable is not None else bool(self.active)
+
+    @property
+    def stack_only(self) -> bool:
+        """Whether only its stack is known, as in a dump."""
+        return not self.syscall and not self.wchan and self.runnable is None
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """An open file of a process: `kind` is tcp, unix, pipe, file, tty, null, epoll or other."""
+    """An open file: `kind` is tcp, unix, socket, pipe, fifo, file, tty, null, epoll or other."""
 
     fd: int
     kind: str
@@ -108,12 +104,12 @@ class Process:
     """A process.
 
     Attributes:
-        role: What it is in the job, as "trainer" or "engine core".
-        job: Names the group of ranks it belongs to: the store's address.
-        state: Of the kernel: R S D T t Z; X for one that is gone; empty if unknown.
-        unseen: What could not be seen of it, and why.
-        shared: Memory that processes share, as names of /dev/shm.
-        io_moved: Whether it read or wrote anything while it was watched; None if unknown.
+        role: Its part in the job, as "trainer" or "engine core".
+        job: The group of ranks it belongs to: the address of their store.
+        state: The kernel's R S D T t Z; X if it is gone; empty if unknown.
+        unseen: What could not be read of it, and why.
+        shared: Names of shared memory, each with its inode.
+        io_moved: Whether it read or wrote anything while observed; None if unknown.
     """
 
     pid: int
@@ -135,22 +131,20 @@ class Process:
 
     @property
     def key(self) -> str:
-        """Tells it from all others of the job, on all hosts."""
+        """Identifies it among all processes on all hosts."""
         return f"{self.host}/{self.pid}"
 
     @property
     def label(self) -> str:
-        """As sentences call it: "rank 2 (trainer, pid 812)"."""
+        """Its name in sentences: "rank 2 (trainer, pid 812)"."""
         where = f" on {self.host}" if self.host else ""
-        if self.pid < 0:  # its number is not known
-            return f"rank {self.rank}" if self.rank is not None else f"a {self.role}"
         if self.rank is not None:
             return f"rank {self.rank} ({self.role}, pid {self.pid}{where})"
         return f"{self.role} (pid {self.pid}{where})"
 
     @property
     def main(self) -> Thread | None:
-        """The main thread: that of its own number, or the one that is called so."""
+        """The main thread: the one with the process's number or named so."""
         for thread in self.threads:
             if thread.tid == self.pid or thread.name == "MainThread":
                 return thread
@@ -163,13 +157,12 @@ class Socket:
 
     Attributes:
         kind: tcp or unix.
-        state: ESTABLISHED, LISTEN, CLOSE_WAIT, …
-        unread: Bytes that its owner has not read.
-        unsent: Bytes that its peer has not taken.
-        peer: The inode at the other end, 0 if that is not on this host.
+        state: ESTABLISHED, LISTEN, CLOSE_WAIT, ...
+        unread: Bytes its owner has not read; of a listening socket, connections not accepted.
+        unsent: Bytes its peer has not acknowledged.
+        peer: Inode of the other end; 0 if it is not on this host.
         sent_s: Seconds since anything was sent; None if unknown.
         received_s: Seconds since anything was received.
-        host: Where it is; inodes are numbers of a host.
     """
 
     inode: int
@@ -187,7 +180,7 @@ class Socket:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock of a file, held or waited for by a process; `pid` 0 where its holder is in another namespace."""
+    """A file lock that a process holds or waits for; `pid` is 0 if the holder is in another namespace."""
 
     inode: int
     pid: int
@@ -199,12 +192,12 @@ class Lock:
 
 @dataclass(frozen=True)
 class Collective:
-    """What a recorder of collectives says of one rank in one group.
+    """A rank's state in one process group, from a recorder of collectives.
 
     Attributes:
-        enqueued: Number of the last collective that this rank began.
-        completed: Number of the last one that it ended.
-        operation: Name of the last one it began, with its place in the code.
+        enqueued: Number of the last collective it started.
+        completed: Number of the last collective it finished.
+        operation: Name of the last one it started.
     """
 
     rank: int
@@ -216,24 +209,15 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Said:
-    """Of which class of cause a text's words are, where its form tells nothing; and the lines that say so."""
-
-    cause: str
-    lines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Snapshot:
-    """All that was seen.
+    """Everything observed.
 
     Attributes:
-        source: "live", or what kind of dump it was read from.
-        seconds: How long it was watched.
-        blind: What could not be looked at, each with what would let it be seen.
-        missing: Hosts that gave no answer.
-        notes: What else is worth saying.
-        said: What the words of a dump are of; None where no class leads, and of what was seen live.
+        source: "live", or the kind of dump.
+        seconds: How long the processes were observed.
+        blind: What could not be read, each with what would make it readable.
+        missing: Hosts without an answer, and files that could not be read.
+        notes: Remarks.
     """
 
     processes: tuple[Process, ...] = ()
@@ -244,71 +228,104 @@ class Snapshot:
     seconds: float = 0.0
     blind: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-    said: Said | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def live(self) -> bool:
+        """Whether times, sockets and counters were observed, not only stacks."""
+        return self.source == "live"
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a bundle."""
-        found: dict[str, Any] = plain.slim(dataclasses.asdict(self))
-        return {"schema": SCHEMA} | found
+        """Return the snapshot as it stands in a bundle."""
+        document: dict[str, Any] = _without_empty(dataclasses.asdict(self))
+        return {"schema": SCHEMA} | document
 
-    def on(self, host: str) -> Snapshot:
-        """The same as of a host of that name, whatever it called itself."""
+    def on_host(self, host: str) -> Snapshot:
+        """Return the snapshot as that of a host with this name."""
         return dataclasses.replace(
             self,
-            processes=tuple(dataclasses.replace(p, host=host) for p in self.processes),
-            sockets=tuple(dataclasses.replace(s, host=host) for s in self.sockets),
-            locks=tuple(dataclasses.replace(one, host=host) for one in self.locks),
+            processes=tuple(dataclasses.replace(process, host=host) for process in self.processes),
+            sockets=tuple(dataclasses.replace(socket, host=host) for socket in self.sockets),
+            locks=tuple(dataclasses.replace(lock, host=host) for lock in self.locks),
             blind=tuple(f"{host}: {text}" for text in self.blind),
         )
 
     @staticmethod
     def from_json(document: Any) -> Snapshot:
-        """Reads what `to_json` gave.
+        """Read what `to_json` returned.
 
         Raises:
-            SnapshotError: It is something else.
+            SnapshotError: The document is something else.
         """
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise SnapshotError(f"no snapshot: expected a document with schema {SCHEMA}")
+        # `said` is what earlier releases wrote of a dump's prose.
+        values = {key: value for key, value in document.items() if key not in {"schema", "said"}}
         try:
-            built: Snapshot = plain.build(Snapshot, {k: v for k, v in document.items() if k != "schema"})
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            snapshot: Snapshot = _build(Snapshot, values)
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise SnapshotError(f"a broken snapshot: {error}") from None
-        return built
+        return snapshot
 
 
-def joined(parts: Sequence[Snapshot]) -> Snapshot:
-    """Several snapshots, of several hosts or of several files, as one."""
+def join_snapshots(parts: typing.Sequence[Snapshot]) -> Snapshot:
+    """Join snapshots of several hosts or files."""
     return Snapshot(
-        processes=tuple(item for part in parts for item in part.processes),
-        sockets=tuple(item for part in parts for item in part.sockets),
-        locks=tuple(item for part in parts for item in part.locks),
-        collectives=tuple(item for part in parts for item in part.collectives),
-        source=" and ".join(dict.fromkeys(part.source for part in parts)),
+        processes=tuple(process for part in parts for process in part.processes),
+        sockets=tuple(socket for part in parts for socket in part.sockets),
+        locks=tuple(lock for part in parts for lock in part.locks),
+        collectives=tuple(collective for part in parts for collective in part.collectives),
+        source=" and ".join(dict.fromkeys(part.source for part in parts)) or "live",
         seconds=max((part.seconds for part in parts), default=0.0),
-        blind=tuple(item for part in parts for item in part.blind),
-        missing=tuple(item for part in parts for item in part.missing),
-        notes=tuple(dict.fromkeys(item for part in parts for item in part.notes)),
+        blind=tuple(text for part in parts for text in part.blind),
+        missing=tuple(name for part in parts for name in part.missing),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
-def short(path: str) -> str:
-    """A path from the last folder of packages on, or its last three parts.
+def cut_at_word(text: str, length: int) -> str:
+    """Cut a text without splitting a word: half of a secret has no shape that could be masked.
 
-    >>> short("/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
-    'torch/distributed/distributed_c10d.py'
+    >>> cut_at_word("train.py --key 0a1b2c3d", 18)
+    'train.py --key'
     """
-    for mark in ("/site-packages/", "/dist-packages/"):
-        if mark in path:
-            return path.rpartition(mark)[2]
-    from diagnostics.output.personal import (
-        folders,  # late: a snapshot is taken where nothing but this room is
-    )
+    return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
 
-    parts = folders(path).split("/")  # before what tells a user's name is cut off
-    if len(parts) > 2 and parts[-2].startswith("python3."):
-        return parts[-1]
-    if len(parts) > 3 and parts[-3].startswith("python3."):
-        return "/".join(parts[-2:])
-    return "/".join(parts[-3:]).lstrip("/")
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without_empty(item)
+            for key, item in value.items()
+            if item is not None and item not in ("", (), [], {})
+        }
+    if isinstance(value, list | tuple):
+        return [_without_empty(item) for item in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Build a value of a type from JSON; refuse what does not fit."""
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{cut_at_word(repr(value), 60)}: expected a list")
+        return tuple(_build(typing.get_args(kind)[0], item) for item in value)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(typing.get_args(kind)[0], value)
+    if dataclasses.is_dataclass(kind):
+        fields = _fields(typing.cast("type", kind))
+        if not isinstance(value, dict) or not set(value) <= set(fields):
+            raise TypeError(f"{cut_at_word(repr(value), 60)}: expected an object with keys of {kind}")
+        return typing.cast("Any", kind)(**{key: _build(fields[key], item) for key, item in value.items()})
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{cut_at_word(repr(value), 60)}: expected {kind.__name__}")
+    return value

@@ -20,7 +20,7 @@ VOCABULARY: dict[str, str] = tomllib.loads(
     Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8")
 )
 # Every run has it, set or not.
-_PROCESSES = "devices.train"
+PROCESSES = "devices.train"
 _OFF = (False, None, 0, "", "no")
 
 
@@ -79,7 +79,7 @@ class RunPlan:
         value = self.values.get(name)
         if value is None:
             # Every run has some number of processes; any other name that is not set has its default.
-            if name == _PROCESSES:
+            if name == PROCESSES:
                 self.unknown[name] = None
             return None
         if not value.known:

@@ -1,1 +1,1 @@
-"""The compatibility matrix: cells, layers, the store of verdicts, and what is published from it."""
+"""The compatibility matrix: cells of pinned versions, layers of checks, and the published verdicts."""

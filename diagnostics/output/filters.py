@@ -45,7 +45,7 @@ def parse_codes(text: str) -> list[str]:
     known = {path.stem for path in CATALOG.glob("*/*.toml")}
     codes = [word.strip().upper() for word in text.split(",") if word.strip()]
     for code in codes or [""]:
-        if not code or not any(each.startswith(code) for each in known):
+        if not code or not any(entry.startswith(code) for entry in known):
             raise UnknownCodeError(f"unknown code or family {code or text!r}; {_similar(code, known)}")
     return codes
 
@@ -61,10 +61,10 @@ def _similar(word: str, known: Iterable[str]) -> str:
 
 def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:
     """Keep the findings whose code begins with one of `selected` and none of `ignored`."""
-    wanted, unwanted = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
+    expected, unwanted = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
 
     def keep(finding: Finding) -> bool:
-        return (not wanted or finding.code.startswith(wanted)) and not (
+        return (not expected or finding.code.startswith(expected)) and not (
             unwanted and finding.code.startswith(unwanted)
         )
 
@@ -116,6 +116,6 @@ def _filter(report: Report, keep: Callable[[Finding], bool], reason: str) -> Rep
         findings = tuple(filter(keep, check.findings))
         dropped = len(check.findings) - len(findings)
         outcome = "ignored" if dropped and not findings else check.outcome
-        why = f"{count_of(dropped, 'finding')} {reason}" if dropped else check.reason
-        checks.append(replace(check, outcome=outcome, reason=why, findings=findings))
+        explanation = f"{count_of(dropped, 'finding')} {reason}" if dropped else check.reason
+        checks.append(replace(check, outcome=outcome, reason=explanation, findings=findings))
     return replace(report, checks=tuple(checks))

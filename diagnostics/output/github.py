@@ -26,9 +26,9 @@ def render(report: Report) -> str:
         if check.outcome == "crashed"
     ]
     lines += [
-        _command("warning", "not checked", f"{', '.join(names)}: {each.text}")
-        for each, names in report.not_checked.items()
-        if each.decides
+        _command("warning", "not checked", f"{', '.join(names)}: {entry.text}")
+        for entry, names in report.not_checked.items()
+        if entry.decides
     ]
     if report.unresolved:
         lines.append(_command("warning", report.tool, report.unresolved))

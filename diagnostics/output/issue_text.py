@@ -42,18 +42,18 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
     for line in fix_lines(fix)[:1] if fix else ():
         print_text(console, f"Fix: {line}", "bold")
-    paragraphs = [one_line(each) for each in document["detail"].split("\n\n") if each]
+    paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
     if document["signature"]:
-        _section(console, "In a log", [f"/{one}/" for one in document["signature"]["any"]])
+        _section(console, "In a log", [f"/{entry}/" for entry in document["signature"]["any"]])
     _section(console, "Reported by audit as", [", ".join(document.get("audit") or ())])
-    _section(console, "Triggers", [trigger_text(one) for one in document["triggers"]])
+    _section(console, "Triggers", [trigger_text(entry) for entry in document["triggers"]])
     print_text(console, "\nMitigations", "bold")
     by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
     for name in (*document["offered"], *document["does_not_help"]):
         _print_mitigation(console, by_name[name])
-    _section(console, "References", [f"{one['ref']}: {one['about']}" for one in document["references"]])
+    _section(console, "References", [f"{entry['ref']}: {entry['about']}" for entry in document["references"]])
 
 
 def print_matches(

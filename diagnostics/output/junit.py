@@ -32,8 +32,8 @@ def render(report: Report, fail_on: Severity) -> str:
     }
     attributes = {name: str(count) for name, count in counts.items()}
     # Jenkins' schema has no `skipped` here, and a skipped case has its reason as text.
-    whole = {name: count for name, count in attributes.items() if name != "skipped"}
-    root = ET.Element("testsuites", {"name": "grpo-doctor", **whole})
+    full = {name: count for name, count in attributes.items() if name != "skipped"}
+    root = ET.Element("testsuites", {"name": "grpo-doctor", **full})
     suite = ET.SubElement(root, "testsuite", {"name": report.tool, **attributes})
     suite.extend(cases)
     ET.indent(root)

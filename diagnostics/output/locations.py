@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 def file_locations(finding: Finding) -> list[Location]:
     """Return the files and lines of a finding's evidence, each once, relative to the working folder."""
-    found = []
+    result = []
     for item in finding.evidence:
         location = Location.parse(item.place)
         # A place can also be prose, such as the source of a claim.
         if (location.line and " " not in location.file) or _is_file(location.file):
-            found.append(Location(_relative(location.file), min(location.line, 10**9)))
-    return list(dict.fromkeys(found))
+            result.append(Location(_relative(location.file), min(location.line, 10**9)))
+    return list(dict.fromkeys(result))
 
 
 def _is_file(path: str) -> bool:

@@ -76,7 +76,7 @@ def prose(text: str) -> Markup:
 
 def code_block(text: str, language: str = "") -> Markup:
     """Return a fenced block; the fence is longer than any run of backticks in the text."""
-    shown = redact(text).strip("\n")
-    longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
+    printed = redact(text).strip("\n")
+    longest = max((len(run) for run in re.findall(r"`+", printed)), default=0)
     fence = "`" * max(3, longest + 1)
-    return Markup(f"{fence}{language}\n{shown}\n{fence}")  # noqa: S704 - a fence longer than any in the text
+    return Markup(f"{fence}{language}\n{printed}\n{fence}")  # noqa: S704 - a fence longer than any in the text

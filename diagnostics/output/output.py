@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.findings import Severity
-from diagnostics.output import filters, prepare, report_output, verdicts
-from diagnostics.output.formats import triage as triage_form
+from diagnostics.output import filters, report_output
 
 if TYPE_CHECKING:
     from diagnostics.findings import Report
@@ -65,8 +63,4 @@ def filtered(report: Report, options: argparse.Namespace) -> Report:
 
 def write(report: Report, options: argparse.Namespace) -> None:
     """Write a report to standard output."""
-    report = replace(report, unresolved=report.unresolved or verdicts.unresolved(report))
-    if options.format == "terminal" and report.tool == "triage" and report.extra is None:
-        triage_form.render(prepare.for_screen(report), verbose=options.verbose)
-        return
     report_output.print_report(report, _typed(options))

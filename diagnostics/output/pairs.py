@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import Version
@@ -77,14 +76,14 @@ class TriedPair:
 
 def tried(cells: Iterable[Mapping[str, Any]]) -> list[TriedPair]:
     """The published pairs, the newest first."""
-    found = [_pair(cell) for cell in cells]
-    return sorted(found, key=lambda pair: (Version(pair.vllm), Version(pair.trl)), reverse=True)
+    result = [_pair(cell) for cell in cells]
+    return sorted(result, key=lambda pair: (Version(pair.vllm), Version(pair.trl)), reverse=True)
 
 
 def _pair(cell: Mapping[str, Any]) -> TriedPair:
     layers = cell["layers"]
     asked = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
-    ran = {name for name, one in layers.items() if _executed(one) and one["verdict"] in _PASSED}
+    ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
     engine = ran & _WITH_ENGINE or any(name.startswith("train:") for name in ran)
     scheduler = layers.get("scheduler", {})
     crashes = scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()
@@ -128,9 +127,9 @@ def best(pairs: Iterable[TriedPair]) -> TriedPair | None:
 def headline(pairs: Sequence[TriedPair]) -> str:
     """What the pairs come to, and which to take."""
     count = Counter(pair.state for pair in pairs)
-    counts = f"{count['ran']} of {len(pairs)} tried pairs ran with their engine, {count['part']} in part"
+    counts = f"{count['ran']} of {len(pairs)} pairs ran, {count['part']} in part"
     newest = best(pairs)
-    return f"{counts}; with vLLM {newest.vllm} install TRL {newest.trl}" if newest else counts
+    return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}" if newest else counts
 
 
 def chosen(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
@@ -157,21 +156,21 @@ def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
 def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str) -> dict[str, Any]:
     """The answer for programs."""
     kept = chosen(pairs, vllm, trl)
-    taken = best(kept)
+    used_keys = best(kept)
     return {
         "schema": SCHEMA,
         "published": published.generated,
-        "take": {"vllm": taken.vllm, "trl": taken.trl, "install": taken.install} if taken else None,
+        "take": {"vllm": used_keys.vllm, "trl": used_keys.trl, "install": used_keys.install} if used_keys else None,
         "pairs": [
             {
                 "vllm": pair.vllm, "trl": pair.trl, "state": pair.state, "declared": pair.declared,
-                "answers": dict(zip((one.text.replace("`", "") for one in QUESTIONS), pair.answers, strict=True)),
+                "answers": dict(zip((entry.text.replace("`", "") for entry in QUESTIONS), pair.answers, strict=True)),
                 "crashes": list(pair.crashes),
             }
             for pair in kept
         ],
         "only_read": [
-            {"vllm": one, "trl": other} for one, other in (only_read(published, vllm, trl) if vllm or trl else ())
+            {"vllm": entry, "trl": second} for entry, second in (only_read(published, vllm, trl) if vllm or trl else ())
         ],
     }  # fmt: skip
 
@@ -199,13 +198,12 @@ def render(
         print_text(console, _compatible_by_source(only_read(published, *asked)))
     if recommended:
         print_command(console, recommended.install)
-    shown = kept if every or any(asked) else [pair for pair in kept if pair.id in SHOWN]
-    if shown:
-        _print_table(console, shown)
+    printed = kept if every or any(asked) else [pair for pair in kept if pair.id in SHOWN]
+    if printed:
+        _print_table(console, printed)
     for reason in recommended.failed if recommended else ():
-        short = shorten(f"✘ {reason}", 2 * console.width, placeholder=" …") if console.is_terminal else f"✘ {reason}"
-        print_text(console, short, "dim")
-    more = [f"--all shows {len(kept)}"] if len(shown) < len(kept) else []
+        print_text(console, f"✘ {reason}", "dim")
+    more = [f"--all shows {len(kept)}"] if len(printed) < len(kept) else []
     more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
     print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")
 
@@ -227,9 +225,9 @@ def _compatible_by_source(pairs: list[tuple[str, str]]) -> str:
     """Name pairs whose sources fit; nobody ran them, and the line says so."""
     if not pairs:
         return "no pair with these releases fits by source and metadata, or none was read"
-    named = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in pairs[:_NAMED])
+    label = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in pairs[:_NAMED])
     more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-    return f"read in source, never run: these pairs fit: {named}{more}"
+    return f"read in source, never run: these pairs fit: {label}{more}"
 
 
 def _print_table(console: Console, pairs: Sequence[TriedPair]) -> None:

@@ -334,8 +334,8 @@ def _address6(match: re.Match[str]) -> str:
     text = text.removesuffix(":") if not text.endswith("::") else text
     head, gap, tail = text.partition("::")
     if gap:
-        left, right = (head.split(":") if head else []), (tail.split(":") if tail else [])
-        valid = len(left) + len(right) < 8 and "::" not in tail and all(left) and all(right)
+        first_version, right = (head.split(":") if head else []), (tail.split(":") if tail else [])
+        valid = len(first_version) + len(right) < 8 and "::" not in tail and all(first_version) and all(right)
     else:
         parts = text.split(":")
         valid = len(parts) == 8 and all(parts)

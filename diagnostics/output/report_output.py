@@ -87,7 +87,7 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--format", type=click.Choice(list(FORMATS)), default="terminal", help="Output format."),
         click.option("--verbose", is_flag=True, help="Print everything known of each finding."),
         click.option(
-            "--fail-on", type=click.Choice([each.word for each in Severity]), default="error", show_default=True,
+            "--fail-on", type=click.Choice([item.word for item in Severity]), default="error", show_default=True,
             help="Lowest severity that exits with 1.",
         ),
         click.option("--select", type=CodesType(), multiple=True, help="Report only these codes or families."),

@@ -57,10 +57,10 @@ def escape_line(text: object) -> str:
 
 
 def _escape_match(match: re.Match[str]) -> str:
-    found = match[0]
-    if len(found) > 1:
-        return found  # a colour sequence of ours
-    units = found.encode("utf-16-be", "surrogatepass")
+    result = match[0]
+    if len(result) > 1:
+        return result  # a colour sequence of ours
+    units = result.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
@@ -90,12 +90,12 @@ class SanitizedStream:
         if before_write is not None:
             before_write()
         changed = self._change(text) if self._change and len(text) > 1 else text
-        shown = _HASH_COMMAND.sub(r"#\\u0023", self._pattern.sub(_escape_match, changed))
-        head, newline, rest = ("", "", shown) if self._at_line_start else shown.partition("\n")
+        printed = _HASH_COMMAND.sub(r"#\\u0023", self._pattern.sub(_escape_match, changed))
+        head, newline, rest = ("", "", printed) if self._at_line_start else printed.partition("\n")
         if self._at_line_start or newline:
             rest = _COLON_COMMAND.sub(r"\1\\u003a", rest)
-        _, broken, tail = shown.rpartition("\n")
-        if shown:
+        _, broken, tail = printed.rpartition("\n")
+        if printed:
             self._at_line_start = bool((broken or self._at_line_start) and _BLANK.fullmatch(tail))
         with self._broken_pipe_ignored():
             self.inner.write(head + newline + rest)
@@ -139,7 +139,7 @@ class _EscapeHook:
     """Rich render hook that escapes the text of each segment, before Rich adds colours."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Escaped(one) for one in renderables]
+        return [_Escaped(entry) for entry in renderables]
 
 
 class _Escaped:
@@ -164,9 +164,9 @@ def console(stream: TextIO | None = None, **options: Any) -> Console:
 
     options = {"highlight": False, "markup": False, "emoji": False} | options
     target: Any = _ColourStream(unwrap(sys.stdout if stream is None else stream))
-    made = Console(file=target, **options)
-    made.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
-    return made
+    stream_made = Console(file=target, **options)
+    stream_made.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
+    return stream_made
 
 
 def write_ci_commands(text: str) -> None:

@@ -147,8 +147,8 @@ def _print_details(console: Console, finding: Finding) -> None:
 
 def print_command(console: Console, command: str, indent: int = INDENT) -> None:
     """Print a command to copy: folded with backslashes on a terminal, in one line elsewhere."""
-    shown = _as_called(command)
-    lines = fold_command(shown, console.width - indent - 2) if console.is_terminal else [shown]
+    printed = _as_called(command)
+    lines = fold_command(printed, console.width - indent - 2) if console.is_terminal else [printed]
     for place, line in enumerate(lines):
         print_text(console, f"{' ' * indent}{'$ ' if place == 0 else '  '}{line}", "bold", whole=True)
 
@@ -196,12 +196,12 @@ def summary(report: Report) -> str:
     """Return the result in a few words: "2 errors, 1 warning; 1 of 9 checks incomplete"."""
     severities = [finding.severity for finding in report.findings]
     listed = [
-        f"{severities.count(each)} {each.word}{'s' if severities.count(each) > 1 and each > Severity.INFO else ''}"
-        for each in reversed(Severity)
-        if each in severities
+        f"{severities.count(entry)} {entry.word}{'s' if severities.count(entry) > 1 and entry > Severity.INFO else ''}"
+        for entry in reversed(Severity)
+        if entry in severities
     ]
     counts = report.outcomes
-    checked = any(each.outcome not in {"skipped", "crashed"} and not each.reads for each in report.checks)
+    checked = any(entry.outcome not in {"skipped", "crashed"} and not entry.reads for entry in report.checks)
     parts = [
         ", ".join(listed) or ("no problems found" if checked or not report.checks else "nothing was checked")
     ]
@@ -223,8 +223,8 @@ def subject_lines(report: Report) -> list[str]:
         return [*lines, f"checked for {packages}" if packages else "checked for no particular release"]
     if "prefix" not in subject:
         return [packages] if packages else []
-    own = ", grpo-doctor's own environment" if "unnamed" in subject else ""
-    lines = [f"Python {subject['python']} in {subject['prefix']}{own}"]
+    own_text = ", grpo-doctor's own environment" if "unnamed" in subject else ""
+    lines = [f"Python {subject['python']} in {subject['prefix']}{own_text}"]
     lines += [
         f"Did you mean the environment at {prefix}? Run: "
         + quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
@@ -236,6 +236,6 @@ def subject_lines(report: Report) -> list[str]:
 def _file_kinds(report: Report, file: dict[str, object]) -> str:
     plans: list[dict[str, str]] = file["plans"]  # type: ignore[assignment]  # as the document has it
     kinds = [f"{plan['framework']} {'server' if plan['role'] == 'serve' else 'run'}" for plan in plans]
-    named = {f"reading {file['file']}", "reading the command"}
-    skipped = (each.reason for each in report.checks if each.check in named and each.outcome == "skipped")
+    label = {f"reading {file['file']}", "reading the command"}
+    skipped = (entry.reason for entry in report.checks if entry.check in label and entry.outcome == "skipped")
     return ", ".join(kinds) or next(skipped, "no known framework")

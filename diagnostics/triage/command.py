@@ -1,58 +1,70 @@
-"""What the command `triage` does; its options stand with those of the others."""
+"""The command `triage`: find the known issue behind the logs of a failed run."""
 
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from diagnostics import catalog
-from diagnostics.findings import FINDINGS, FINE, INCOMPLETE, USAGE
-from diagnostics.output import output, prepare, progress
+import click
+
+from diagnostics import UserError, catalog
+from diagnostics.cli import Command
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.output import prepare, progress
+from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
 from diagnostics.triage.reading.folders import Passed
-from diagnostics.triage.reading.logs import SourceError
+from diagnostics.triage.reading.logs import LogSource, SourceError
 from diagnostics.triage.reading.named import find
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
+from diagnostics.triage.seen import Seen
 from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from typing import Any
-
-    from diagnostics.triage.reading.logs import LogSource
-    from diagnostics.triage.seen import Seen
-
-# What is not in it is incomplete: a failure without an answer, or something that was not judged.
+# Other states are incomplete: a failure without a known cause, or a log that was not checked.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns its exit code."""
+@click.command(
+    cls=Command,
+    examples=(
+        ("triage run.log", "one log, packed too"),
+        ("triage logs/", "all ranks of one run"),
+        ("triage --group runs/", "each log is a run of its own: which failed alike"),
+    ),
+    exit_codes={
+        0: "no failure, and the log shows the end of the run",
+        1: "a known failure",
+        3: "incomplete: an unknown failure, a log without an end, or an unreadable log",
+    },
+)
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--group", is_flag=True, help="Each log is a run of its own: group those that failed alike.")
+@click.option("--excerpt", is_flag=True, help="The logs are parts: do not expect the end of the run.")
+@report_options
+def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOptions) -> int:
+    """Find the known issue behind the logs of a failed run, and its fix. LOG: files, folders, or - for stdin."""
     passed = Passed()
-    if options.group and options.format not in {"terminal", "json"}:
-        print(f"diagnostics: --group --format {options.format}: expected terminal or json", file=sys.stderr)
-        return USAGE
-    try:
-        if options.group:
-            code = _group(_runs(options.logs, passed), as_json=options.format == "json")
-            return INCOMPLETE if code == FINE and passed.unread else code
-        sources = find(options.logs, passed)
-    except SourceError as error:
-        print(f"diagnostics: {prepare.for_screen(str(error))}", file=sys.stderr)
-        return USAGE
-    rules = Rules(catalog.load())
-    verdict = triage(sources, rules, excerpt=options.excerpt)
-    told = report(verdict, [source.name for source in sources], str(passed))
-    told = output.filtered(told, options)
-    output.write(told, options)
+    if group and output.format not in {"terminal", "json"}:
+        raise UserError(f"--group --format {output.format}: expected terminal or json")
+    with progress.running("triage") if "-" not in logs else nullcontext():
+        try:
+            if group:
+                code = _group(_runs(logs, passed), as_json=output.format == "json")
+                return INCOMPLETE if code == FINE and passed.unread else code
+            sources = find(logs, passed)
+        except SourceError as error:
+            raise UserError(prepare.for_screen(str(error))) from None
+        verdict = triage(sources, Rules(catalog.load()), excerpt=excerpt)
+    result = filter_report(report(verdict, [source.name for source in sources], str(passed)), output)
+    print_report(result, output)
     code = exit_code(verdict)
     if code == FINE and passed.unread:
         return INCOMPLETE
-    if code == FINDINGS and not any(finding.severity >= output.fail_on(options) for finding in told.findings):
+    if code == FINDINGS and not any(finding.severity >= output.fail_on for finding in result.findings):
         return INCOMPLETE if verdict.problems else FINE
     return code
 

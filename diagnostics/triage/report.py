@@ -11,6 +11,7 @@ from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.leads import MOST_LEADS
+from diagnostics.triage.terminal import TriageForm, unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,10 @@ def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [passed] if passed else []
-    return Report(tool="triage", subject=_subject(verdict, logs), checks=tuple(checks), notes=tuple(notes))
+    subject = _subject(verdict, logs)
+    return Report(
+        "triage", subject, tuple(checks), tuple(notes), unresolved=unresolved(subject), extra=TriageForm()
+    )
 
 
 def _not_judged(verdict: Diagnosis) -> Iterator[NotChecked]:

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "grpo-doctor.gpu.v2"
@@ -108,7 +109,7 @@ def facts(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
         ).strip()
     doctor = [sys.executable, "-m", "diagnostics", "doctor", "--python", sys.executable, "--format", "json"]
     done = subprocess.run(doctor, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
-    (out / "doctor.json").write_text(done.stdout or done.stderr, encoding="utf-8")
+    del out
     document = json.loads(done.stdout)
     found["doctor"] = {
         "exit_code": done.returncode,
@@ -133,7 +134,8 @@ def shipped_task(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Run the tests marked `gpu` (on a CPU: their twins), one process per file."""
+    """Run the tests marked `gpu` (on a CPU: their twins), one process per file; count outcomes by file."""
+    del out
     chosen = (
         ("-m", "gpu and not vllm")
         if device == "cuda"
@@ -141,7 +143,7 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
     )
 
     def one(path: str) -> dict[str, Any]:
-        junit = out / f"junit-{Path(path).stem}.xml"
+        junit = Path(os.environ["GPU_WORK"]) / f"junit-{Path(path).stem}.xml"
         command = [
             sys.executable,
             "-m",
@@ -151,24 +153,32 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
             path,
             "-p",
             "no:cacheprovider",
-        ]
-        command += [
             "-W",
             "default",
-            "-o",
-            "addopts=--import-mode=importlib",
-            "--timeout=150",
-            f"--junitxml={junit}",
         ]
+        command += ["-o", "addopts=--import-mode=importlib", "--timeout=150", f"--junitxml={junit}"]
+        problem = ""
         try:
-            output = run(command, timeout_s=timeout_s, OMP_NUM_THREADS="2")
+            run(command, timeout_s=timeout_s, OMP_NUM_THREADS="2")
         except StepError as error:
-            output = str(error)
-        failed = [line[:300] for line in output.splitlines() if line.startswith(("FAILED", "ERROR", "E  "))]
-        return {"closing": (output.strip().splitlines() or ["no output"])[-1], "failed": failed[:40]}
+            problem = str(error)[-600:]
+        if not junit.is_file():
+            return {"problem": problem or "pytest wrote no results"}
+        cases = list(ET.parse(junit).getroot().iter("testcase"))
+        failed = [
+            case.get("name")
+            for case in cases
+            if case.find("failure") is not None or case.find("error") is not None
+        ]
+        skipped = sum(case.find("skipped") is not None for case in cases)
+        counts = {"passed": len(cases) - len(failed) - skipped, "failed": failed, "skipped": skipped}
+        return counts | ({"problem": problem} if failed else {})
 
     with ThreadPoolExecutor(6 if device == "cuda" else 2) as pool:
-        return dict(zip(TEST_FILES, pool.map(one, TEST_FILES), strict=True))
+        found = dict(zip(TEST_FILES, pool.map(one, TEST_FILES), strict=True))
+    if any("problem" in counts for counts in found.values()):
+        raise StepError(json.dumps(found))
+    return found
 
 
 def benchmark(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
@@ -246,43 +256,30 @@ def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """`hang` on a process that holds CUDA in a deadlock, and `audit` on the run of the shipped task."""
+    """`hang` names a deadlock in a process that holds CUDA; `audit` finds no fault in the run of the shipped task."""
     del out
-    found: dict[str, Any] = {}
     program = [sys.executable, "tests/gpu/programs/locks_with_tensors.py", device]
     process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        command = [
-            sys.executable,
-            "-m",
-            "diagnostics",
-            "hang",
-            "--pid",
-            str(process.pid),
-            "--seconds",
-            "4",
-            "--patience",
-            "3",
-        ]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        found["hang"] = {"exit_code": done.returncode, "output": (done.stdout + done.stderr)[-1500:]}
+        hang = diagnose(["hang", "--pid", str(process.pid), "--seconds", "4", "--patience", "3"], timeout_s)
     finally:
         process.kill()
         process.wait()
-    command = [
-        sys.executable,
-        "-m",
-        "diagnostics",
-        "audit",
-        str(Path(os.environ["GPU_WORK"]) / "task-float32"),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
-    found["audit"] = {"exit_code": done.returncode, "output": (done.stdout + done.stderr)[-1500:]}
+    audit = diagnose(["audit", str(Path(os.environ["GPU_WORK"]) / "task-float32")], timeout_s)
+    found = {"hang": hang, "audit": audit}
+    # 1: findings. audit exits 0 or, where it could not check everything, 3.
+    if hang["exit_code"] != 1 or "HNG006" not in hang["output"] or audit["exit_code"] not in (0, 3):
+        raise StepError(json.dumps(found))
     return found
+
+
+def diagnose(arguments: list[str], timeout_s: float) -> dict[str, Any]:
+    """Run a command of `diagnostics` and return its exit code and the end of its output."""
+    command = [sys.executable, "-m", "diagnostics", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return {"exit_code": done.returncode, "output": (done.stdout + done.stderr)[-1500:]}
 
 
 # In the order of use: name, function, seconds on a GPU.
@@ -332,11 +329,18 @@ def main() -> int:
         made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write(
             options.out / "gpu.json",
-            {"schema": SCHEMA, "made": made, "device": options.device, "steps": steps},
+            {"schema": SCHEMA, "made": made, "device": name_of(options.device), "steps": steps},
         )
         print(f"== {name}: {record['outcome']} in {record['seconds']} s")
         print(json.dumps(record.get("result", record.get("reason")), indent=1)[:2500], flush=True)
     return 1 if wrong else 0
+
+
+def name_of(device: str) -> str:
+    """Return the device's name, as `NVIDIA H100 80GB HBM3`."""
+    if device == "cpu":
+        return f"CPU ({platform.machine()})"
+    return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=30).strip()
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

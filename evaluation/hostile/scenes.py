@@ -30,16 +30,17 @@ from diagnostics.audit.command import FORMATS as AUDIT
 from diagnostics.doctor.fix_plan.build import FORMATS as PLAN
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu, Gpus
+from diagnostics.doctor.fixplan.build import FORMATS as PLAN
 from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import __main__ as matrix
 from diagnostics.matrix.records.identity import digest
 from diagnostics.collect.remote import MARK
 from diagnostics.output.output import FORMATS as REPORT
+from evaluation.hostile.words import Plain, Words, wrong_in
 from tests.diagnostics.environments import Maker
-from tests.diagnostics.hang.test_hang_read import recorder
+from tests.diagnostics.hang.test_parsers import recorder
 from tests.diagnostics.programs.fuzz_readers import event
 from tests.diagnostics.test_output import LOG, SCRIPT
-from evaluation.hostile.words import Plain, Words, wrong_in
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ("terminal", "json")
@@ -478,7 +479,7 @@ triage --baseline ? .|hang --from ?|hang --pid ?|hang --match ?|hang --hosts ?|h
 hang --save ? --from .|hang --format ?|audit ?|audit --server ?|audit --server ? --checkpoint .
 audit --reward ? .|audit --trainer-config ? .|audit --checkpoint ? .|audit --watch ? --idle 0
 audit --tokens ?|versions --format ?|explain --kind ?|catalogue --check --format ?|completion ?
-matrix merge ?|matrix check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
+matrix merge ?|matrix lock --check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
 matrix report --store ?|matrix publish --file ?|repro list ?|repro run ?|repro run SCH001 --trigger ?
 repro repeat ?|repro repeat SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?
 grpo_core train --? 1|grpo_core train --loss.kind ?|grpo_core train --json --rollout.engine ?
@@ -548,7 +549,7 @@ def matrix_merge(place, words):
     theirs.mkdir()
     one = event()
     one["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
-    one["identity"] = digest(dict(map(tuple, one["inputs"])))
+    one["identity"] = question_identity(dict(map(tuple, one["inputs"])))
     one["command"], one["run"] = words("command"), words("run")
     one["answer"] |= {
         "summary": words("summary"),

@@ -10,9 +10,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from tests import hostile_pages
+from tests.diagnostics.test_redact import PERSONS, SECRETS
 from tests.diagnostics.test_sanitize import ACTS
 from tests.diagnostics.test_sanitize import active as acting
-from tests.diagnostics.test_redact import PERSONS, SECRETS
 
 # What a page of ours may have, and what would act in one.
 _ACTIVE = {

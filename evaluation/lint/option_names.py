@@ -23,7 +23,8 @@ import yaml
 from packaging.version import Version
 
 from diagnostics.lint.option_index import FOLDER
-from diagnostics.matrix.build import sources, wheels
+from diagnostics.matrix import wheels
+from evaluation.catalog.options import releases
 
 
 class Package(NamedTuple):
@@ -94,16 +95,16 @@ def fetch(package: str, folder: Path) -> None:
     about = PACKAGES[package]
     if not about.first:
         return
-    every = wheels.releases(package, about.first, os.environ)
+    every = releases(package, about.first)
     missing = [release for release in every if not (folder / package / release).exists()]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(partial(_read_release, package, folder), missing))
 
 
 def _read_release(package: str, folder: Path, release: str) -> None:
-    import remotezip  # noqa: PLC0415 - only to download
+    import remotezip
 
-    wheel = sources.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
+    wheel = wheels.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
     with remotezip.RemoteZip(wheel.address, timeout=60) as archive:
         for info in archive.infolist():
             # Wheels that say they are of a platform keep their Python one folder further down.

@@ -18,7 +18,6 @@ def inject(causal: Any, options: ModelConfig, seed: int) -> list[Any]:
     """Puts low-rank adapters into the model and freezes the rest; returns the layers that have one."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
-        from peft.tuners.tuners_utils import BaseTunerLayer
     except ImportError as error:
         raise ConfigError(
             f"model.lora_rank = {options.lora_rank}: needs peft in this environment ({error}); pip install peft"
@@ -38,6 +37,13 @@ def inject(causal: Any, options: ModelConfig, seed: int) -> list[Any]:
             inject_adapter_in_model(wanted, causal)
         except ValueError as error:
             raise ConfigError(f"model.lora_targets = {list(targets)}: {error}") from error
+    return adapter_layers(causal)
+
+
+def adapter_layers(causal: Any) -> list[Any]:
+    """The layers of a model that have adapters."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     return [layer for layer in causal.modules() if isinstance(layer, BaseTunerLayer)]
 
 

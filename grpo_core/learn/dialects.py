@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_core.config import ConfigError
-from grpo_core.wide import loss_config
+from grpo_core.config import ConfigError, LossConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from grpo_core.config import LossConfig
 
 Evidence = Literal["executed", "static", "declared"]
 Settings = dict[str, Any]
@@ -57,7 +55,7 @@ class Dialect:
     @property
     def loss(self) -> LossConfig:
         """All settings of the loss."""
-        return loss_config(dict(self.settings))
+        return LossConfig(**self.settings)
 
 
 def dialect(name: str) -> Dialect:

@@ -74,7 +74,7 @@ def masked_kl(
     )
 
 
-def added(
+def add_kl(
     per_token: torch.Tensor,
     current: torch.Tensor,
     reference: torch.Tensor,

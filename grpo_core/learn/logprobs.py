@@ -14,9 +14,6 @@ import torch
 from grpo_core.kv_cache import cache_kwargs
 from grpo_core.learn.sharing import can_share, read_prompts
 
-# For hidden states so wide, up to 32 MiB of probabilities stay for the backward pass, if PyTorch has them so.
-WIDE, KEPT, PLAIN = 128, 2**23, "torch.FloatTensor"
-
 
 def chunked_logprobs(
     hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *, temperature: float, chunk: int
@@ -33,10 +30,7 @@ def chunked_logprobs(
     Returns:
         Log-probs [N] with a gradient, entropies [N] without, both in nats and in float32 or wider.
     """
-    way: Any = Chunked.apply
-    if len(ids_N) * len(weight_VH) <= KEPT and len(weight_VH.T) >= WIDE and weight_VH.type() == PLAIN:
-        from grpo_core.learn.kept import kept as way
-    logprobs_N, entropies_N = way(hidden_NH, weight_VH, ids_N, temperature, chunk)
+    logprobs_N, entropies_N = Chunked.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
     return logprobs_N, entropies_N
 
 
@@ -87,6 +81,48 @@ class Chunked(torch.autograd.Function):  # type: ignore[misc]
         return hidden_grad, weight_grad, None, None, None
 
 
+def logprobs_and_entropies(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *, temperature: float, chunk: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `chunked_logprobs`, to the last bit; the entropies [N] have a gradient, too."""
+    if not len(ids_N):
+        return hidden_NH.new_zeros(0), hidden_NH.new_zeros(0)
+    logprobs_N, entropies_N = _Both.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
+    return logprobs_N, entropies_N
+
+
+class _Both(torch.autograd.Function):  # type: ignore[misc]
+    """As `Chunked`, with d entropy / d logits = -p (log p + entropy)."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        found = Chunked.forward(ctx, *given)
+        ctx.mark_non_differentiable()  # nothing: in place of the entropies
+        return found
+
+    @staticmethod
+    def backward(
+        ctx: Any, of_logprobs: torch.Tensor, of_entropies: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, ids = ctx.saved_tensors
+        hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        memory = logits_memory(hidden, weight, ctx.chunk)
+        for part in slices(len(ids), ctx.chunk):
+            everything, chances = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
+            torch.exp(everything, out=chances)
+            entropy = -(chances * everything).sum(-1, keepdim=True)
+            grad = everything.add_(entropy).mul_(-of_entropies[part, None]).mul_(chances)
+            grad -= chances * of_logprobs[part, None]
+            grad[torch.arange(len(grad), device=grad.device), ids[part]] += of_logprobs[part]
+            grad = grad.div_(ctx.temperature).to(weight.dtype)
+            if hidden_grad is not None:
+                torch.mm(grad, weight, out=hidden_grad[part])
+            if weight_grad is not None:
+                weight_grad.addmm_(grad.T, hidden[part])
+        return hidden_grad, weight_grad, None, None, None
+
+
 def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
     """For the logits of a chunk, twice."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -121,7 +157,7 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 def completion_logprobs(
     model: Any, ids_BL: torch.Tensor, prompt_lengths_B: torch.Tensor, completion_lengths_B: torch.Tensor, *,
-    temperature: float, chunk: int, head: Any = chunked_logprobs,
+    temperature: float, chunk: int, head: Any = chunked_logprobs, known: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Log-probs and entropies of the completions in `ids_BL`, by one forward pass.
 
@@ -134,6 +170,7 @@ def completion_logprobs(
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
         head: What makes log-probs of hidden states.
+        known: Ids from this one on are left out of the distribution: the tokenizer lacks them. None: all are in it.
 
     Returns:
         Two tensors [B, T] with T the longest completion; zero behind a completion's end.
@@ -149,6 +186,8 @@ def completion_logprobs(
     else:
         hidden_NH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows_N, places_N]
     head_VH, asked_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
+    if known is not None and known < len(head_VH):
+        head_VH = head_VH[:known]
     logprobs_N, entropies_N = head(hidden_NH, head_VH, asked_N, temperature=temperature, chunk=chunk)
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)

@@ -1,15 +1,17 @@
-"""What a step has gathered to train on; `dynamic` asks for more of it."""
+"""What a step has gathered to train on; dynamic sampling (DAPO, arXiv 2503.14476) asks for more until groups differ."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from grpo_core.metrics import deviation, mean
+from grpo_core.types import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grpo_core.types import Group, Request
+    from grpo_core.config import Config
+    from grpo_core.types import Completion, Group, Request
 
 
 class Pool:
@@ -69,3 +71,52 @@ class Pool:
 def has_signal(group: Group) -> bool:
     """Whether any of its rewards differ: otherwise no advantage but zero can come of it."""
     return min(group.rewards) < max(group.rewards)
+
+
+class DynamicPool(Pool):
+    """A pool that has enough when enough of its groups have a signal, or no tries are left."""
+
+    def __init__(self, config: Config) -> None:
+        """Starts empty."""
+        super().__init__()
+        self._wanted, self._tries = config.train.prompts_per_step, config.sampling.max_resample_times
+
+    def ready(self) -> bool:
+        """Whether a step can be made of it."""
+        return sum(map(has_signal, self.groups)) >= self._wanted or self.rounds > self._tries
+
+    def chosen(self) -> list[Group]:
+        """As many groups as a step trains on, those with a signal first; sorting keeps the order within both kinds."""
+        return sorted(self.groups, key=lambda group: not has_signal(group))[: self._wanted]
+
+    def described(self) -> dict[str, float]:
+        """As `Pool`, and how often there was more to sample."""
+        missing = sum(not has_signal(group) for group in self.chosen())
+        return {
+            **super().described(),
+            "resample/rounds": self.rounds - 1,
+            "resample/exhausted": float(missing > 0),
+        }
+
+
+class StalenessError(RunError):
+    """Raised when a token is older than the run allows, or from a version the trainer never published."""
+
+
+def staleness(completions: Sequence[Completion], version: int, limit: int) -> list[int]:
+    """The trainer's version minus the token's, for every token.
+
+    Raises:
+        StalenessError: One is outside of 0 to `limit`; names the request.
+    """
+    ages = []
+    for completion in completions:
+        for sampled_by in completion.versions:
+            age = version - sampled_by
+            if not 0 <= age <= limit:
+                raise StalenessError(
+                    f"request {completion.request_id}: a token was sampled by version {sampled_by} and is to train "
+                    f"version {version}; allowed are ages 0 to {limit} (rollout.max_staleness, async mode only)"
+                )
+            ages.append(age)
+    return ages

@@ -50,7 +50,6 @@ class Shared:
         last_BH: The hidden state that predicts the first token behind each.
         lengths_B: Their tokens.
         gap_BW: What attention's scores are given: 0 at their tokens, the type's least value at the padding.
-            Minus infinity becomes NaN in the backward pass of some CUDA attention kernels.
     """
 
     cache: Any

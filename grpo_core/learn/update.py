@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo_core.learn.advantages import judged
-from grpo_core.learn.logprobs import slices
-from grpo_core.learn.loss import PolicyLoss, Streams, policy_loss, token_weights
+from grpo_core.learn.advantages import with_advantages
+from grpo_core.learn.logprobs import logprobs_and_entropies, slices
+from grpo_core.learn.losses import PolicyLoss, Streams, policy_loss, token_weights, within
 from grpo_core.learn.policy import whole
 from grpo_core.types import RunError
 
@@ -46,8 +46,11 @@ class Updater:
         self._reference = policy.reference if loss.kl_placement == "loss" else None
         trained = [value for _, value in policy.trained()]
         self.optimizer = torch.optim.AdamW(
-            trained, lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95)
-        )
+            trained, lr=options.learning_rate, weight_decay=options.weight_decay,
+            betas=(options.beta1, options.beta2), eps=options.epsilon,
+        )  # fmt: skip
+        if loss.entropy_coefficient:
+            policy.module.head = logprobs_and_entropies
 
     def update(self, batch: Batch, look: Callable[[Policy, float], None] | None = None) -> dict[str, float]:
         """Makes `train.iterations` updates on one batch and returns the step's metrics.
@@ -80,11 +83,12 @@ class Updater:
             "grad_norm": norm,
             "lr": self.optimizer.param_groups[0]["lr"],
             **self._mismatch(window),
+            **self._lost(),
         }
 
     def judged(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with their advantages."""
-        return judged(groups, self._config)
+        return with_advantages(groups, self._config)
 
     def gradients(self, batch: Batch) -> float:
         """The loss of a step's first update, whose gradients the policy then has, before the clip."""
@@ -99,12 +103,41 @@ class Updater:
         }
 
     def _windows(self, batch: Batch) -> list[list[Part]]:
-        """What each update of an iteration sees: one update, and all of the batch."""
-        kept_BT = self._kept(batch)
-        return [self._window(batch, kept_BT, self._weights(kept_BT))]
+        """One window a mini-batch; the log-probs before the first update are computed for all of them at once."""
+        options, kept_BT = self._config.train, self._kept(batch)
+        count = min(options.mini_batches, len(kept_BT))
+        if count == 1:
+            return [self._window(batch, kept_BT, self._weights(kept_BT))]
+        weights_BT = self._weights(kept_BT) * count
+        windows = []
+        for number in range(count):
+            part = slice(len(kept_BT) * number // count, len(kept_BT) * (number + 1) // count)
+            rows = batch.rows(part)
+            stay_BT = kept_BT[part, : rows.mask_BT.shape[1]]
+            whole = options.mini_batch_normaliser == "rollout"
+            weights = weights_BT[part, : stay_BT.shape[1]] if whole else self._weights(stay_BT)
+            windows.append(self._window(rows, stay_BT, weights))
+        for window in windows:
+            for one in window:
+                with torch.no_grad():
+                    one.proximal_BT, one.entropy_BT = self.logprobs(one.rows)
+        return windows
 
     def _kept(self, batch: Batch) -> torch.Tensor:
-        return batch.mask_BT & batch.trained_B[:, None]
+        """The tokens that count in a normaliser: not those of filtered samples, nor what `loss.reject` leaves out."""
+        kept_BT = batch.mask_BT & batch.trained_B[:, None]
+        if self._config.loss.reject == "none":
+            return kept_BT
+        rows, found = batch.rows(self._world.share(len(kept_BT))), []
+        for part in slices(len(rows.lengths_B), self._config.train.micro_batch):
+            some = rows.rows(part)
+            with torch.no_grad():
+                proximal_BT = self.logprobs(some)[0]
+            found += within(proximal_BT, some.behaviour_BT, some.mask_BT, self._config.loss).tolist()
+        stays = [row for share in self._world.gather(found) for row in share]
+        width = kept_BT.shape[1]
+        padded = [row + [False] * (width - len(row)) for row in stays]
+        return kept_BT & torch.tensor(padded, device=kept_BT.device)
 
     def _weights(self, kept_BT: torch.Tensor) -> torch.Tensor:
         return token_weights(kept_BT, self._config.loss.aggregation, self._config.sampling.max_tokens)
@@ -119,8 +152,6 @@ class Updater:
             width = rows.behaviour_BT.shape[1]
             window.append(Part(rows, kept_BT[part, :width], weights_BT[part, :width]))
         if loss.entropy_quantile:
-            from grpo_core.learn.entropy import keep_above
-
             keep_above(window, self.logprobs, loss.entropy_quantile, self._world)
         return window
 
@@ -147,12 +178,14 @@ class Updater:
                 (loss.value * self._world.size).backward()
             value += float(loss.value.detach())
             sums.append((loss.kl_sum, float(loss.clipped), loss.ratio_sum))
+        if self._policy.lowered:
+            self._policy.lowered.unscale()
         return value, sums
 
-    def _loss(self, part: Part, streams: Streams, current_BT: Any, _: Any) -> PolicyLoss:
-        """Of a micro-batch, whose entropies come last."""
+    def _loss(self, part: Part, streams: Streams, current_BT: Any, entropy_BT: Any) -> PolicyLoss:
+        """Of a micro-batch."""
         tokens = (part.kept_BT, part.weights_BT, self._config.loss, part.learned_BT)
-        return policy_loss(current_BT, streams, part.rows.advantages_B, *tokens)
+        return policy_loss(current_BT, streams, part.rows.advantages_B, *tokens, entropy_BT)
 
     def _step(self, loss: float) -> float:
         """Clips the gradient, checks it and moves the policy; returns the norm, before the clip."""
@@ -168,12 +201,27 @@ class Updater:
             group["lr"] = self._rate()
         self.optimizer.step()
         self.updates += 1
+        if self._policy.lowered:
+            self._policy.lowered.take_over(updated=True)
         return norm
 
     def _rate(self) -> float:
-        """The learning rate of the next update."""
+        """The learning rate of the next update: a linear warm-up, then one of transformers' schedules."""
         options = self._config.train
-        return options.learning_rate * min((self.updates + 1) / max(options.warmup_updates, 1), 1.0)
+        rate = options.learning_rate * min((self.updates + 1) / max(options.warmup_updates, 1), 1.0)
+        if options.scheduler == "constant":
+            return rate
+        total = options.steps * options.updates
+        behind = max(self.updates + 1 - options.warmup_updates, 0) / max(total - options.warmup_updates, 1)
+        left = max(1 - behind, 0.0)
+        if options.scheduler == "cosine":
+            left = 0.5 * (1 + math.cos(math.pi * min(behind, 1.0)))
+        return rate * (options.final_rate + (1 - options.final_rate) * left)
+
+    def _lost(self) -> dict[str, float]:
+        """In a lower type, the share of the last update that it could not hold."""
+        lowered = self._policy.lowered
+        return {} if lowered is None or lowered.lost is None else {"update/lost": lowered.lost}
 
     def logprobs(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of the policy now, and entropies; with a gradient where gradients are enabled."""
@@ -212,3 +260,43 @@ class Part:
     learned_BT: torch.Tensor | None = None
     proximal_BT: Any = None
     entropy_BT: Any = None
+
+
+def entropy_mask(entropy_BT: torch.Tensor, mask_BT: torch.Tensor, quantile: float) -> torch.Tensor:
+    """True at the real tokens whose entropy is at or above this quantile of all real tokens'. [B, T].
+
+    Source: arXiv 2506.01939; `get_high_entropy_mask` of TRL 1.16.0, with `top_entropy_quantile = 1 - quantile`.
+    Called once a step, before it is split: TRL, and ms-swift 4.6.0, take the quantile of each micro-batch, so which
+    tokens are trained depends on the company they happen to be in.
+
+    Args:
+        entropy_BT: Of the distribution each token was sampled from.
+        mask_BT: True at real tokens.
+        quantile: The share that is left out, from 0 to 1; the threshold is interpolated linearly.
+    """
+    if quantile <= 0 or not mask_BT.any():
+        return mask_BT
+    entropy = entropy_BT.float()
+    return mask_BT & (entropy >= torch.quantile(entropy[mask_BT], quantile))
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def keep_above(window: Sequence[Part], score: Callable[[Any], Any], quantile: float, world: World) -> None:
+    """Has micro-batches learn from tokens of high entropy, by a threshold over the whole step: so in a pass of its own.
+
+    Args:
+        window: This process's micro-batches (`update.Part`), whose `learned_BT` is set.
+        score: Gives the log-probs and entropies [b, T] of their rows.
+        quantile: The share that is left out.
+        world: All processes.
+    """
+    found = [(score(part.rows)[1][part.kept_BT].tolist(), part.kept_BT) for part in window]
+    shares = world.gather([value for values, _ in found for value in values])
+    everyone = torch.tensor([value for share in shares for value in share])
+    learned = entropy_mask(everyone, torch.ones_like(everyone, dtype=torch.bool), quantile)
+    mine = learned[sum(map(len, shares[: world.rank])) :]
+    counts = [len(values) for values, _ in found]
+    rest = mine[: sum(counts)].split(counts)
+    for part, values in zip(window, rest, strict=True):
+        kept_BT = part.kept_BT
+        part.learned_BT = torch.zeros_like(kept_BT).masked_scatter(kept_BT, values.to(kept_BT.device))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from grpo_core.machine.resources import check_devices, check_processes
+from grpo_core.machine.resources import check_devices, check_processes, shared_gpu
 from grpo_core.machine.world import E, T, World
 from grpo_core.rollout.shared import SharedEngine
 
@@ -50,6 +51,13 @@ def joined(config: Config) -> World:
     """
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     world = Processes(config.train.device) if several else World()
-    check_devices(config, world.size, torch.cuda.device_count())
+    notes = check_devices(config, world.size, torch.cuda.device_count())
     check_processes(config, world.size)
+    if world.first:
+        for note in notes:
+            print(f"grpo_core: {note}", file=sys.stderr)
+    if shared_gpu(config, world.size):
+        torch.cuda.set_per_process_memory_fraction(
+            1 - config.rollout.memory_share, torch.device(config.train.device)
+        )
     return world

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from grpo_core.learn.staleness import StalenessError
+from grpo_core.learn.pool import StalenessError
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import engine_spec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError

@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.chosen import policy_for
-from grpo_core.learn.forms.update import updater_for
+from grpo_core.learn.policy import Policy
 from grpo_core.learn.resumed import put_back
+from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
+from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World
 from grpo_core.records import given
 from grpo_core.records.recording import Recorded, as_arguments, read_step
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from grpo_core.learn.policy import Policy
-    from grpo_core.learn.update import Updater
     from grpo_core.types import Sample
 
 SCHEMA = "grpo-doctor.replay.v1"
@@ -69,8 +68,9 @@ def _computed(
     # A name would be looked for on the hub: what adapts a model is asked for there, whatever else stays here.
     if config.model.path and not os.path.isdir(config.model.path):  # noqa: PTH112 - a NUL in it is no error
         raise ConfigError(f"model.path = {config.model.path!r}: no such folder; give one with --model.path")
+    config = resolve(config)
     settle(config.train.threads)
-    held = policy_for(config.model.path or str(folder / "model"), config, World())
+    held = Policy(config.model.path or str(folder / "model"), config, World())
     version = recorded.entry["policy_version"]
     source = policy or _kept(folder, version)
     if source is not None:
@@ -82,7 +82,7 @@ def _computed(
         )
     # The recorded advantages are taken as they are, unless other ones are asked for.
     judged = any(override.startswith("--loss.advantage_") for override in overrides)
-    updater = updater_for(held, config, World())
+    updater = Updater(held, config, World())
     _known(recorded, held)
     samples = _judged(recorded, updater) if judged else recorded.samples
     batch = held.make_batch(samples, held.device)

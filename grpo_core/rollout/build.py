@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from grpo_core.machine.resources import resolve, shared_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +28,7 @@ class EngineSpec:
         threads: Of torch.
         max_batch: Completions the embedded engine samples at one time.
         dtype: What it holds and computes in.
+        memory_share: The share of the GPU's memory that the engine may use; 0: as much as there is.
     """
 
     engine: str
@@ -35,15 +39,19 @@ class EngineSpec:
     threads: int = 1
     max_batch: int = 256
     dtype: str = "float32"
+    memory_share: float = 0.0
 
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     """The engine a configuration asks for."""
+    if config.rollout.device == "auto":
+        config = resolve(config)
     rollout = config.rollout
+    shared = shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1")))
     return EngineSpec(
         rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        # The last is a setting of grpo_core.wide.
-        rollout.max_batch, getattr(rollout, "dtype", "float32"),
+        rollout.max_batch, config.engine_dtype,
+        rollout.memory_share if shared else 0.0,
     )  # fmt: skip
 
 
@@ -51,6 +59,10 @@ def build_engine(spec: EngineSpec) -> Engine:
     """Starts an engine in this process; only what it needs is imported."""
     if spec.engine not in ENGINES:
         raise ValueError(f"no engine is called {spec.engine!r}")
+    if spec.memory_share and spec.engine == "transformers":  # vLLM is told at its start
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(spec.memory_share, torch.device(spec.device))
     return ENGINES[spec.engine](spec)
 
 
@@ -66,7 +78,11 @@ def _vllm(spec: EngineSpec) -> Engine:
     from grpo_core.rollout.vllm.engine import VllmEngine
 
     return VllmEngine(
-        model_dir=spec.model_dir, seed=spec.seed, dtype=spec.dtype, max_model_len=spec.max_model_len
+        model_dir=spec.model_dir,
+        seed=spec.seed,
+        dtype=spec.dtype,
+        max_model_len=spec.max_model_len,
+        memory_share=spec.memory_share,
     )
 
 

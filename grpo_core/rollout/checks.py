@@ -24,7 +24,7 @@ def check_answers(
         requests: What it was asked.
         engine: Its name.
         aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not begun.
-        vocabulary: The model's number of tokens, where it is known: each id is one of them.
+        vocabulary: How many ids model and tokenizer both have, where that is known: each sampled id is one of them.
 
     Raises:
         EngineError: Names the first that doesn't.
@@ -48,7 +48,8 @@ def _wrong(request: Request, completion: Completion, aborted: bool, vocabulary: 
     if not (cut_off or (count and ended)):
         return f"ended without a usable completion: {count} ids, reason {reason!r}"
     if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
-        return f"was answered with token ids outside of 0 to {vocabulary - 1}: {completion.ids}"
+        known = f"0 to {vocabulary - 1}, which tokenizer and model have"
+        return f"was answered with token ids outside of {known}: {completion.ids}"
     # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
     if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):
         return f"has log-probs that are none: {completion.logprobs}"

@@ -29,7 +29,7 @@ class DataSet:
 
     def __init__(self, config: Config, tokenizer: Any, key: str, path: str, split: str) -> None:
         self._tokenizer, self._config, options = tokenizer, config, config.data
-        self.rows: list[tuple[array[int], dict[str, Any]]] = []  # ids, 4 bytes each; the columns beside them
+        self.rows: list[tuple[array[int], dict[str, Any], Any]] = []  # ids (4 bytes each), columns, prompt
         self.dropped = self.truncated = 0
         room = config.model.max_length - config.sampling.max_tokens
         limit = min(options.max_prompt_tokens or room, room)
@@ -46,7 +46,7 @@ class DataSet:
                 continue
             self.truncated += len(ids) > limit
             columns = {name: value for name, value in row.items() if name != options.prompt}
-            self.rows.append((array("i", ids[-limit:]), columns))
+            self.rows.append((array("i", ids[-limit:]), columns, _without_none(row[options.prompt])))
         if not self.rows:
             found = f"{len(rows)} rows, {self.dropped} of them dropped for more than {limit} tokens"
             raise ConfigError(f"{key} = {path!r}: no prompts: {found}")
@@ -63,9 +63,10 @@ class DataSet:
 
     def prompt(self, name: str, row: int) -> Prompt:
         """A row under a name."""
-        ids = self.rows[row][0].tolist()
+        packed, columns, source = self.rows[row]
+        ids = packed.tolist()
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return Prompt(name, text, tuple(ids), self.rows[row][1])
+        return Prompt(name, text, tuple(ids), columns, source)
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end in the next epoch

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """The rewards of a run. Each process scores its share of the completions."""
+    """The rewards of a run. Each process scores its share of the completions.
+
+    Attributes:
+        step: Training steps done, which reward functions may ask for (`trainer_state`).
+    """
 
     def __init__(self, config: Config, tokenizer: Any, world: World) -> None:
         """Looks the reward functions up.
@@ -26,11 +30,14 @@ class Judge:
         Raises:
             ConfigError: One is not there.
         """
-        self._score, self._tokenizer, self._world = task.score, tokenizer, world
+        self._score: Any = task.score
+        self._tokenizer, self._world, self.step = tokenizer, world, 0
+        self._stripped = config.reward.convention == "trl"
         if config.data.path or config.reward != RewardConfig():
             from grpo_core.tasks.rewards import build_rewards
 
-            self._score = build_rewards(config).score
+            rewards = build_rewards(config)
+            self._score = lambda *samples: rewards.score(*samples, step=self.step)
         self._filter = config.sampling.overlong_filter
 
     def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[Group]:
@@ -42,7 +49,11 @@ class Judge:
         each, share = len(completions) // len(prompts), self._world.share(len(completions))
         asked = [prompt for prompt in prompts for _ in range(each)]
         texts = [self._text(completion) for completion in completions]
-        mine = self._score(asked[share], completions[share], texts[share])
+        judged_texts = texts[share]
+        if self._stripped:
+            decode = self._tokenizer.decode
+            judged_texts = [str(decode(list(c.ids), skip_special_tokens=True)) for c in completions[share]]
+        mine = self._score(asked[share], completions[share], judged_texts)
         judged = itertools.chain.from_iterable(self._world.gather(mine))
         samples = (
             Sample(prompt, answer, text, total, 0.0, by_name, not (self._filter and answer.cut_off))

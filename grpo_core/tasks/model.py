@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from grpo_core.config import ModelConfig
 
 END, PAD = "<end>", "<pad>"
 SEPARATOR = ">"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
-WIDE = 128  # from this width on, other matrix products are worth their file
 
 
 def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> None:
@@ -106,16 +105,25 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     # memory, products would have other last digits than in one that does not.
     for value in model.parameters():
         value.data = value.data.clone()
-    if device != "cpu" or model.config.get_text_config().hidden_size < WIDE:
-        return model
-    from grpo_core.products import faster
-
-    return faster(model)
+    return model
 
 
 def load_tokenizer(folder: Path | str) -> Any:
     """The tokenizer beside the model."""
     return loaded("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
+
+
+def known_ids(folder: Path | str, vocabulary: int) -> int:
+    """How many token ids, from 0 on, both model and tokenizer have; without a tokenizer all of the model's.
+
+    Models often have more output rows than their tokenizer has ids (TOK001). Such an id has no text: it is not sampled,
+    and log-probs are of the distribution without it.
+    """
+    # Without files transformers 5 makes an empty tokenizer of the model's kind.
+    if not any(Path(folder, name).is_file() for name in _TOKENIZER_FILES):
+        return vocabulary
+    ids = load_tokenizer(folder).get_vocab().values()
+    return min(vocabulary, max(ids, default=vocabulary - 1) + 1)
 
 
 def _no_progress_bars() -> None:

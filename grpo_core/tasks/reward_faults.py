@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from grpo_core.types import Completion, Prompt
 
     Rows = Sequence[tuple[Prompt, Completion, str]]
+
+
+def call_function(function: Callable[..., Any], columns: Mapping[str, list[Any]]) -> list[Any] | None:
+    """Call a reward function with copies of the columns; an async one is waited for."""
+    returned = function(**{key: list(values) for key, values in columns.items()})
+    if inspect.isawaitable(returned):
+        returned = _awaited(returned)
+    return None if returned is None else list(returned)
+
+
+def _awaited(returned: Awaitable[Any]) -> Any:
+    async def wait() -> Any:
+        return await returned
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as pool:  # in a notebook, whose loop runs in this thread
+        return pool.submit(asyncio.run, wait()).result()
 
 
 def named(rows: Rows, place: int) -> str:
@@ -61,9 +84,7 @@ def _culprit(function: Callable[..., Any], columns: Mapping[str, list[Any]], cou
 def _raises(function: Callable[..., Any], columns: Mapping[str, list[Any]], places: Sequence[int]) -> bool:
     """Whether a call with some of the samples alone fails, too."""
     try:
-        returned = function(**{key: [values[place] for place in places] for key, values in columns.items()})
-        if returned is not None:
-            list(returned)
+        call_function(function, {key: [values[place] for place in places] for key, values in columns.items()})
     except ConfigError:
         raise
     except (Exception, SystemExit):  # noqa: BLE001 - whatever it is, it is what is looked for

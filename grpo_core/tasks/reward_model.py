@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grpo_core.config import ConfigError
+from grpo_core.machine.resources import torch_device
 from grpo_core.tasks.model import loaded
 
 MODEL_BATCH = 16  # texts that the reward model reads at one time
@@ -30,7 +31,7 @@ class RewardModel:
                 f"{where} with 1 label, all its weights and a tokenizer with a pad token, found {found}"
             )
         config.pad_token_id, self._tokenizer.padding_side = pad, "right"
-        self._model.float().to(device).eval()
+        self._model.float().to(torch_device(device)).eval()
         longest = getattr(config, "max_position_embeddings", self._tokenizer.model_max_length)
         self._limit = min(longest, self._tokenizer.model_max_length)
 

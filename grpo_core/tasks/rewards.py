@@ -7,11 +7,13 @@ of the prompts' rows, one list each, aligned with the completions.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
+from grpo_core.tasks.reward_faults import call_function, named, no_reward, raised
 from grpo_core.tasks.task import letters_in_place
 from grpo_core.types import RunError
 
@@ -31,6 +33,19 @@ class RewardError(RunError):
 
 
 @dataclass(frozen=True)
+class TrainerState:
+    """What a reward function that takes `trainer_state` is given, by the names of transformers.
+
+    Attributes:
+        global_step: Training steps done.
+        max_steps: Training steps of the whole run.
+    """
+
+    global_step: int
+    max_steps: int
+
+
+@dataclass(frozen=True)
 class RewardSet:
     """Reward functions by name, and what makes one number of theirs.
 
@@ -39,15 +54,24 @@ class RewardSet:
         weights: One a function.
         threads: Functions called at the same time; nothing depends on it but the time it takes.
         overlong: Number of tokens -> what is added to the sum; None: nothing.
+        convention: `text` or `trl`, see `RewardConfig`.
+        steps: Steps of the whole run, for `trainer_state`.
     """
 
     functions: Mapping[str, Function]
     weights: Sequence[float]
     threads: int = 1
     overlong: Callable[[int], float] | None = None
+    convention: str = "text"
+    steps: int = 0
 
     def score(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str]
+        self,
+        prompts: Sequence[Prompt],
+        completions: Sequence[Completion],
+        texts: Sequence[str],
+        *,
+        step: int = 0,
     ) -> list[Scored]:
         """Scores each completion; all three are aligned, so a prompt stands there once a completion.
 
@@ -64,15 +88,16 @@ class RewardSet:
             return []
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.columns)
         columns = {key: [prompt.columns.get(key) for prompt in prompts] for key in keys}
-        columns |= {"prompts": [prompt.text for prompt in prompts], "completions": list(texts)}
+        columns |= _trl_texts(prompts, texts) if self.convention == "trl" else {
+            "prompts": [prompt.text for prompt in prompts], "completions": list(texts),
+        }  # fmt: skip
+        columns["completion_ids"] = [list(completion.ids) for completion in completions]
         rows = list(zip(prompts, completions, texts, strict=True))
-        by_function = self._by_function(columns, rows)
+        by_function = self._by_function(columns, rows, TrainerState(step, self.steps))
         found = []
         for place, values in enumerate(zip(*by_function.values(), strict=True)):
             given = [w * v for w, v in zip(self.weights, values, strict=True) if v is not None]
             if not given:
-                from grpo_core.tasks.reward_faults import named
-
                 raise RewardError(f"{', '.join(by_function)}: None has a reward for {named(rows, place)}")
             total, scores = sum(given), dict(zip(by_function, values, strict=True))
             if self.overlong is not None:
@@ -81,11 +106,15 @@ class RewardSet:
             found.append((total, scores))
         return found
 
-    def _by_function(self, columns: Columns, rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    def _by_function(
+        self, columns: Columns, rows: Sequence[Row], state: TrainerState
+    ) -> dict[str, list[float | None]]:
         """Calls all; the error of the first that raised, in their order, is raised."""
 
         def call(name: str) -> list[float | None]:
-            return _checked(name, self.functions[name], columns, rows)
+            trl = self.convention == "trl"
+            function = _with_state(self.functions[name], state, trl=trl)
+            return _checked(name, function, columns, rows, trl=trl)
 
         if self.threads == 1:
             return {name: call(name) for name in self.functions}
@@ -112,40 +141,69 @@ def build_rewards(config: Config) -> RewardSet:
         from grpo_core.tasks.reward_functions import overlong_of
 
         overlong = overlong_of(options, config.sampling.max_tokens)
-    return RewardSet(functions, options.weights or (1.0,) * len(functions), options.threads, overlong)
+    weights = options.weights or (1.0,) * len(functions)
+    return RewardSet(
+        functions, weights, options.threads, overlong, options.convention, steps=config.train.steps
+    )
 
 
-def _checked(name: str, function: Function, columns: Columns, rows: Sequence[Row]) -> list[float | None]:
+def _trl_texts(prompts: Sequence[Prompt], texts: Sequence[str]) -> Columns:
+    """Prompts as the data set has them, and completions of the same kind: texts, or lists of messages.
+
+    As in TRL, an assistant message that ends a prompt is the begin of the completion.
+    """
+    asked: list[Any] = []
+    answered: list[Any] = []
+    for prompt, text in zip(prompts, texts, strict=True):
+        source = prompt.text if prompt.source is None else prompt.source
+        if isinstance(source, str):
+            asked.append(source)
+            answered.append(text)
+            continue
+        begun = source[-1]["content"] if source[-1]["role"] == "assistant" else None
+        asked.append(source if begun is None else source[:-1])
+        answered.append([{"role": "assistant", "content": f"{begun or ''}{text}"}])
+    return {"prompts": asked, "completions": answered}
+
+
+def _with_state(function: Function, state: TrainerState, *, trl: bool) -> Function:
+    parameters = inspect.signature(function).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if "trainer_state" in parameters or (trl and open_ended):
+        return functools.partial(function, trainer_state=state)
+    return function
+
+
+def _checked(
+    name: str, function: Function, columns: Columns, rows: Sequence[Row], *, trl: bool
+) -> list[float | None]:
     """What the function returns, if that is a finite number or None for each sample."""
-    wanted = _wanted(name, function, columns)
+    wanted = _wanted(name, function, columns, trl=trl)
     try:
-        returned = function(**{key: list(values) for key, values in wanted.items()})
-        found = None if returned is None else list(returned)
+        found = call_function(function, wanted)
     except ConfigError:
         raise
     except (
         Exception,
         SystemExit,
     ) as error:  # an exit() in a function is no end of the run that anybody asked for
-        from grpo_core.tasks.reward_faults import raised
-
         raise RewardError(raised(name, function, wanted, rows, error)) from error
     if found is None or len(found) != len(rows) or not all(map(_is_reward, found)):
-        from grpo_core.tasks.reward_faults import no_reward
-
         raise RewardError(no_reward(name, found, rows, _is_reward))
     return [None if value is None else float(value) for value in found]
 
 
-def _wanted(name: str, function: Function, columns: Columns) -> Columns:
-    """The columns that the function has parameters for."""
+def _wanted(name: str, function: Function, columns: Columns, *, trl: bool) -> Columns:
+    """The columns that the function has parameters for; ids are for those that name them, or as TRL has it for **."""
     parameters = inspect.signature(function).parameters.values()
     open_ended = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     needed = [p.name for p in parameters if p.default is p.empty and p not in open_ended]
     if missing := [key for key in needed if key not in columns]:
-        found = ", ".join(columns)
+        found = ", ".join(key for key in columns if key != "completion_ids")
         raise ConfigError(f"reward function {name} needs a column {' and '.join(missing)}, found {found}")
-    names = columns if any(p.kind is p.VAR_KEYWORD for p in open_ended) else {p.name for p in parameters}
+    names = {p.name for p in parameters}
+    if any(p.kind is p.VAR_KEYWORD for p in open_ended):
+        names |= set(columns) - (set() if trl else {"completion_ids"})
     return {key: values for key, values in columns.items() if key in names}
 
 

@@ -47,8 +47,8 @@ def issue():
 )
 def test_a_range_with_an_end(issue, release, answer):
     """Inside, outside, unreadable and unknown are four answers."""
-    asked = {} if release is None else {"vllm": release}
-    assert affects(issue(claim("vllm", ">=0.6,<0.11")), asked).answer == answer
+    requested = {} if release is None else {"vllm": release}
+    assert affects(issue(claim("vllm", ">=0.6,<0.11")), requested).answer == answer
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_range_with_an_end(issue, release, answer):
 )
 def test_a_range_that_was_looked_at_up_to_a_release(issue, release, answer, looked_to):
     """A newer release is neither in it nor free of it, and the answer says how far was looked."""
-    found = affects(issue(claim("vllm", ">=0.6", looked_to="0.31.0")), {"vllm": release})
-    assert (found.answer, found.examined_to) == (answer, looked_to)
+    result = affects(issue(claim("vllm", ">=0.6", looked_to="0.31.0")), {"vllm": release})
+    assert (result.answer, result.examined_to) == (answer, looked_to)
 
 
 def test_one_claim_that_goes_further_is_enough(issue):
@@ -83,8 +83,8 @@ def test_single_releases_say_nothing_of_others(issue):
 def test_the_package_it_is_in_decides(issue):
     """What is claimed of another one tells where it comes about, and is told with it."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("trl", "<0.16"))
-    found = affects(both, {"vllm": "0.8.5", "trl": "0.20"})
-    assert (found.answer, found.package, len(found.matching)) == (AFFECTED, "vllm", 1)
+    result = affects(both, {"vllm": "0.8.5", "trl": "0.20"})
+    assert (result.answer, result.package, len(result.matching)) == (AFFECTED, "vllm", 1)
     assert affects(both, {"vllm": "0.12", "trl": "0.15"}).answer == NOT_AFFECTED
     assert affects(both, {"trl": "0.15"}).answer == UNKNOWN
 
@@ -107,6 +107,6 @@ def test_where_a_range_ends():
 def test_how_far_was_looked_is_a_field_of_every_shipped_entry():
     """No range ends with a release that is merely the last one looked at."""
     issues = catalog.load()
-    assert not [code for code, one in issues.items() for each in one.affected if "<=" in each.versions]
-    assert sum(bool(each.looked_to) for one in issues.values() for each in one.affected) > 60
-    assert all(issue_package(one) for one in issues.values())
+    assert not [code for code, entry in issues.items() for item in entry.affected if "<=" in item.versions]
+    assert sum(bool(item.looked_to) for entry in issues.values() for item in entry.affected) > 60
+    assert all(issue_package(entry) for entry in issues.values())

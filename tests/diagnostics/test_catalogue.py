@@ -38,7 +38,7 @@ def test_samples_match_and_near_misses_do_not(issues, code):
 def test_no_pattern_escapes_what_means_itself(issues):
     """RE2 lets a quote's backslash pass, ripgrep, which triage's speed is held against, refuses the whole list."""
     patterns = (rule.pattern for rule in Rules(issues).rules)
-    assert [each for each in patterns if re.search(r"(?<!\\)(?:\\\\)*\\['\"]", each)] == []
+    assert [item for item in patterns if re.search(r"(?<!\\)(?:\\\\)*\\['\"]", item)] == []
 
 
 def test_no_sample_of_one_issue_is_taken_for_another(issues):
@@ -51,7 +51,7 @@ def test_one_failure_under_two_codes_is_told_with_both_places(tmp_path):
     for code in ("SCH001", "SCH002"):
         text = (FOLDER / "SCH001.toml").read_text().replace('code = "SCH001"', f'code = "{code}"', 1)
         (tmp_path / f"{code}.toml").write_text(text)
-    told = signatures.ambiguous_samples(catalog.load(tmp_path).values(), tmp_path)
+    text_lines = signatures.ambiguous_samples(catalog.load(tmp_path).values(), tmp_path)
     lines = text.splitlines()
     sample = lines.index("[[signature.positive]]") + 1
     pattern = next(
@@ -59,9 +59,9 @@ def test_one_failure_under_two_codes_is_told_with_both_places(tmp_path):
         for number, line in enumerate(lines, start=1)
         if line.startswith("any") and "assert len" in line
     )
-    assert told[0].startswith(f"{tmp_path}/SCH001.toml:{sample}: SCH001's sample ")
-    assert f" is matched by SCH002 too: {tmp_path}/SCH002.toml:{pattern}: " in told[0]
-    assert told[0].endswith("expected one code for one failure")
+    assert text_lines[0].startswith(f"{tmp_path}/SCH001.toml:{sample}: SCH001's sample ")
+    assert f" is matched by SCH002 too: {tmp_path}/SCH002.toml:{pattern}: " in text_lines[0]
+    assert text_lines[0].endswith("expected one code for one failure")
 
 
 @pytest.mark.parametrize("code", REPROS)
@@ -193,12 +193,12 @@ def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry)
     text = (FOLDER / "SCH001.toml").read_text()
     [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
     two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
-    one = catalog.load_file(entry(old, two)).mitigations[0]
-    assert [bound for edit, bound in one.known_edits() if edit.framework == "vllm"] == [
+    record = catalog.load_file(entry(old, two)).mitigations[0]
+    assert [bound for edit, bound in record.known_edits() if edit.framework == "vllm"] == [
         Bound("<1"),
         Bound(">=1", ("two_owners",)),
     ]
-    assert one.by_framework()["vllm"] == "a (<1); b (>=1)"
+    assert record.by_framework()["vllm"] == "a (<1); b (>=1)"
     for wrong in (
         '[{ set = "a" }, { set = "b" }]',
         '{ set = "a", ran = ["never"] }',
@@ -211,11 +211,11 @@ def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry)
 def test_a_table_that_nobody_reads_is_told(entry):
     """A [[config]] of a code whose rule stands in its place has to say so, and none else may."""
     issue = catalog.load_file(entry("by_rule = true\n", ""))
-    told = rules.find_registration_errors({issue.code}, [issue])[0]
-    assert told.startswith("SCH001: [[config]] 'evaluation during training")
-    assert "by_rule = true" in told
-    other = catalog.load()["MEM001"]
-    lost = replace(other, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
+    text_lines = rules.find_registration_errors({issue.code}, [issue])[0]
+    assert text_lines.startswith("SCH001: [[config]] 'evaluation during training")
+    assert "by_rule = true" in text_lines
+    second = catalog.load()["MEM001"]
+    lost = replace(second, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
     assert "no rule replaces it" in rules.find_registration_errors({"MEM001"}, [lost])[0]
     everything = set(catalog.load()) | set(catalog.load_checks())
     assert rules.find_registration_errors(everything, catalog.load().values()) == []
@@ -260,16 +260,16 @@ def test_an_entry_of_a_release_to_come_and_a_confirmation_of_nothing_are_told(is
     later = replace(issues["SCH001"], since="9.0.0")
     nothing = replace(issues["ENG001"].signature, role="confirmation", confirms=("ENG999",))
     monkeypatch.setattr(checking, "version", lambda: "0.1.0")
-    told = checking.problems(
+    text_lines = checking.problems(
         {**issues, "SCH001": later, "ENG001": replace(issues["ENG001"], signature=nothing)},
         catalog.load_checks(),
     )
-    assert [line.partition(": ")[0] for line in told] == [
+    assert [line.partition(": ")[0] for line in text_lines] == [
         "diagnostics/catalog/issues/SCH001.toml",
         "diagnostics/catalog/issues/ENG001.toml",
     ]
-    assert "since is '9.0.0': expected a release up to this one, 0.1.0" in told[0]
-    assert "not ENG999" in told[1]
+    assert "since is '9.0.0': expected a release up to this one, 0.1.0" in text_lines[0]
+    assert "not ENG999" in text_lines[1]
 
 
 def test_a_judge_that_nobody_registered_is_told(tmp_path):
@@ -284,15 +284,15 @@ def test_a_judge_that_nobody_registered_is_told(tmp_path):
 
 def test_all_that_concerns_a_code(tmp_path, monkeypatch, issues):
     """Where it is found, made to happen, tested and told of; how its logs and those of good runs are judged."""
-    told = {one.name: one for one in checking.concerns("SCH001")}
-    assert told["repro"].told == ("repro/issues/sch001.py",)
-    assert any(place.startswith("diagnostics/lint/rules/") for place in told["found by"].told)
-    assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", told["logs"].told[0])
-    assert told["samples"].told == ("2 that must match, 2 that must not",)
-    own = {one.name: one for one in checking.concerns("CMP901")}
-    assert own["entry"].told == ("diagnostics/catalog/checks/CMP901.toml",)
+    text_lines = {record.name: record for record in checking.concerns("SCH001")}
+    assert text_lines["repro"].told == ("repro/issues/sch001.py",)
+    assert any(place.startswith("diagnostics/lint/rules/") for place in text_lines["found by"].told)
+    assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", text_lines["logs"].told[0])
+    assert text_lines["samples"].told == ("2 that must match, 2 that must not",)
+    own_text = {record.name: record for record in checking.concerns("CMP901")}
+    assert own_text["entry"].told == ("diagnostics/catalog/checks/CMP901.toml",)
     # A run that went well, in which the line stands all the same; and none, which is asked for.
-    sample = next(one.text for one in issues["ENV009"].signature.samples if one.matches)
+    sample = next(record.text for record in issues["ENV009"].signature.samples if record.matches)
     (tmp_path / "clean").mkdir()
     monkeypatch.setattr(checking, "LOGS", tmp_path)
     assert "a log of a run that went well" in checking.concerns("ENV009")[-1].wanted
@@ -322,12 +322,12 @@ def test_an_unknown_code_is_answered_with_what_is_close():
 
 def test_a_servers_whole_command_keeps_the_log_probs_that_trl_needs():
     """TRL starts its server with them; whoever starts it by a line of ours that lacks them loses them."""
-    told = {
+    text_lines = {
         (issue.code, edit)
         for issue in catalog.load().values()
         for mitigation in issue.mitigations
         for framework, edit in mitigation.edits
         if framework == "trl" and "vllm serve MODEL --weight-transfer-config" in edit
     }
-    assert {code for code, _ in told} == {"NET015", "NET016", "NET019"}
-    assert {code for code, edit in told if "--logprobs-mode processed_logprobs" not in edit} == set()
+    assert {code for code, _ in text_lines} == {"NET015", "NET016", "NET019"}
+    assert {code for code, edit in text_lines if "--logprobs-mode processed_logprobs" not in edit} == set()

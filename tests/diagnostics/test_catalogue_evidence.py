@@ -11,7 +11,7 @@ from diagnostics.catalog import loader
 from diagnostics.catalog.model import Bound
 from diagnostics.catalog.releases import within
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.matrix.sweep import edits
+from evaluation.catalog import edits
 from repro.issues import REPROS
 from tests.repro import record
 

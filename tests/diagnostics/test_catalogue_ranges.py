@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.catalog import loader
 from diagnostics.catalog.releases import within
-from diagnostics.matrix.sweep import edits, options, ranges
+from evaluation.catalog import edits, options, ranges
 
 # Read in what has no wheel (source distributions), or held by a run of every release.
 READ_ELSEWHERE = {("CMP001", "vllm"), ("SYN017", "deepspeed"), ("SYN020", "deepspeed")}

@@ -302,7 +302,7 @@ def test_missing_torch_is_an_error(environment):
     environment.add("vllm", "0.8.5", requires=requires).add("numpy", "2.4.0")
     found = [finding for finding in examine(environment).findings if finding.code == "CMP904"]
     assert [finding.severity for finding in found] == [Severity.ERROR, Severity.WARNING]
-    assert found[0].detail.endswith("not installed: torch.")
+    assert found[0].title == "vllm 0.8.5 needs torch==2.6.0, not installed"
     assert "numpy<2.0.0 (installed: 2.4.0)" in found[1].detail
 
 
@@ -369,7 +369,7 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
     program = (
         "import sys, time; from diagnostics.__main__ import main;"
         f"code = main(['doctor', '--prefix', {str(environment.prefix)!r}, '--format', 'json']);"
-        "heavy = sorted({'torch', 'vllm', 'ray', 'transformers', 'numpy', 'trl', 'rich'} & set(sys.modules));"
+        "heavy = sorted({'torch', 'vllm', 'ray', 'transformers', 'numpy', 'trl'} & set(sys.modules));"
         "print(code, heavy, time.process_time(), file=sys.stderr)"
     )
     done = subprocess.run(

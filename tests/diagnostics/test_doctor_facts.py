@@ -10,17 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.doctor.fleet import decode_facts
-from diagnostics.collect import (
-    clusters,
-    collection,
-    configs,
-    extensions,
-    gpus,
-    machine,
-    plain,
-    processors,
-    variables,
-)
+from diagnostics.collect import elf, env_vars, facts as collection, gpus, host, ray, shapes
 from diagnostics.collect.gpus import Gpu, Gpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +44,7 @@ def test_facts_of_a_newer_release_are_read(environment):
 def test_a_document_that_holds_something_else_is_refused(environment, change, message):
     """By the field, in one line."""
     document = collection.collect(environment.prefix, {}).to_json()
-    with pytest.raises(plain.FactsError, match=message):
+    with pytest.raises(shapes.FactsError, match=message):
         decode_facts(document | change)
 
 
@@ -84,9 +74,9 @@ def test_variables_that_may_hold_secrets_are_not_read():
         "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
         "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
-    seen = variables.collect(environ)
+    seen = env_vars.collect(environ)
     assert seen == {
-        "HF_TOKEN": variables.HIDDEN, "VLLM_API_KEY": variables.HIDDEN, "https_proxy": "proxy:80",
+        "HF_TOKEN": env_vars.HIDDEN, "VLLM_API_KEY": env_vars.HIDDEN, "https_proxy": "proxy:80",
         "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
 
@@ -127,17 +117,17 @@ def test_gpus_are_told_by_the_management_library(tmp_path):
 @pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7})])
 def test_lists_of_processors(text, numbers):
     """As the kernel writes them."""
-    assert processors._listed(text) == numbers
+    assert host._parse_list(text) == numbers
 
 
 def test_an_extension_says_what_it_asks_for():
     """Python's own compiled modules are ELF files: libc, and a release of it."""
     import _ctypes
 
-    needed, versions = extensions.read(Path(_ctypes.__file__))
+    needed, versions = elf.read_elf(Path(_ctypes.__file__))
     assert "libc.so.6" in needed
-    assert extensions.newest(versions)[0].startswith("GLIBC_2.")
-    assert extensions.newest(["GLIBCXX_3.4.9", "GLIBCXX_3.4.32", "GLIBC_PRIVATE"]) == ["GLIBCXX_3.4.32"]
+    assert elf.newest_versions(versions)[0].startswith("GLIBC_2.")
+    assert elf.newest_versions(["GLIBCXX_3.4.9", "GLIBCXX_3.4.32", "GLIBC_PRIVATE"]) == ["GLIBCXX_3.4.32"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 58, b"text" * 40])
@@ -146,7 +136,7 @@ def test_a_broken_extension_is_a_fact(environment, data):
     folder = environment.add("vllm", "0.8.5").site / "vllm"
     folder.mkdir()
     (folder / "_C.abi3.so").write_bytes(data)
-    (seen,) = extensions.collect([environment.site], environment.prefix, os.environ)
+    (seen,) = elf.collect([environment.site], environment.prefix, os.environ)
     assert seen.problem.startswith("no readable ELF file")
 
 
@@ -156,7 +146,7 @@ def test_accelerates_default_file_is_read(tmp_path):
     folder.mkdir()
     text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
     (folder / "default_config.yaml").write_text(text)
-    (seen,) = configs.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
+    (seen,) = host.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
     assert seen.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
     assert seen.lines["num_processes"] == 3
 
@@ -168,9 +158,9 @@ def test_what_ray_left_is_read(tmp_path):
     (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
     (tmp_path / "ray" / "session_latest").symlink_to(session)
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
-    (seen,) = clusters.collect({"TMPDIR": str(tmp_path)})
+    (seen,) = ray.collect({"TMPDIR": str(tmp_path)})
     assert (seen.sessions, seen.current, seen.release) == (1, "10.0.0.1:6379", "2.44.1")
-    assert clusters.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
+    assert ray.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 
 @pytest.mark.parametrize(
@@ -191,19 +181,19 @@ def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(processors, "_GROUPS", tmp_path)
-    assert processors._quota() == quota
-    assert processors._limit() == limit_gb
+    assert host._cpu_quota() == quota
+    assert host._memory_limit() == limit_gb
 
 
 def test_folders_follow_the_variables(tmp_path):
     """As huggingface_hub, vLLM, tempfile and Ray read them."""
     environ = {"HF_HOME": "/a", "TMPDIR": "/b", "VLLM_CACHE_ROOT": "/c", "HOME": "/h"}
-    seen = {name: str(path) for name, path in machine.folders("/env", environ).items()}
+    seen = {name: str(path) for name, path in host.run_folders("/env", environ).items()}
     assert (seen["hub cache"], seen["temporary"], seen["vllm cache"], seen["ray"]) == (
         "/a/hub",
         "/b",
         "/c",
         "/b/ray",
     )
-    seen = {name: str(path) for name, path in machine.folders("/env", {"HOME": "/h"}).items()}
+    seen = {name: str(path) for name, path in host.run_folders("/env", {"HOME": "/h"}).items()}
     assert (seen["hub cache"], seen["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")

@@ -21,8 +21,8 @@ def explain(capsys):
 
     def run(*words):
         code = program.main(["explain", *words])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        text_lines = capsys.readouterr()
+        return code, text_lines.out, text_lines.err
 
     return run
 
@@ -42,7 +42,7 @@ def test_several_codes_are_explained_in_their_order(explain):
     document = json.loads(explain("SCH002", "CMP901", "--format", "json")[1])
     alone = json.loads(explain("SCH002", "--format", "json")[1])
     assert document["explained"][0] == alone
-    assert [each["code"] for each in document["explained"]] == ["SCH002", "CMP901"]
+    assert [item["code"] for item in document["explained"]] == ["SCH002", "CMP901"]
 
 
 def test_a_line_of_a_log_is_known_by_what_it_says(explain):
@@ -65,8 +65,8 @@ def test_a_line_of_a_log_is_known_by_what_it_says(explain):
 ])  # fmt: skip
 def test_words_find_what_is_near(explain, words, code):
     """In one argument or several; that it may not be it is said."""
-    for asked in ([words], words.split()):
-        _, out, _ = explain(*asked)
+    for requested in ([words], words.split()):
+        _, out, _ = explain(*requested)
         assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
         # Which of the near ones is first depends on what other entries there are.
         assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
@@ -90,12 +90,12 @@ def test_what_nobody_knows_is_refused_in_a_line(explain, words, said):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_list_is_of_one_kind(explain, kind):
     """Each code of it and no other, in the terminal and as JSON."""
-    issues = [each.code for each in catalog.load().values() if each.kind == kind]
-    wanted = issues if kind != "check" else list(catalog.load_checks())
+    issues = [item.code for item in catalog.load().values() if item.kind == kind]
+    expected = issues if kind != "check" else list(catalog.load_checks())
     _, out, _ = explain("--list", "--kind", kind)
-    assert [line[:6] for line in out.splitlines()] == wanted != []
+    assert [line[:6] for line in out.splitlines()] == expected != []
     document = json.loads(explain("--list", "--kind", kind, "--format", "json")[1])
-    assert [each["code"] for each in (*document["issues"], *document["checks"])] == wanted
+    assert [item["code"] for item in (*document["issues"], *document["checks"])] == expected
 
 
 def test_others_than_the_own_environment_are_named(environment, tmp_path, monkeypatch):
@@ -106,8 +106,8 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
     (tmp_path / "bare" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     monkeypatch.setattr(chosen, "_running_environments", lambda: [str(running), str(tmp_path / "bare")])
     monkeypatch.chdir(tmp_path)
-    own = SimpleNamespace(prefix=str(tmp_path / "own"))
-    assert chosen.other_environments(own, {"VIRTUAL_ENV": str(environment.prefix)}) == {
+    own_text = SimpleNamespace(prefix=str(tmp_path / "own"))
+    assert chosen.told(own_text, {"VIRTUAL_ENV": str(environment.prefix)}) == {
         "unnamed": [str(environment.prefix), str(running)]
     }
     # What is judged is no other, and one that lies near is found by its usual name.

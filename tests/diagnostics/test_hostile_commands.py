@@ -141,10 +141,10 @@ def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool
 def test_doctor_runs_in_a_deleted_folder(environment, tmp_path, capsys, monkeypatch):
     """As the folder of a job is after somebody cleaned up."""
     environment.add("trl", "0.24.0")
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    resolved = tmp_path / "gone"
+    resolved.mkdir()
+    monkeypatch.chdir(resolved)
+    resolved.rmdir()
     assert run("doctor", "--prefix", environment.prefix) != 2
     assert "internal error" not in capsys.readouterr().err
 
@@ -155,7 +155,7 @@ def test_a_requirement_that_breaks_its_parser(environment, capsys, line):
     environment.add("vllm", "0.11.0", requires=(line,)).add("torch", "2.8.0")
     run("doctor", "--format", "json", "--prefix", environment.prefix)
     document = json.loads(capsys.readouterr().out)
-    assert [each for each in document["checks"] if each["outcome"] == "crashed"] == []
+    assert [item for item in document["checks"] if item["outcome"] == "crashed"] == []
 
 
 def test_a_pipe_in_an_environment_does_not_block(environment, capsys):

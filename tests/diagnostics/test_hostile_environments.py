@@ -53,59 +53,59 @@ def instead(request):
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
 def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, name):
     """Doctor answers, and says it of the one; what could not be read is not called broken, and nobody removes it."""
-    made = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
-    instead(made.site / "torch-2.8.0.dist-info" / name)
-    found = environment.collect(made.prefix, {})
-    assert found.version("trl") == "1.9.2"
-    place = str(made.site / "torch-2.8.0.dist-info")
+    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
+    instead(stream_made.site / "torch-2.8.0.dist-info" / name)
+    result = environment.collect(stream_made.prefix, {})
+    assert result.version("trl") == "1.9.2"
+    place = str(stream_made.site / "torch-2.8.0.dist-info")
     if name == "METADATA":
-        assert (found.broken, [each for each, _ in found.unread]) == ((), [place])
+        assert (result.broken, [item for item, _ in result.unread]) == ((), [place])
     else:
-        assert found.packages["torch"].requires == ("numpy>=1",)
-        assert found.packages["torch"].damaged == ()
-        assert [each for each, _ in found.unread] == ([f"{place}/RECORD"] if name == "RECORD" else [])
+        assert result.packages["torch"].requires == ("numpy>=1",)
+        assert result.packages["torch"].damaged == ()
+        assert [item for item, _ in result.unread] == ([f"{place}/RECORD"] if name == "RECORD" else [])
 
 
 def test_other_files_of_an_environment_that_are_none(tmp_path, instead):
     """pyvenv.cfg, vLLM's list of variables, a whole folder of packages."""
-    made = Maker(tmp_path / "env").add("trl", "1.9.2")
-    (made.site / "vllm").mkdir()
-    instead(made.site / "vllm" / "envs.py")
-    instead(made.prefix / "pyvenv.cfg")
-    instead(made.site.parent / "dist-packages")
-    found = environment.collect(made.prefix, {"VLLM_X": "1"})
-    assert (found.python, found.version("trl"), found.vllm_variables) == ("3.11", "1.9.2", None)
+    stream_made = Maker(tmp_path / "env").add("trl", "1.9.2")
+    (stream_made.site / "vllm").mkdir()
+    instead(stream_made.site / "vllm" / "envs.py")
+    instead(stream_made.prefix / "pyvenv.cfg")
+    instead(stream_made.site.parent / "dist-packages")
+    result = environment.collect(stream_made.prefix, {"VLLM_X": "1"})
+    assert (result.python, result.version("trl"), result.vllm_variables) == ("3.11", "1.9.2", None)
 
 
 def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     """A name behind half a megabyte of blanks, and a config line of the same kind."""
-    made = Maker(tmp_path / "env").add("trl", "1.9.2")
+    stream_made = Maker(tmp_path / "env").add("trl", "1.9.2")
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
-    (made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
-    assert len(environment.collect(made.prefix, {}).broken) == 1
+    (stream_made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
+    assert len(environment.collect(stream_made.prefix, {}).broken) == 1
     (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
     (found,) = (
         each for each in configs.collect_configs({"HOME": str(tmp_path)}) if each.path.startswith(str(tmp_path))
     )
-    assert found.values == {"A": "1"}
+    assert result.values == {"A": "1"}
 
 
 @pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])
 def test_a_list_of_installed_files_with_names_that_are_none(tmp_path, line):
     """A NUL, a length of five thousand digits."""
-    made = Maker(tmp_path / "env").add("torch", "2.8.0")
-    (made.site / "a").mkdir()
-    (made.site / "a" / "_C.so").touch()
-    (made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
-    assert environment.collect(made.prefix, {}).version("torch") == "2.8.0"
+    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (stream_made.site / "a").mkdir()
+    (stream_made.site / "a" / "_C.so").touch()
+    (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
+    assert environment.collect(stream_made.prefix, {}).version("torch") == "2.8.0"
 
 
 @pytest.mark.parametrize("path", ["/etc/x.so", "../../../../../../etc/x.so"])
 def test_a_list_of_installed_files_asks_nothing_of_the_rest_of_the_machine(tmp_path, path):
     """Whether a file is there, and how long it is, is said of the environment's own files alone."""
-    made = Maker(tmp_path / "env").add("torch", "2.8.0")
-    (made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
-    assert environment.collect(made.prefix, {}).packages["torch"].damaged == ()
+    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
+    assert environment.collect(stream_made.prefix, {}).packages["torch"].damaged == ()
 
 
 def _greedy(kind):
@@ -140,8 +140,8 @@ def test_an_extension_that_is_no_file(tmp_path, instead):
     """It can't be read, and that is said of it."""
     (tmp_path / "vllm").mkdir()
     instead(tmp_path / "vllm" / "_C.so")
-    (found,) = extensions.collect([tmp_path], tmp_path, {})
-    assert found.problem
+    (result,) = extensions.collect([tmp_path], tmp_path, {})
+    assert result.problem
 
 
 @pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest/usage_stats.json"])
@@ -151,8 +151,8 @@ def test_ray_s_folder_belongs_to_everybody(tmp_path, instead, name):
     (folder / "session_1").mkdir(parents=True)
     (folder / "session_latest").symlink_to("session_1")
     instead(folder / name)
-    (found,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
-    assert (found.current, found.release) == ("", "")
+    (result,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
+    assert (result.current, result.release) == ("", "")
 
 
 def test_no_secret_is_read_through_ray_s_folder(tmp_path):
@@ -162,8 +162,8 @@ def test_no_secret_is_read_through_ray_s_folder(tmp_path):
     (folder / "session_latest").mkdir(parents=True)
     (folder / "ray_current_cluster").symlink_to(tmp_path / "secret")
     (folder / "session_latest" / "usage_stats.json").write_text("[" * 60_000)
-    (found,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
-    assert (found.current, found.release) == ("", "")
+    (result,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
+    assert (result.current, result.release) == ("", "")
 
 
 def test_accelerate_s_config_that_is_no_file(tmp_path, instead):
@@ -192,8 +192,8 @@ def test_a_table_of_another_shape_is_not_used(tmp_path, change, said):
     """Nothing of it; the checks that rest on it are skipped, and say why."""
     path = tmp_path / "compat.json"
     path.write_text(json.dumps(json.loads(compat.PATH.read_text()) | change))
-    found = compat.load(path)
-    assert (said in found.problem, found.cells, found.breadth) == (True, (), {})
+    result = compat.load(path)
+    assert (said in result.problem, result.cells, result.breadth) == (True, (), {})
 
 
 def test_the_shipped_table_is_of_its_shape():

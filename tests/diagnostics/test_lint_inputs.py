@@ -484,7 +484,9 @@ def verl_copy(tmp_path):
 def errors_of_copy(folder, overrides):
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo trainer.nnodes=1 {overrides}\n")
     reported = lint(folder / "run.sh").findings
-    return {f.code: " ".join(item.text for item in f.evidence) for f in reported if f.severity is Severity.ERROR}
+    return {
+        f.code: " ".join(item.text for item in f.evidence) for f in reported if f.severity is Severity.ERROR
+    }
 
 
 def test_a_config_is_composed_of_its_groups_files(verl_copy):

@@ -21,7 +21,7 @@ ISSUES = catalog.load()
 
 def tried(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):
     """A mitigation with what does not matter here filled in."""
-    edits = tuple((each, f"set {name}") for each in frameworks)
+    edits = tuple((element, f"set {name}") for element in frameworks)
     results = {"helps": tuple(helps), "fails": tuple(fails), "evidence": evidence}
     return Mitigation(name=name, about=f"about {name}", edits=edits, cost="none", **results)
 
@@ -45,34 +45,34 @@ def test_what_was_shown_against_this_trigger_comes_first(issue):
         tried("here", ["a"]),
         tried("here_and_there", ["a", "b"]),
     )
-    found = remedy(entry, triggers=["a"])
-    assert names(found.offers) == ["here_and_there", "here", "elsewhere", "static", "declared"]
-    assert [offer.standing for offer in found.offers] == [
+    result = remedy(entry, triggers=["a"])
+    assert names(result.offers) == ["here_and_there", "here", "elsewhere", "static", "declared"]
+    assert [offer.standing for offer in result.offers] == [
         VERIFIED,
         VERIFIED,
         NOT_TESTED,
         NOT_TESTED,
         NOT_TESTED,
     ]
-    assert [offer.untried for offer in found.offers] == [(), (), ("a",), (), ()]
+    assert [offer.untried for offer in result.offers] == [(), (), ("a",), (), ()]
 
 
 def test_without_a_trigger_the_most_triggers_count(issue):
     """And of each it is told which ones it was not run against."""
     entry = issue(tried("one", ["a"]), tried("two", ["a", "b"], ["c"]), tried("all", ["a", "b", "c"]))
-    found = remedy(entry)
-    assert names(found.offers) == ["all", "two", "one"]
-    assert [offer.untried for offer in found.offers] == [(), (), ("b", "c")]
+    result = remedy(entry)
+    assert names(result.offers) == ["all", "two", "one"]
+    assert [offer.untried for offer in result.offers] == [(), (), ("b", "c")]
 
 
 def test_what_failed_is_never_offered(issue):
     """It is told with the run that says so: against this trigger, or wherever it was run at all."""
     entry = issue(tried("helps", ["a", "b"]), tried("half", ["b"], ["a"]), tried("never", fails=["b"]))
-    found = remedy(entry, triggers=["a"])
-    assert names(found.offers) == ["helps"]
-    assert names(found.does_not_help) == ["half", "never"]
-    assert {offer.standing for offer in found.does_not_help} == {DOES_NOT_HELP}
-    assert [offer.run.words[-3:] for offer in found.does_not_help] == [
+    result = remedy(entry, triggers=["a"])
+    assert names(result.offers) == ["helps"]
+    assert names(result.does_not_help) == ["half", "never"]
+    assert {offer.standing for offer in result.does_not_help} == {DOES_NOT_HELP}
+    assert [offer.run.words[-3:] for offer in result.does_not_help] == [
         ("a", "--mitigation", "half"),
         ("b", "--mitigation", "never"),
     ]
@@ -84,9 +84,9 @@ def test_a_log_that_leaves_two_triggers_open(issue):
     entry = issue(
         tried("half", ["a", "c"], ["b"]), tried("both", ["a", "b"]), tried("fails", ["c"], ["a", "b"])
     )
-    found = remedy(entry, triggers=["a", "b"])
-    assert names(found.offers) == ["both", "half"]
-    assert names(found.does_not_help) == ["fails"]
+    result = remedy(entry, triggers=["a", "b"])
+    assert names(result.offers) == ["both", "half"]
+    assert names(result.does_not_help) == ["fails"]
 
 
 def test_the_words_of_the_trainer_at_hand(issue):
@@ -96,9 +96,9 @@ def test_the_words_of_the_trainer_at_hand(issue):
         tried("of_the_engine", ["a", "b"]),
         tried("of_the_trainer", ["a"], frameworks=["trl", "vllm"]),
     )
-    found = remedy(entry, triggers=["a"], frameworks=["trl"])
-    assert names(found.offers) == ["of_the_trainer", "of_the_engine", "of_others"]
-    assert [[edit.framework for edit in offer.edits] for offer in found.offers] == [["trl"], ["vllm"], []]
+    result = remedy(entry, triggers=["a"], frameworks=["trl"])
+    assert names(result.offers) == ["of_the_trainer", "of_the_engine", "of_others"]
+    assert [[edit.framework for edit in offer.edits] for offer in result.offers] == [["trl"], ["vllm"], []]
     assert names(remedy(entry, triggers=["a"]).offers) == ["of_others", "of_the_engine", "of_the_trainer"]
 
 
@@ -110,23 +110,23 @@ def test_a_trigger_that_cannot_occur_in_this_release_does_not_count():
     assert "chunked_prefill_off" in names(remedy(entry, releases={"vllm": "0.7.3"}).offers)
     assert "chunked_prefill_off" in names(remedy(entry, releases={"vllm": "0.9.0"}).does_not_help)
     # Shown after a refusal alone, which 0.7.3 does not make.
-    found = remedy(entry, triggers=["overlong_prompt"], releases={"vllm": "0.7.3"})
-    assert "abort_leftovers" in names(found.does_not_help)
+    result = remedy(entry, triggers=["overlong_prompt"], releases={"vllm": "0.7.3"})
+    assert "abort_leftovers" in names(result.does_not_help)
 
 
 def check_no_failed_mitigation(code):
     entry = ISSUES[code]
-    told = {one.name: one for one in entry.mitigations}
+    told = {record.name: record for record in entry.mitigations}
     for trigger, framework in itertools.product(("", *entry.recorded()), ("", *FRAMEWORKS)):
-        found = remedy(entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework]))
-        assert sorted(names((*found.offers, *found.does_not_help))) == sorted(told)
-        for offer in found.offers:
-            one = told[offer.mitigation]
-            assert trigger not in one.fails
-            assert one.helps or one.evidence != "executed"
+        result = remedy(entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework]))
+        assert sorted(names((*result.offers, *result.does_not_help))) == sorted(told)
+        for offer in result.offers:
+            record = told[offer.mitigation]
+            assert trigger not in record.fails
+            assert record.helps or record.evidence != "executed"
             if offer.standing == VERIFIED:
-                assert trigger in one.helps if trigger else one.helps
-        for offer in found.does_not_help:
+                assert trigger in record.helps if trigger else record.helps
+        for offer in result.does_not_help:
             assert not trigger or trigger not in told[offer.mitigation].helps
 
 
@@ -142,13 +142,13 @@ def test_a_run_that_is_told_can_be_repeated():
             for offer in remedy(entry, triggers=[trigger] if trigger else []).does_not_help:
                 *_, told, name, _, mitigation = offer.run.words
                 assert (told, mitigation) == ("--trigger", offer.mitigation)
-                assert name in {each.name for each in REPROS[code].triggers}
+                assert name in {element.name for element in REPROS[code].triggers}
 
 
 def swept():
     """Yields (package, code, trigger, mitigation, outcomes) of everything that a sweep answered."""
-    for package, found in SWEPT.items():
-        for code, item in found["codes"].items():
+    for package, result in SWEPT.items():
+        for code, item in result["codes"].items():
             for trigger, mitigations in item["outcomes"].items():
                 for mitigation, outcomes in mitigations.items():
                     yield package, code, trigger, mitigation, outcomes
@@ -156,16 +156,16 @@ def swept():
 
 def test_entries_say_what_the_sweeps_saw():
     """Trigger by trigger: what mitigated is in `helps`, what did not in `fails`, and nothing is in both."""
-    seen = 0
+    observed = 0
     for _, code, trigger, mitigation, outcomes in swept():
-        one = {each.name: each for each in ISSUES[code].mitigations}.get(mitigation)
-        if one is None:
+        record = {element.name: element for element in ISSUES[code].mitigations}.get(mitigation)
+        if record is None:
             continue
-        seen += 1
-        assert ("mitigated" in outcomes) <= (trigger in one.helps), (code, trigger, mitigation)
-        assert ("not_mitigated" in outcomes) <= (trigger in one.fails), (code, trigger, mitigation)
-        assert not set(one.helps) & set(one.fails)
-    assert seen > 100
+        observed += 1
+        assert ("mitigated" in outcomes) <= (trigger in record.helps), (code, trigger, mitigation)
+        assert ("not_mitigated" in outcomes) <= (trigger in record.fails), (code, trigger, mitigation)
+        assert not set(record.helps) & set(record.fails)
+    assert observed > 100
 
 
 def test_triggers_occur_in_the_releases_that_the_sweeps_saw_them_in():
@@ -175,8 +175,8 @@ def test_triggers_occur_in_the_releases_that_the_sweeps_saw_them_in():
             continue
         anywhere = {
             release
-            for other in SWEPT[package]["codes"][code]["outcomes"].values()
-            for release in other["unmitigated"].get("reproduced", ())
+            for second in SWEPT[package]["codes"][code]["outcomes"].values()
+            for release in second["unmitigated"].get("reproduced", ())
         }
         for release in anywhere:
             says = trigger in occurring(ISSUES[code], {package: release})
@@ -186,7 +186,7 @@ def test_triggers_occur_in_the_releases_that_the_sweeps_saw_them_in():
 def check_triggers(code):
     told = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
     assert set(ISSUES[code].recorded()) <= set(told)
-    assert {each.name: each.about for each in ISSUES[code].triggers}.items() <= told.items()
+    assert {element.name: element.about for element in ISSUES[code].triggers}.items() <= told.items()
 
 
 def test_triggers_are_those_of_the_repro():
@@ -197,7 +197,7 @@ def test_triggers_are_those_of_the_repro():
 def test_words_that_this_release_does_not_have_are_not_offered(issue):
     """Of two for one framework that which is in the release at hand; all where none is known or readable."""
     words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
-    one = replace(
+    record = replace(
         tried("a"),
         edits=words,
         bounds=(Bound(versions="<0.18"), Bound(versions=">=0.18"), Bound()),
@@ -205,8 +205,8 @@ def test_words_that_this_release_does_not_have_are_not_offered(issue):
     )
 
     def told(**releases):
-        found = remedy(issue(one), frameworks=["trl"], releases=releases)
-        return [edit.edit for edit in found.offers[0].edits]
+        result = remedy(issue(record), frameworks=["trl"], releases=releases)
+        return [edit.edit for edit in result.offers[0].edits]
 
     assert (told(trl="0.17.0"), told(trl="1.0.0")) == (["old=1"], ["new=1"])
     assert told() == told(trl="main") == ["old=1", "new=1"]
@@ -218,9 +218,9 @@ def test_a_run_in_other_words_is_told_as_that(issue):
         replace(tried("other_words", ["a"]), bounds=(Bound(),)),
         replace(tried("these_words", ["a"]), bounds=(Bound(ran=("a",)),)),
     )
-    found = remedy(entry, triggers=["a"])
-    assert names(found.offers) == ["these_words", "other_words"]
-    assert [offer.as_run for offer in found.offers] == [True, False]
-    these, other = map(mitigation_line, found.offers)
+    result = remedy(entry, triggers=["a"])
+    assert names(result.offers) == ["these_words", "other_words"]
+    assert [offer.as_run for offer in result.offers] == [True, False]
+    these, second = map(mitigation_line, result.offers)
     assert "(these_words: verified)" in these
-    assert "(other_words: verified with another framework's options)" in other
+    assert "(other_words: verified with another framework's options)" in second

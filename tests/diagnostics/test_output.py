@@ -66,7 +66,7 @@ def test_select_ignore_and_baseline_mean_the_same(tool, tmp_path):
     name, run = tool
     code = CODES[name]
     assert run("--select", code.lower())[0] == 1
-    family = [option for found in ("SCH", "CMP", "CFG", "ENV") for option in ("--ignore", found)]
+    family = [option for result in ("SCH", "CMP", "CFG", "ENV") for option in ("--ignore", result)]
     assert run(*family)[0] == LEFT[name]
     baseline = tmp_path / "baseline.json"
     baseline.write_text(run("--format", "json")[1])

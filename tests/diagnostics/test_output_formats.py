@@ -49,20 +49,20 @@ FINDINGS = st.builds(
 @given(st.lists(FINDINGS, max_size=4))
 def test_every_form_can_be_read_back(found):
     """Whatever stands in a finding: XML parses, JSON parses, an annotation is one line."""
-    whole = report(*found)
-    assert len(json.loads(sarif.render(whole))["runs"][0]["results"]) == len(found)
-    assert ET.fromstring(junit.render(whole, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
-    assert len([json.loads(line) for line in json_output.render_lines(whole).split("\n")]) == 3 + len(found)
-    assert len([line for line in github.render(whole).split("\n") if line]) == len(found)
-    assert markdown.render(whole).count("\n#### ") == len(found)
+    full = report(*found)
+    assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == len(found)
+    assert ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
+    assert len([json.loads(line) for line in json_output.render_lines(full).split("\n")]) == 3 + len(found)
+    assert len([line for line in github.render(full).split("\n") if line]) == len(found)
+    assert markdown.render(full).count("\n#### ") == len(found)
 
 
 def test_sarif_has_what_its_readers_need():
     """Level, rule, place, fingerprint; info is a note; a crash is no success."""
-    whole = report(
+    full = report(
         finding(), finding("NUM002", Severity.INFO, place="defaults"), outcome="crashed", reason="bug"
     )
-    run = json.loads(sarif.render(whole))["runs"][0]
+    run = json.loads(sarif.render(full))["runs"][0]
     first, second = run["results"]
     assert (first["ruleId"], first["level"], second["level"]) == ("CFG101", "error", "note")
     assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == "CFG101"
@@ -132,11 +132,11 @@ def test_an_annotation_cannot_be_broken_out_of():
 
 def test_markdown_is_text_and_stays_text():
     """No mention of somebody, no link, no broken fence out of a value."""
-    shown = markdown.render(
+    printed = markdown.render(
         report(finding(text="model = ```\n@octocat", detail="see #12 <img src=x> @octocat"))
     )
-    assert "````\nmodel = ```\n@octocat" in shown
-    prose = shown.partition("````")[0]
+    assert "````\nmodel = ```\n@octocat" in printed
+    prose = printed.partition("````")[0]
     assert "<img" not in prose.replace("\\<img", "")
     assert not any(mark + first in prose for mark in "@#" for first in string.ascii_letters + string.digits)
 
@@ -164,9 +164,9 @@ def test_a_baseline_that_is_none_is_refused(tmp_path, text):
 
 def test_select_and_ignore():
     """By code or family, in either case."""
-    whole = report(finding(), finding("NUM002"))
-    assert [f.code for f in select(whole, ["cfg"], []).findings] == ["CFG101"]
-    assert [f.code for f in select(whole, [], ["CFG101"]).findings] == ["NUM002"]
+    full = report(finding(), finding("NUM002"))
+    assert [f.code for f in select(full, ["cfg"], []).findings] == ["CFG101"]
+    assert [f.code for f in select(full, [], ["CFG101"]).findings] == ["NUM002"]
 
 
 @pytest.mark.parametrize("decides", [True, False])
@@ -174,28 +174,28 @@ def test_select_and_ignore():
 def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decides, capsys):
     """Beside findings or alone; and where a fault could hide in it, no form says that all is well."""
     unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
-    whole = Report("lint", {"files": [], "packages": {}}, (CheckResult.of("groups", found, [unread]),))
-    assert whole.exit_code(Severity.ERROR) == (3 if decides else 0)
-    assert whole.not_judged == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
-    terminal.render(whole, sys.stdout)
-    shown = {
+    full = Report("lint", {"files": [], "packages": {}}, (CheckResult.of("groups", found, [unread]),))
+    assert full.exit_code(Severity.ERROR) == (3 if decides else 0)
+    assert full.not_judged == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
+    terminal.render(full, sys.stdout)
+    printed = {
         "terminal": " ".join(capsys.readouterr().out.split()),
-        "json": json_output.render(whole),
-        "jsonl": json_output.render_lines(whole),
-        "markdown": markdown.render(whole).replace("\\", ""),
-        "sarif": sarif.render(whole),
+        "json": json_output.render(full),
+        "jsonl": json_output.render_lines(full),
+        "markdown": markdown.render(full).replace("\\", ""),
+        "sarif": sarif.render(full),
     }
     if not (found and not decides):
-        shown["junit"] = junit.render(whole, Severity.ERROR)
+        printed["junit"] = junit.render(full, Severity.ERROR)
     if decides:
-        shown["github"] = github.render(whole)
-    for form, text in shown.items():
+        printed["github"] = github.render(full)
+    for form, text in printed.items():
         for word in (unread.what, unread.why, unread.remedy, unread.place):
             assert word in text, (form, word)
-    suite = ET.fromstring(junit.render(whole, Severity.ERROR).partition("?>")[2])
+    suite = ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2])
     assert suite.get("errors") == ("1" if decides else "0")
-    assert "No problems found.\n" not in shown["markdown"]
-    assert not shown["terminal"].endswith("no problems found")
+    assert "No problems found.\n" not in printed["markdown"]
+    assert not printed["terminal"].endswith("no problems found")
 
 
 def test_the_first_screen_is_short(capsys):
@@ -220,10 +220,10 @@ def test_the_first_screen_is_short(capsys):
     terminal.render(report, sys.stdout)
     out = capsys.readouterr().out
     assert out.startswith("lint: 1 error, 1 info\n")
-    shown = out.split("\n\n")[1].splitlines()
-    assert [line for line in shown if "CFG102" in line] == shown[-1:]
-    assert len(shown) - 1 <= 5
-    told = "\n".join(shown)
+    printed = out.split("\n\n")[1].splitlines()
+    assert [line for line in printed if "CFG102" in line] == printed[-1:]
+    assert len(printed) - 1 <= 5
+    text_lines = "\n".join(printed)
     for part in (
         "CFG101 A title",
         "value 0 [run.sh:0] and 8 more",
@@ -231,9 +231,9 @@ def test_the_first_screen_is_short(capsys):
         "$ pip install trl==1.0",
         "Evidence: read in source. Match: likely.",
     ):
-        assert part in told
+        assert part in text_lines
     assert "why why" not in out
     terminal.render(report, sys.stdout, verbose=True)
-    whole = capsys.readouterr().out
-    assert whole.startswith("lint: 1 error, 1 info\n")
-    assert all(part in whole for part in ("why why", "value 8 [run.sh:8]", "Or that.", "$ pip install b==2"))
+    full = capsys.readouterr().out
+    assert full.startswith("lint: 1 error, 1 info\n")
+    assert all(part in full for part in ("why why", "value 8 [run.sh:8]", "Or that.", "$ pip install b==2"))

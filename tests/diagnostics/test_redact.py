@@ -80,13 +80,13 @@ def visible_parts(text, secret):
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_format_shows_a_secret_and_no_shared_one_a_person(form):
     """At every place of a report; the terminal is for the user's own eyes, so it keeps paths and hosts."""
-    shown = []
+    visible_text = []
     for name, (text, secret) in (SHAPES if form != "terminal" else SECRETS).items():
         with standard_streams() as (out, _):
             print_report(report_with(f"value {text.format(secret)} end"), ReportOptions(form, verbose=True))
         printed = re.sub(r"\n\s*", " ", out.getvalue()) if form == "terminal" else out.getvalue()
-        shown += [name] if visible_parts(printed, secret) else []
-    assert shown == []
+        visible_text += [name] if visible_parts(printed, secret) else []
+    assert visible_text == []
 
 
 def leaks(secret, text):
@@ -106,9 +106,9 @@ def test_no_case_of_an_independent_list_leaks(cases, least):
 def test_a_secret_is_masked_before_it_is_cut():
     """Half a secret has no shape, so it would stay."""
     for text, secret in SECRETS.values():
-        whole = text.format(secret)
-        for length in range(1, len(whole)):
-            assert visible_parts(mask_and_cut(whole, length), secret) == []
+        full = text.format(secret)
+        for length in range(1, len(full)):
+            assert visible_parts(mask_and_cut(full, length), secret) == []
 
 
 def test_a_user_is_replaced_before_a_path_is_shortened():
@@ -182,9 +182,9 @@ def test_time_is_linear_in_the_length():
     slow = {}
     for name, text in LONG.items():
         quarter = min(cpu_seconds(text[: len(text) // 4] + str(turn)) for turn in range(2))
-        whole = min(cpu_seconds(text + str(turn)) for turn in range(2))
-        if whole > 10 * quarter + 0.05:
-            slow[name] = (quarter, whole)
+        full = min(cpu_seconds(text + str(turn)) for turn in range(2))
+        if full > 10 * quarter + 0.05:
+            slow[name] = (quarter, full)
     assert slow == {}
 
 

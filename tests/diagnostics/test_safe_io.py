@@ -102,5 +102,5 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="space"):
         safe_io.write_atomically(path, "new")
-    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
     assert path.read_text() == "old"

@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from diagnostics import catalog
 from diagnostics.audit.document import _helps as audit_helps
-from diagnostics.catalog import documents
+from diagnostics.catalog import documents, offers
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.checks.known_issues import known_issues
@@ -16,7 +16,6 @@ from diagnostics.doctor.fix_plan.installers import find_installer as installer_o
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in
-from diagnostics.hang.judge.causes import helps as hang_helps
 from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
@@ -93,14 +92,16 @@ def check_log(rules, log):
     verdict = triage([LogSource(log.name, log)], rules)
     assert verdict.candidates[0].triggers == (trigger,)
     finding = report(verdict, [log.name]).findings[0]
-    told = {one.name: one for one in entry.mitigations}
+    text_lines = {record.name: record for record in entry.mitigations}
     assert finding.remedy.offers[0].standing == "shown"
     for offer in finding.remedy.offers:
-        assert trigger not in told[offer.mitigation].fails
+        assert trigger not in text_lines[offer.mitigation].fails
         line = mitigation_line(offer)
-        ran = {name for _, bound in told[offer.mitigation].known_edits() for name in bound.ran}
-        assert (": verified)" in line) == (trigger in told[offer.mitigation].helps and trigger in ran), line
-    refuted = {one.name for one in entry.mitigations if trigger in one.fails}
+        ran = {name for _, bound in text_lines[offer.mitigation].known_edits() for name in bound.ran}
+        assert (": verified)" in line) == (
+            trigger in text_lines[offer.mitigation].helps and trigger in ran
+        ), line
+    refuted = {record.name for record in entry.mitigations if trigger in record.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {
         "triage": first(finding),
@@ -121,14 +122,14 @@ def test_the_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
 
 def check_triage_and_lint(code):
     entry = ISSUES[code]
-    told = {one.name: one for one in entry.mitigations}
+    text_lines = {record.name: record for record in entry.mitigations}
     for framework in FRAMEWORKS:
         for triggers in ((), *((name,) for name in entry.recorded())):
-            wanted = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
+            expected = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
             findings = triaged(entry, framework, {}, triggers), linted(entry, framework, {}, triggers)
-            assert [first(finding) for finding in findings] == [wanted, wanted], (framework, triggers)
+            assert [first(finding) for finding in findings] == [expected, expected], (framework, triggers)
             for offer in (offer for finding in findings for offer in finding.remedy.offers):
-                assert not set(triggers) & set(told[offer.mitigation].fails)
+                assert not set(triggers) & set(text_lines[offer.mitigation].fails)
 
 
 def test_triage_and_lint_recommend_the_same():
@@ -160,27 +161,27 @@ def check_environment(code, trainer):
     releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
     at_hand = configured_in(releases) or ["vllm"]
     finding = doctor(entry, releases)
-    wanted = first(finding)
-    assert planned(entry, releases) == (wanted if finding.remedy.offers[0].edits else "")
+    expected = first(finding)
+    assert planned(entry, releases) == (expected if finding.remedy.offers[0].edits else "")
     if len(at_hand) == 1:
-        assert first(triaged(entry, *at_hand, releases)) == wanted
-        assert first(linted(entry, *at_hand, releases)) == wanted
+        assert first(triaged(entry, *at_hand, releases)) == expected
+        assert first(linted(entry, *at_hand, releases)) == expected
     document = documents.of_issue(entry, remedy(entry, frameworks=at_hand, releases=releases))
-    assert document["offered"][0] == wanted
+    assert document["offered"][0] == expected
 
 
 def test_the_fix_is_the_same_for_an_environment():
     """Where the trigger is unknown: each issue doctor reports, alone and with each trainer."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
-    assert violations(check_environment, [(code, each) for code in BROUGHT_UP for each in trainers]) == []
+    assert violations(check_environment, [(code, item) for code in BROUGHT_UP for item in trainers]) == []
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
     assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
 
 
 def check_documents(code):
-    wanted = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for told in (hang_helps(code), audit_helps(code)):
-        assert [one["name"] for one in told["mitigations"]] == wanted
+    expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
+    for text_lines in ({"code": code, **offers.told(ISSUES[code])}, audit_helps(code)):
+        assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 
 def test_the_documents_of_hang_and_audit_recommend_the_same():

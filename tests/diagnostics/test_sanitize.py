@@ -31,15 +31,15 @@ HOSTILE = st.lists(
 
 def active(text, *, commands=False):
     """What in a printed text acts, by Unicode's own categories rather than by the list in `sanitize`."""
-    found = [
-        f"U+{ord(one):04X}" for one in text
-        if (one not in "\n\t\u200b" and unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"})
-        or unicodedata.bidirectional(one) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    result = [
+        f"U+{ord(entry):04X}" for entry in text
+        if (entry not in "\n\t\u200b" and unicodedata.category(entry) in {"Cc", "Cs", "Zl", "Zp"})
+        or unicodedata.bidirectional(entry) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     ]  # fmt: skip
     for line in text.split("\n"):
         ours = commands and re.match(r"::(error|warning|notice) title=[^:]*::", line)
-        found += [line] if line.lstrip().startswith("::") and not ours else []
-    return found + re.findall(r"##\w*\[", text)
+        result += [line] if line.lstrip().startswith("::") and not ours else []
+    return result + re.findall(r"##\w*\[", text)
 
 
 def report_with(text, tool="doctor"):

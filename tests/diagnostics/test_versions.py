@@ -9,8 +9,7 @@ import shlex
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics import compat_table as compat
-from diagnostics.matrix.report import glance
+from diagnostics.collect import compat
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
 from tests.screen import COLUMNS, ROWS, plain
@@ -53,19 +52,21 @@ def test_the_answer_is_one_screen(shown, vllm, trl):
 
 def test_what_is_taken_is_a_pair_that_ran(shown):
     """And the command has its releases, as they ran."""
-    taken = pairs.best(TRIED)
+    used_keys = pairs.best(TRIED)
     lines = shown()
-    assert f"with vLLM {taken.vllm} install TRL {taken.trl}" in " ".join(lines)
-    (cell,) = [each for each in PUBLISHED.cells if each["id"] == taken.id]
-    asked = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
-    assert asked == [
+    assert f"install vLLM {used_keys.vllm} with TRL {used_keys.trl}" in " ".join(lines)
+    (cell,) = [item for item in PUBLISHED.cells if item["id"] == used_keys.id]
+    requested = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
+    assert requested == [
         "uv",
         "pip",
         "install",
         *(f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch")),
     ]
     executed = [
-        one for one in cell["layers"].values() if one["evidence"] == "executed" and one["verdict"] == "pass"
+        entry
+        for entry in cell["layers"].values()
+        if entry["evidence"] == "executed" and entry["verdict"] == "pass"
     ]
     assert len(executed) > 3
 
@@ -76,42 +77,32 @@ def test_the_screen_and_the_readme_have_the_same_rows(shown):
     rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
     lines = shown()
     for name in pairs.SHOWN:
-        (pair,) = [each for each in TRIED if each.id == name]
+        (pair,) = [item for item in TRIED if item.id == name]
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
         assert line.count("✔") == rows[pair.vllm].count("✔") == pair.answers.count("✔")
         assert line.count("✘") == rows[pair.vllm].count("✘")
-
-
-def test_the_page_counts_the_same_pairs():
-    """Those that ran with their engine."""
-    of_page = {
-        (one.vllm, one.trl)
-        for one in (glance._of_cell(cell, here=False) for cell in PUBLISHED.cells)
-        if one.state == "ran"
-    }
-    assert of_page == {(pair.vllm, pair.trl) for pair in TRIED if pair.state == "ran"}
 
 
 def test_what_did_not_hold_of_the_pair_is_said(shown):
     """Who is told to take it reads why a question of it failed."""
     text = " ".join(shown())
     assert pairs.best(TRIED).failed
-    for why in pairs.best(TRIED).failed:
-        assert " ".join(why.split()) in " ".join(text.split())
+    for reason in pairs.best(TRIED).failed:
+        assert " ".join(reason.split()) in " ".join(text.split())
 
 
 def test_what_was_only_read_is_plainly_so(capsys):
     """It is not taken, and the exit code says that nothing ran."""
     assert command.main(["versions", "--vllm", "0.29.0"]) == 3
-    told = capsys.readouterr().out
-    assert told.startswith(
+    text_lines = capsys.readouterr().out
+    assert text_lines.startswith(
         "versions: vLLM 0.29.0: was never run\nread in source, never run: these pairs fit: vLLM 0.29.0"
     )
-    assert "$ " not in told
+    assert "$ " not in text_lines
     assert command.main(["versions", "--vllm", "0.29.0", "--format", "json"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["take"], found["pairs"]) == (pairs.SCHEMA, None, [])
-    assert {one["vllm"] for one in found["only_read"]} == {"0.29.0"}
+    result = json.loads(capsys.readouterr().out)
+    assert (result["schema"], result["take"], result["pairs"]) == (pairs.SCHEMA, None, [])
+    assert {entry["vllm"] for entry in result["only_read"]} == {"0.29.0"}
 
 
 def test_what_does_not_work_says_so(shown):
@@ -128,8 +119,8 @@ def test_what_does_not_work_says_so(shown):
 def test_the_matrix_alone_answers_the_same(capsys):
     """Who asks it nothing, with a checkout or without, wants to know which versions work."""
     assert command.main(["matrix"]) == command.main(["versions"]) == 0
-    told = capsys.readouterr().out
-    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    text_lines = capsys.readouterr().out
+    assert text_lines[: len(text_lines) // 2] == text_lines[len(text_lines) // 2 :]
 
 
 @pytest.mark.parametrize("release", ["", "newest", "0.10,0.11"])

@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from diagnostics.matrix import __main__ as matrix
-from diagnostics.matrix.records import gpu_runs
-from diagnostics.matrix.records.store import StoreError
+from diagnostics.matrix import command as matrix
+from diagnostics.matrix import gpu_results
+from diagnostics.matrix.store import StoreError
 from tests.cells import ROOT
 from tests.gpu.kit import pack, run_kit
 
@@ -65,7 +65,7 @@ def test_parts_are_no_larger_than_they_may_be(kit):
 @pytest.mark.long
 def test_it_runs_in_an_empty_folder_and_its_results_are_taken_in(brought_back, tmp_path, capsys):
     """Each test's outcome comes back, with the versions that it ran with; a second time it is there already."""
-    document = gpu_runs.read(brought_back)
+    document = gpu_results.read_gpu_results(brought_back)
     ended = {test["name"].rpartition("::")[2]: test["outcome"] for test in document["tests"]}
     assert ended["test_what_nvidia_smi_prints_is_read"] == "passed"
     assert ended["test_the_facts_are_those_that_cuda_itself_tells"] in {"passed", "skipped"}
@@ -75,8 +75,8 @@ def test_it_runs_in_an_empty_folder_and_its_results_are_taken_in(brought_back, t
     assert "2 tests on " in capsys.readouterr().out
     assert matrix.main(["merge", *store, str(brought_back)]) == 0
     assert "is there already" in capsys.readouterr().out
-    (kept,) = (tmp_path / gpu_runs.FOLDER).iterdir()
-    assert gpu_runs.read(kept) == document
+    (kept,) = (tmp_path / "gpu").iterdir()
+    assert gpu_results.read_gpu_results(kept) == document
 
 
 @pytest.mark.long
@@ -91,7 +91,7 @@ def test_its_schema_describes_it(brought_back):
 
 
 GOOD = {
-    "schema": gpu_runs.SCHEMA,
+    "schema": "grpo-doctor.gpu.v1",
     "made": "2026-01-31T12:00:00Z",
     "kit": {"version": "0.1.0", "sha256": "0" * 64, "cells": []},
     "machine": {"devices": [], "seen": ["H100"], "driver": None, "cuda": "12.8", "architecture": "x86_64"},
@@ -137,11 +137,11 @@ def test_what_no_kit_writes_is_refused(tmp_path, text, said, capsys):
     """In one line that says what was expected; nothing of it is kept."""
     (tmp_path / "gpu.json").write_text(text)
     with pytest.raises(StoreError) as refused:
-        gpu_runs.read(tmp_path / "gpu.json")
+        gpu_results.read_gpu_results(tmp_path / "gpu.json")
     assert said in str(refused.value)
     assert matrix.main(["merge", "--store", str(tmp_path / "store"), str(tmp_path / "gpu.json")]) == 2
     assert said in capsys.readouterr().err
-    assert not (tmp_path / "store" / gpu_runs.FOLDER).exists()
+    assert not (tmp_path / "store" / "gpu").exists()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "kernel", "large"])
@@ -154,15 +154,15 @@ def test_what_is_no_file_of_its_size_is_not_read(tmp_path, kind, monkeypatch):
         path.symlink_to("/proc/kmsg")
     else:
         path.write_text(json.dumps(GOOD))
-        monkeypatch.setattr(gpu_runs, "LARGEST", 100)
+        monkeypatch.setattr(gpu_results, "LARGEST", 100)
     with pytest.raises(StoreError, match=r"can't be read: (not a|larger than)"):
-        gpu_runs.read(path)
+        gpu_results.read_gpu_results(path)
 
 
 def test_a_good_document_is_taken(tmp_path):
     """The one that the others differ from in one place."""
     (tmp_path / "gpu.json").write_text(json.dumps(GOOD))
-    assert gpu_runs.read(tmp_path / "gpu.json") == GOOD
+    assert gpu_results.read_gpu_results(tmp_path / "gpu.json") == GOOD
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered", "no list"])

@@ -13,11 +13,12 @@ import torch
 from diagnostics.audit.live.asked import Asked, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.collect import gpus
-from diagnostics.hang.look import stacks, take
+from diagnostics.hang.collect import stacks
+from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from evaluation.hang import bench
 from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
-from tests.diagnostics.hang import bench
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
 PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"
@@ -106,7 +107,7 @@ def test_doctor_judges_driver_and_devices_where_there_are_some(device):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(stacks.tool() is None, reason="needs py-spy")
+@pytest.mark.skipif(stacks.find_tool() is None, reason="needs py-spy")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
     """Among the driver's own threads and maps, too, two crossed locks are what holds it up."""
@@ -117,7 +118,7 @@ def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
         name, pid = process.stdout.readline().split()
         found = {}
         for _ in range(20):  # CUDA starts in its own time: until both threads stand
-            found = bench.score(CROSSED, take.take(take.Wanted((process.pid,))), {name: {int(pid)}})
+            found = bench.score(CROSSED, take_snapshot(Selection((process.pid,))), {name: {int(pid)}})
             if found["right_process"]:
                 break
         assert (found["right_process"], found["right_cause"]) == (True, True), found

@@ -12,10 +12,8 @@ import torch
 from grpo_core.config import ConfigError, LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
-from grpo_core.learn.forms.loss import any_policy_loss
 from grpo_core.learn.kl import completion_kl
-from grpo_core.learn.loss import Streams, token_weights
-from grpo_core.wide import loss_config
+from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.
@@ -259,7 +257,7 @@ def loss_function(options: LossConfig):
     advantages = torch.tensor(found).flatten()
     weights = token_weights(mask, options.aggregation, LONGEST)
     streams = Streams(behaviour, proximal, reference if options.kl_coefficient else None)
-    return lambda values: any_policy_loss(values, streams, advantages, mask, weights, options).value, current
+    return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
 
 
 # What weighs the log-prob has no gradient.
@@ -288,7 +286,7 @@ def test_gradient_is_that_of_the_value(name):
 @pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form in DETACHED])
 def test_cispos_gradient_is_that_of_the_log_prob(name):
     """The policy's part of the value is linear in the log-prob: times it, the gradient gives the value back."""
-    ours, current = loss_function(loss_config({**DIALECTS[name].settings, "kl_coefficient": 0.0}))
+    ours, current = loss_function(LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0}))
     current = current.clone().requires_grad_()
     value = ours(current)
     value.backward()
@@ -331,7 +329,7 @@ def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
     current = torch.tensor([[-1.0]], requires_grad=True)
     still = current.detach()
     mask = torch.tensor([[True]])
-    loss = any_policy_loss(
+    loss = policy_loss(
         current,
         Streams(still, still, still + difference),
         torch.zeros(1),
@@ -362,7 +360,7 @@ def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
     proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
     weights = token_weights(mask, options.aggregation, 1)
     streams = Streams(proximal, proximal)
-    loss = any_policy_loss(proximal + log_ratio, streams, torch.tensor([advantage]), mask, weights, options)
+    loss = policy_loss(proximal + log_ratio, streams, torch.tensor([advantage]), mask, weights, options)
     assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
 
 
@@ -382,7 +380,7 @@ def test_limits_of_the_kl(name, difference, expected):
     options, same, mask = DIALECTS[name].loss, torch.tensor([[-1.0]]), torch.tensor([[True]])
     weights = token_weights(mask, options.aggregation, 1)
     streams = Streams(same, same, same + difference)
-    loss = any_policy_loss(same, streams, torch.zeros(1), mask, weights, options)
+    loss = policy_loss(same, streams, torch.zeros(1), mask, weights, options)
     assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
 
 
@@ -396,5 +394,5 @@ def test_kl_in_the_reward_is_a_sum_over_the_completion():
     torch.testing.assert_close(found, torch.tensor([0.75, 0.25]), rtol=1e-12, atol=0)
     weights = token_weights(mask, "token", 2)
     streams = Streams(proximal, proximal, reference)
-    loss = any_policy_loss(proximal, streams, torch.tensor([1.0, 1.0]), mask, weights, options)
+    loss = policy_loss(proximal, streams, torch.tensor([1.0, 1.0]), mask, weights, options)
     assert (loss.value.item(), loss.kl_sum) == (-1.0, 1.0)

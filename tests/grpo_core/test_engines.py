@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from grpo_core import modes
-from grpo_core.config import ConfigError, RolloutConfig
+from grpo_core import modes, run
+from grpo_core.config import ConfigError, ModelConfig, RolloutConfig
 from grpo_core.rollout.build import ENGINES, EngineSpec, build_engine
 from grpo_core.rollout.checks import check_answers, check_parameters, check_requests
 from grpo_core.rollout.embedded.transformers import choose
@@ -22,6 +25,7 @@ from grpo_core.rollout.wire import (
     encode_completions,
 )
 from grpo_core.settings import load
+from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import make_model
 from tests.grpo_core.conformance.fake import FakeEngine
@@ -218,7 +222,7 @@ def test_other_parameters_are_refused_by_name():
         assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
-ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, experts=True)
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
 
 
 def test_capabilities_go_over_the_wire():
@@ -231,7 +235,7 @@ def test_an_older_or_newer_side_is_understood():
     """What it doesn't speak of has the default, and its reason; what is unknown here is left out."""
     found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
     unsaid = "the other side does not say that it can"
-    assert found == ABLE.without(abort=unsaid, experts=unsaid)
+    assert found == ABLE.without(abort=unsaid)
 
 
 @pytest.mark.parametrize(
@@ -263,3 +267,29 @@ def test_a_mode_that_can_be_chosen_has_a_loop_of_its_own(monkeypatch, short_run)
     for mode in modes_field.metadata["choices"]:
         modes.run(SimpleNamespace(config=short_run(mode)))
     assert ran == ["colocate", "asynchronous", "server"]
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_ids_that_the_tokenizer_lacks_are_never_sampled(short_run, tmp_path, mode):
+    """Nor have they a share of any distribution: trainer and engine agree on the log-probs."""
+    make_tiny(tmp_path / "model", ModelConfig(), "abcdefghij", seed=0)
+    wide = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    wide.resize_token_embeddings(64)
+    with torch.no_grad():
+        wide.lm_head.weight[13:] = wide.lm_head.weight[:13].repeat(4, 1)[:51]
+    wide.save_pretrained(tmp_path / "model")
+    document = run.train(
+        short_run(mode, **{"model.path": tmp_path / "model", "train.steps": 2}), lambda _: None
+    )
+    assert (document["outcome"], document["error"]) == ("ok", None)
+    lines = (json.loads(line) for line in Path(document["completions"]).read_text().splitlines())
+    assert max(token for line in lines for token in line["ids"]) < 13
+    assert document["max_logprob_difference"] < 1e-5
+
+
+def test_an_engine_that_samples_an_id_the_tokenizer_lacks_is_refused():
+    """Its text could be judged by nobody."""
+    request = Request("r", (1,), seed=0)
+    answer = Completion("r", (13,), (-1.0,), (0,), "stop")
+    with pytest.raises(EngineError, match="outside of 0 to 12, which tokenizer and model have"):
+        check_answers([answer], [request], "x", vocabulary=13)

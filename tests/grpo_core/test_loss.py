@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.entropy import entropy_mask
-from grpo_core.learn.forms.loss import any_policy_loss
 from grpo_core.learn.kl import kl_estimate
-from grpo_core.learn.loss import Streams, importance_weights, policy_loss, ratios, token_weights
+from grpo_core.learn.losses import Streams, importance_weights, policy_loss, ratios, token_weights
+from grpo_core.learn.update import entropy_mask
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +230,7 @@ def learn(
     for start in range(0, len(flat), micro_batch):
         rows = slice(start, start + micro_batch)
         streams = Streams(behaviour[rows], proximal[rows], reference[rows])
-        part = any_policy_loss(
+        part = policy_loss(
             current[rows], streams, advantages[rows], mask[rows], weights[rows], options, learned[rows]
         )
         part.value.backward()
@@ -311,7 +310,7 @@ def test_the_ratio_is_one_in_bits(dtype, lengths, options):
     assert (ratios(current, current.clone(), mask, options) == 1.0).all()
     streams = Streams(current, current)
     weights = token_weights(mask, options.aggregation, 5)
-    loss = any_policy_loss(current, streams, torch.ones(len(lengths)), mask, weights, options)
+    loss = policy_loss(current, streams, torch.ones(len(lengths)), mask, weights, options)
     assert (loss.ratio_sum, loss.clipped) == (float(sum(lengths)), 0)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_core.config import GATES
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.wide import GATES
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"

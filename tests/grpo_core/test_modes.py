@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.learn.staleness import StalenessError, staleness
+from grpo_core.learn.pool import StalenessError, staleness
 from grpo_core.types import Completion
 
 

@@ -11,7 +11,7 @@ import torch
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
 from grpo_core.modes.ahead import having
 from grpo_core.settings import load
@@ -19,9 +19,9 @@ from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
 
 
-def policy(model_dir, **settings) -> EquippedPolicy:
+def policy(model_dir, **settings) -> Policy:
     """A policy under settings given by key."""
-    return EquippedPolicy(
+    return Policy(
         str(model_dir), load(None, [f"--{key}={value}" for key, value in settings.items()]), World()
     )
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.learn.dynamic import DynamicPool
-from grpo_core.learn.pool import Pool
+from grpo_core.learn.pool import DynamicPool, Pool
 from grpo_core.types import Completion, Group, Prompt, Request, Sample
 
 

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from grpo_core import run
-from grpo_core.config import ConfigError
+from grpo_core.config import ConfigError, ModelConfig, TaskConfig
 from grpo_core.learn.batch import unjudged
-from grpo_core.learn.forms.precision import MixedPolicy
 from grpo_core.learn.policy import Policy
-from grpo_core.machine.world import World
 from grpo_core.settings import load
+from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion
 
 TYPES = ("bfloat16", "float16")
@@ -37,7 +36,7 @@ def policies(model_dir, dtype: str, device: str = "cpu", **model):
     options = [f"--model.{key}={value}" for key, value in {"dtype": dtype, **model}.items()]
     where = [f"--train.device={device}", f"--model.path={model_dir}"]
     config = load(None, [*options, *where, "--rollout.dtype=float32"])
-    return Policy(str(model_dir), load(None, where)), MixedPolicy(str(model_dir), config, World())
+    return Policy(str(model_dir), load(None, where)), Policy(str(model_dir), config)
 
 
 def some_rows(device: str = "cpu"):
@@ -57,8 +56,8 @@ def some_rows(device: str = "cpu"):
 def gradient(policy, device: str = "cpu") -> torch.Tensor:
     """Of the mean log-prob, over all trained weights."""
     policy.logprobs(some_rows(device), 1.0)[0].mean().backward()
-    if isinstance(policy, MixedPolicy):
-        policy.unscale()
+    if policy.lowered:
+        policy.lowered.unscale()
     return torch.cat([value.grad.flatten() for _, value in policy.trained()])
 
 
@@ -103,7 +102,7 @@ def test_gradients_of_micro_batches_add_up_in_float32(model_dir):
 def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, parts, kept):
     """All others are in the compute type."""
     _, mixed = policies(model_dir, "bfloat16", float32_parts=parts)
-    found = {name for name, value in mixed._work.named_parameters() if value.dtype == torch.float32}
+    found = {name for name, value in mixed.lowered.module.named_parameters() if value.dtype == torch.float32}
     assert all(any(part in name for part in kept) for name in found)
     assert {part for part in kept if any(part in name for name in found)} == kept
 
@@ -161,10 +160,12 @@ def test_resumed_it_is_the_same_run(short_run):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (["model.dtype=bfloat16", "model.lora_rank=2"], "is not tried with adapters"),
-        (["rollout.dtype=float16", "loss.kl_coefficient=0.1"], "a reference model; use float32"),
+        (["model.dtype=bfloat16", "loss.entropy_coefficient=0.1"], "is not tried with an entropy bonus"),
         (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected head, norms, both or none"),
-        (["rollout.dtype=bfloat16", "rollout.mode=server"], "a server is started with its own dtype"),
+        (
+            ["rollout.dtype=bfloat16", "rollout.mode=server", "rollout.port=80"],
+            "a running server has its own dtype",
+        ),
         (["model.dtype=float8"], "expected one of 'float32', 'bfloat16', 'float16'"),
     ],
 )
@@ -173,3 +174,58 @@ def test_what_is_not_tried_is_refused(settings, says):
     with pytest.raises(ConfigError) as caught:
         load(None, [f"--{setting}" for setting in settings])
     assert says in str(caught.value)
+
+
+def tied_model(folder: Path) -> Path:
+    """A small Llama whose output layer is its embedding, with the tiny model's tokenizer."""
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
+    config = AutoConfig.from_pretrained(folder)
+    config.tie_word_embeddings = True
+    torch.manual_seed(0)
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("mode", ["colocate", "async", "server"])
+def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run, dtype, mode):
+    """The engine takes the trainer's type, and the tolerance fits it."""
+    settings = {"model.dtype": dtype, "rollout.max_staleness": 0, "train.steps": 2}
+    expected = run.train(short_run(**settings, **{"output.name": "expected"}), quiet)
+    found = run.train(short_run(mode, **settings, **{"output.name": "found"}), quiet)
+    assert (found["outcome"], found["error"]) == ("ok", None)
+    assert found["parameters"] == expected["parameters"]
+    assert found["syncs_proven_by_fingerprint"] == found["syncs"] == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"model.lora_rank": 2},
+        {"loss.kl_coefficient": 0.1},
+        {"model.gradient_checkpointing": "true"},
+        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"},
+    ],
+    ids=lambda more: ",".join(more) or "alone",
+)
+def test_bfloat16_trains_a_tied_model_with_adapters_recomputation_and_a_reference(short_run, tmp_path, more):
+    """The first loss has no KL: policy and reference compute in the same type."""
+    if "model.lora_rank" in more:
+        pytest.importorskip("peft")
+    settings = {"model.dtype": "bfloat16", "model.path": tied_model(tmp_path / "tied"), **more}
+    document = run.train(short_run(**settings), quiet)
+    assert (document["outcome"], document["error"]) == ("ok", None)
+    metrics = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+    assert metrics[0]["kl"] == 0
+    assert all(entry["grad_norm"] > 0 for entry in metrics if entry["reward/zero_variance_groups"] < 1)
+
+
+def test_a_tied_weight_gets_the_gradients_of_embedding_and_output_layer(tmp_path):
+    """As in float32, up to the rounding of the compute type."""
+    found, expected = map(gradient, reversed(policies(tied_model(tmp_path), "bfloat16")))
+    assert torch.nn.functional.cosine_similarity(found, expected, dim=0) > 0.999

@@ -18,7 +18,7 @@ from grpo_core import run as run_module
 from grpo_core.config import ConfigError
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.equipped import EquippedPolicy
+from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
@@ -53,9 +53,9 @@ def sampled(step):
     return samples
 
 
-def held(model_dir, config) -> EquippedPolicy:
+def held(model_dir, config) -> Policy:
     """A policy on the tiny model."""
-    return EquippedPolicy(str(model_dir), config, World())
+    return Policy(str(model_dir), config, World())
 
 
 def looking(seen: list):

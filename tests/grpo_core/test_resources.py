@@ -3,14 +3,16 @@
 import pytest
 
 from grpo_core.config import ConfigError
-from grpo_core.machine.resources import check_devices, check_processes
+from grpo_core.machine.resources import check_devices, check_processes, with_devices
 from grpo_core.settings import load
 
 
 def check(mode, train, rollout, processes, visible, port=0):
     """Checks a split of devices."""
     settings = {"rollout.mode": mode, "train.device": train, "rollout.device": rollout, "rollout.port": port}
-    check_devices(load(None, [f"--{key}={value}" for key, value in settings.items()]), processes, visible)
+    return check_devices(
+        load(None, [f"--{key}={value}" for key, value in settings.items()]), processes, visible
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,10 +39,8 @@ def test_splits_that_work(split):
     [
         (("colocate", "cuda:0", "cuda:1", 1, 2), "both sides take turns on the same GPUs"),
         (("colocate", "cuda", "cpu", 1, 1), "both sides take turns on the same GPUs"),
-        (("async", "cuda", "cuda", 1, 2), "work at once and need GPUs of their own"),
-        (("server", "cuda", "cuda:1", 2, 2), "work at once and need GPUs of their own"),
-        (("async", "cuda:0", "cuda:1", 1, 4), "2 would be idle"),
-        (("server", "cuda", "cpu", 2, 4, 8000), "2 would be idle"),
+        (("async", "cuda", "cuda", 2, 2), "several processes and the engine need GPUs of their own"),
+        (("server", "cuda", "cuda:1", 2, 2), "several processes and the engine need GPUs of their own"),
         (("colocate", "cuda", "cuda", 2, 1), "cuda:1 does not exist here"),
         (("colocate", "cuda", "cuda", 1, 0), "cuda:0 does not exist here"),
     ],
@@ -51,6 +51,63 @@ def test_splits_that_cannot_work_name_both_sides(split, says):
         check(*split)
     assert "train.device = " in str(caught.value)
     assert f"{split[4]} GPU(s) are visible" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        (
+            ("async", "cuda", "cuda", 1, 1),
+            "share cuda:0: the engine may use 45% of its memory, the trainer 55%",
+        ),
+        (("server", "cuda:1", "cuda:1", 1, 2), "share cuda:1: the engine may use 45%"),
+        (("async", "cuda:0", "cuda:1", 1, 4), "2 of 4 visible GPUs are idle"),
+        (("server", "cuda", "cpu", 2, 4, 8000), "2 of 4 visible GPUs are idle"),
+    ],
+)
+def test_a_shared_gpu_and_an_idle_one_are_named(split, says):
+    """Both work, and the user is told."""
+    assert says in " ".join(check(*split))
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "processes", "visible", "chosen"),
+    [
+        ("colocate", ("auto", "auto"), 1, 0, ("cpu", "cpu")),
+        ("colocate", ("auto", "auto"), 1, 8, ("cuda", "cuda")),
+        ("colocate", ("cpu", "auto"), 1, 1, ("cpu", "cpu")),
+        ("async", ("auto", "auto"), 1, 1, ("cuda", "cuda")),
+        ("async", ("auto", "auto"), 1, 2, ("cuda", "cuda:1")),
+        ("server", ("auto", "auto"), 3, 4, ("cuda", "cuda:3")),
+        ("server", ("cuda:2", "auto"), 1, 4, ("cuda:2", "cuda:0")),
+        ("async", ("cpu", "auto"), 1, 2, ("cpu", "cpu")),
+        ("async", ("auto", "cpu"), 1, 2, ("cuda", "cpu")),
+    ],
+)
+def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, processes, visible, chosen):
+    """The engine gets a GPU of its own in the modes that work at once, if there is one."""
+    settings = {"rollout.mode": mode, "train.device": devices[0], "rollout.device": devices[1]}
+    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
+    found = with_devices(config, processes, visible)
+    assert (found.train.device, found.rollout.device) == chosen
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype", "tolerance"),
+    [
+        ({}, "float32", 1e-3),
+        ({"model.dtype": "bfloat16"}, "bfloat16", 0.2),
+        ({"model.dtype": "float16", "rollout.mode": "server"}, "float16", 0.05),
+        ({"model.dtype": "bfloat16", "rollout.mode": "server", "rollout.port": 80}, "float32", 0.2),
+        ({"rollout.dtype": "bfloat16"}, "bfloat16", 0.2),
+        ({"model.dtype": "bfloat16", "rollout.sync_tolerance": 0.01}, "bfloat16", 0.01),
+    ],
+)
+def test_the_engines_type_and_the_tolerance_follow_the_trainers_type(settings, dtype, tolerance):
+    """What is set stays as it is."""
+    found = with_devices(load(None, [f"--{key}={value}" for key, value in settings.items()]), 1, 0)
+    assert getattr(found.rollout, "dtype", "float32") == dtype
+    assert found.rollout.sync_tolerance == tolerance
 
 
 @pytest.mark.parametrize(

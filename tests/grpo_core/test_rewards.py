@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from grpo_core import run
 from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
 from grpo_core.tasks.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
@@ -349,3 +350,85 @@ def test_ones_own_data_needs_a_reward_of_ones_own():
     """The shipped task's reward is not for other tasks."""
     with pytest.raises(ConfigError, match=r"reward\.functions: expected one or more, or reward\.model"):
         build_rewards(settings(data="rows.jsonl"))
+
+
+# Functions written for TRL.
+
+
+def conversation(text, *messages, step=0, function=None):
+    """The score of one function of TRL's on one completion of a conversation."""
+    prompts, completions, texts = batch([text])
+    prompts = [Prompt("p", "rendered", (1,), {"answer": "x"}, list(messages))]
+    rewards = RewardSet({"it": function}, (1.0,), convention="trl", steps=9)
+    return rewards.score(prompts, completions, texts, step=step)[0][0]
+
+
+def test_a_function_of_trl_gets_messages_ids_and_state():
+    """As keywords, whether it names them or takes all."""
+    seen = {}
+
+    def spy(prompts, completions, **kwargs):
+        seen.update(kwargs, prompts=prompts, completions=completions)
+        return [1.0]
+
+    user = {"role": "user", "content": "hi"}
+    assert conversation("yes", user, step=4, function=spy) == 1.0
+    assert (seen["prompts"], seen["completions"]) == ([[user]], [[{"role": "assistant", "content": "yes"}]])
+    assert (seen["completion_ids"], seen["answer"]) == ([[7, 7, 7]], ["x"])
+    assert (seen["trainer_state"].global_step, seen["trainer_state"].max_steps) == (4, 9)
+
+
+def test_an_assistant_message_at_the_end_of_a_prompt_begins_the_completion():
+    """As in TRL, whose functions then don't find it in the prompt."""
+
+    def length(prompts, completions):
+        assert len(prompts[0]) == 1
+        return [len(completions[0][0]["content"])]
+
+    begun = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "So: "})
+    assert conversation("yes", *begun, function=length) == len("So: yes")
+
+
+def test_ids_and_state_go_to_functions_that_name_them_whatever_the_convention():
+    """Others with ** get the columns of the data alone."""
+    seen = {}
+
+    def named(completion_ids, trainer_state):
+        return [float(len(ids) + trainer_state.global_step) for ids in completion_ids]
+
+    def everything(completions, **columns):
+        seen.update(columns)
+        return [0.0] * len(completions)
+
+    assert scored(named, ["a", "bc"]) == [1.0, 2.0]
+    scored(everything, ["a"], answer=["x"])
+    assert set(seen) == {"prompts", "answer"}
+
+
+def test_async_functions_are_waited_for_and_their_errors_are_named():
+    """Also the sample on which one raises."""
+
+    async def waits(completions):
+        return [float(len(text)) for text in completions]
+
+    async def fails(completions):
+        if "b" in completions:
+            raise LookupError("no b")
+        return [0.0] * len(completions)
+
+    assert scored(waits, ["a", "bc"]) == [1.0, 2.0]
+    with pytest.raises(RewardError, match=r"raised LookupError: no b, on sample 1 \(request r1\)"):
+        scored(fails, ["a", "b", "c"])
+
+
+def test_by_trls_convention_special_tokens_are_stripped(short_run, tmp_path):
+    """And by ours they stay, but for the stop id at the end."""
+    (tmp_path / "own.py").write_text(
+        "def clean(completions, **kwargs):\n"
+        "    assert kwargs['completion_ids'] and kwargs['trainer_state'].max_steps == 1\n"
+        "    assert not any('<' in text for text in completions)\n"
+        "    return [float(len(text)) for text in completions]\n"
+    )
+    settings = {"reward.functions": f"{tmp_path}/own.py:clean", "reward.convention": "trl", "train.steps": 1}
+    document = run.train(short_run(**settings), lambda _: None)
+    assert (document["outcome"], document["error"]) == ("ok", None)

@@ -79,7 +79,7 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
         (["--model.hidden_size", "48"], "model.hidden_size = 48 (command line): expected a multiple of 32"),
         (
             ["--rollout.dtype", "fp8"],
-            "rollout.dtype = 'fp8': expected one of 'float32', 'bfloat16', 'float16'",
+            "rollout.dtype = 'fp8': expected one of 'auto', 'float32', 'bfloat16', 'float16'",
         ),
         (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
         (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
@@ -184,3 +184,10 @@ def test_a_dialect_sets_what_is_not_set(tmp_path):
         ConfigError, match=r"command line: loss.dialect: no dialect 'verl'; the nearest: verl-0.9.1/"
     ):
         load(None, ["--loss.dialect=verl"])
+
+
+def test_a_dialect_on_the_command_line_sets_switches_that_are_true_or_false():
+    """Its values are no texts to be read."""
+    config = load(None, ["--loss.dialect", "trl-1.16.0/dr_grpo"])
+    assert config.loss.kl_importance is True
+    assert config.loss.aggregation == "constant"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.wide import WideLossConfig
+from grpo_core.config import LossConfig
 
 HERE = Path(__file__).parent
 PEERS = json.loads((HERE / "switches.json").read_text())
@@ -22,7 +22,7 @@ PROGRAMS = [*(HERE / "peer_programs").glob("*_*.py"), *(HERE / "cell_programs").
 
 def compared() -> set[str]:
     """`key = choice`, and `key` of one that is a number and was compared at another than its default."""
-    fields, found = {entry.name: entry for entry in dataclasses.fields(WideLossConfig)}, set()
+    fields, found = {entry.name: entry for entry in dataclasses.fields(LossConfig)}, set()
     for seen in PEERS.values():
         for name, values in seen.items():
             if fields[name].metadata["choices"]:
@@ -35,7 +35,7 @@ def compared() -> set[str]:
 def switches() -> set[str]:
     """All there are."""
     found = set()
-    for entry in dataclasses.fields(WideLossConfig):
+    for entry in dataclasses.fields(LossConfig):
         choices = entry.metadata["choices"]
         found |= {f"{entry.name} = {choice}" for choice in choices} if choices else {entry.name}
     return found

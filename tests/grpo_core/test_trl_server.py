@@ -137,7 +137,7 @@ def test_what_a_release_lacks_is_said_before_use(trl, version, lacks):
     with simulated(release(trl, version)) as server:
         engine = connected(server)
         able = engine.capabilities
-        assert set(able.why_not) == lacks | {"update", "abort", "fingerprint", "sleep", "slices", "experts"}
+        assert set(able.why_not) == lacks | {"update", "abort", "fingerprint", "sleep", "slices"}
         assert "by NCCL alone" in able.why_not["update"]
         assert (able.update, able.seeds) == (False, "seeds" not in lacks)
         if lacks:

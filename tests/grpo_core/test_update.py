@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.equipped import EquippedPolicy
 from grpo_core.learn.kl import kl_sums
+from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import NotFiniteError, Updater
 from grpo_core.machine.world import World
 from grpo_core.settings import load
@@ -27,7 +27,7 @@ def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
 def updated(model_dir, **settings):
     """The last gradient and the metrics of one batch, under settings given by key."""
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    policy = EquippedPolicy(str(model_dir), config, World())
+    policy = Policy(str(model_dir), config, World())
     metrics = Updater(policy, config, World()).update(batch())
     return torch.cat([parameter.grad.reshape(-1) for _, parameter in policy.trained()]), metrics
 
@@ -68,7 +68,7 @@ def test_the_learning_rate_warms_up(model_dir):
 def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
     """The parameters and the version stay as they were."""
     config = load(None, [])
-    policy = EquippedPolicy(str(model_dir), config, World())
+    policy = Policy(str(model_dir), config, World())
     before = policy.fingerprint()
     updater = Updater(policy, config, World())
     with pytest.raises(NotFiniteError, match=r"update 1: loss nan.*the update was not made"):
@@ -92,7 +92,7 @@ def test_a_kl_in_the_reward_is_that_of_the_closed_form(model_dir):
     """Summed over each completion's tokens, zero while the policy is the reference, and moved by an update."""
     settings = {"loss.kl_coefficient": 0.1, "loss.kl_placement": "reward", "loss.kl_estimator": "k1"}
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    policy = EquippedPolicy(str(model_dir), config, World())
+    policy = Policy(str(model_dir), config, World())
     updater = Updater(policy, config, World())
     assert kl_sums(batch(), policy, config, World()) == [0.0] * 5
     before = policy.logprobs(batch(), 1.0)[0].detach()

@@ -199,7 +199,7 @@ def test_it_is_an_engine_that_says_what_it_can_do(engine):
         False,
         False,
     )
-    assert set(able.why_not) == {"fingerprint", "sleep", "slices", "experts"}
+    assert set(able.why_not) == {"fingerprint", "sleep", "slices"}
 
 
 def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):

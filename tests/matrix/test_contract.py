@@ -7,9 +7,9 @@ import textwrap
 import pytest
 from packaging.version import Version
 
-from diagnostics.matrix.ask.contract.compare import compare
-from diagnostics.matrix.ask.contract.surface import Surface
-from diagnostics.matrix.build.sources import HeldSources
+from diagnostics.matrix.api.compare import compare_apis
+from diagnostics.matrix.api.surface import Surface
+from diagnostics.matrix.wheels import MemorySources
 
 GRPO = "trl/trainer/grpo_trainer.py"
 ENGINE = {
@@ -74,18 +74,18 @@ ENGINE = {
 }  # fmt: skip
 
 
-def look(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
+def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
     """Compares one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
-    held = HeldSources({file: textwrap.dedent(trainer), **(more or {})})
-    surface = Surface(HeldSources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
-    return compare(held, surface, Version(version), ())
+    held = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
+    surface = Surface(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
+    return compare_apis(held, surface, Version(version), ())
 
 
 def check(trainer, **rest):
     """Returns (missing, guarded, undecided) as text."""
-    found = look(trainer, **rest)
+    found = compare_with_engine(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
-    return texts(found.missing), texts(found.guarded), [f"{it.what}: {it.why}" for it in found.undecided]
+    return texts(found.missing), texts(found.guarded), [f"{it.subject}: {it.why}" for it in found.undecided]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_an_undecidable_condition_on_what_is_installed_is_not_judged(condition):
 def test_what_could_not_be_told_off_the_way_decides_nothing():
     """In another trainer's file, or with an option: remarks, and the pair is judged."""
     line = "if is_peft_available():\n    from vllm import Nothing"
-    other = look(line, file="trl/trainer/online_dpo_trainer.py")
+    other = compare_with_engine(line, file="trl/trainer/online_dpo_trainer.py")
     assert (other.undecided, [item.use.text for item in other.guarded]) == ([], ["vllm.Nothing"])
 
 
@@ -217,11 +217,11 @@ def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
     trainer = (
         f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"
     )
-    found = look(trainer, more={"trl/trainer/grpo_config.py": settings})
+    found = compare_with_engine(trainer, more={"trl/trainer/grpo_config.py": settings})
     assert (found.missing, found.undecided) == ([], [])
     assert [item.use.text for item in found.optional] == ["vllm.Nothing"]
     other = trainer.replace("pass", "HERE").replace("from vllm import Nothing", "pass")
-    on_way = look(
+    on_way = compare_with_engine(
         other.replace("HERE", "from vllm import Nothing"), more={"trl/trainer/grpo_config.py": settings}
     )
     assert [item.use.text for item in on_way.missing] == ["vllm.Nothing"]
@@ -246,12 +246,12 @@ def test_one_arm_of_a_try_is_enough(handler, missing):
 
 def test_other_trainers_do_not_break_grpo():
     """A break in another trainer's file is seen, and marked as off the way."""
-    held = HeldSources(
+    held = MemorySources(
         {"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"}
     )
-    surface = Surface(HeldSources({"vllm/__init__.py": ""}), "vllm")
-    found = compare(held, surface, Version("1"))
-    assert {item.where: item.on_the_way for item in found.missing} == {
+    surface = Surface(MemorySources({"vllm/__init__.py": ""}), "vllm")
+    found = compare_apis(held, surface, Version("1"))
+    assert {item.location: item.in_grpo for item in found.missing} == {
         "trl/trainer/online_dpo_trainer.py:1": False,
         f"{GRPO}:1": True,
     }
@@ -401,5 +401,5 @@ def test_a_file_on_the_way_that_cannot_be_parsed_is_not_judged():
     """It may use anything; a template in a corner of the wheel decides nothing."""
     text = "from vllm import LLM\nprint 'x'"
     (undecided,) = check(text)[2]
-    assert undecided.startswith(f"{GRPO}: {GRPO}:2 is no Python that can be read here")
+    assert undecided.startswith(f"{GRPO}: {GRPO}:2 cannot be parsed by this Python")
     assert check(text, file="trl/templates/a.py") == ([], [], [])

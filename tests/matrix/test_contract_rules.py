@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.version import Version
 
-from diagnostics.matrix.ask.contract import rules
-from diagnostics.matrix.ask.contract.compare import compare
-from diagnostics.matrix.ask.contract.rules import BREAKS, HOLDS, Case, Line, Rule
-from diagnostics.matrix.ask.contract.surface import Surface
-from diagnostics.matrix.ask.layers.contract import _answer
-from diagnostics.matrix.build.sources import HeldSources
-from diagnostics.matrix.plan.verdicts import Outcome
-from diagnostics.tables import TableError
+from diagnostics.matrix.api import rules
+from diagnostics.matrix.api.compare import compare_apis
+from diagnostics.matrix.api.rules import Case, Rule, SourceLine, apply_rules, project_rules
+from diagnostics.matrix.api.surface import Surface
+from diagnostics.matrix.layers.contract import comparison_answer
+from diagnostics.matrix.verdicts import Outcome
+from diagnostics.matrix.wheels import MemorySources
 
 RECORDED = json.loads(Path(__file__).with_name("contract_lines.json").read_text(encoding="utf-8"))
-CASES = [(rule, case) for rule in rules.known() for case in rule.cases]
+CASES = [(rule, case) for rule in project_rules() for case in rule.cases]
 RULE = Rule(
-    "vllm.LLM.deep", "TRL goes deep", "colocate", "", ("vllm.LLM.engine.deep",),
-    (Line(("trl/trainer/grpo_trainer.py",), "llm.engine.deep.er"),),
-    (
-        Case(HOLDS, "it is there", (Line(("vllm/a.py", "vllm/b.py"), "self.deep = Deep("),)),
-        Case(BREAKS, "it is gone", (Line(("vllm/a.py",), "deep", absent=True), Line(("vllm/a.py",), "class Engine"))),
+    subject="vllm.LLM.deep",
+    says="TRL goes deep",
+    way="colocate",
+    trl=(SourceLine(("trl/trainer/grpo_trainer.py",), "llm.engine.deep.er"),),
+    cases=(
+        Case("holds", "it is there", (SourceLine(("vllm/a.py", "vllm/b.py"), "self.deep = Deep("),)),
+        Case(
+            "breaks",
+            "it is gone",
+            (SourceLine(("vllm/a.py",), "deep", absent=True), SourceLine(("vllm/a.py",), "class Engine")),
+        ),
     ),
-)  # fmt: skip
+    settles=("vllm.LLM.engine.deep",),
+)
 TRAINER = {"trl/trainer/grpo_trainer.py": "from vllm import LLM\nllm = LLM()\nllm.engine.deep.er\n"}
 LLM = {"vllm/__init__.py": "class LLM:\n    def __init__(self):\n        self.engine = make()\n"}
 
@@ -37,13 +44,15 @@ def made(lines):
     for line in lines:
         if not line.absent:
             files[line.files[0]] = files.get(line.files[0], "") + f"{line.text}\n"
-    return HeldSources(files)
+    return MemorySources(files)
 
 
 def answer(engine, behaviour=(RULE,)):
     """What the layer says of TRAINER and an engine."""
-    held = HeldSources({**LLM, **engine})
-    return _answer(compare(HeldSources(TRAINER), Surface(held, "vllm"), Version("1"), behaviour))
+    held = MemorySources({**LLM, **engine})
+    return comparison_answer(
+        compare_apis(MemorySources(TRAINER), Surface(held, "vllm"), Version("1"), behaviour)
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,16 +61,16 @@ def answer(engine, behaviour=(RULE,)):
 def test_each_case_is_found_in_its_own_lines(rule, case):
     """It decides where its lines stand, and its rule speaks of no trainer without the lines of its own."""
     trainer, engine = made(rule.trl), made(case.vllm)
-    (found,) = list(rules.rulings(trainer, engine, (rule,)))
+    (found,) = list(apply_rules(trainer, engine, (rule,)))
     assert found.case is case
     assert found.trl.partition(":")[0] in {file for line in rule.trl for file in line.files}
-    assert rules.rulings(HeldSources({}), engine, (rule,)) == []
+    assert apply_rules(MemorySources({}), engine, (rule,)) == []
 
 
-@pytest.mark.parametrize("rule", rules.known(), ids=lambda it: it.subject)
+@pytest.mark.parametrize("rule", project_rules(), ids=lambda it: it.subject)
 def test_an_engine_that_no_case_knows_is_not_decided(rule):
     """Nobody has read it: the rule says nothing, in either direction."""
-    (found,) = rules.rulings(made(rule.trl), HeldSources({}), (rule,))
+    (found,) = apply_rules(made(rule.trl), MemorySources({}), (rule,))
     assert found.case is None
 
 
@@ -69,19 +78,19 @@ def test_a_rule_decides_a_path_that_source_does_not_follow():
     """Holds, breaks, or not judged with what would let it be judged."""
     assert answer({"vllm/b.py": "self.deep = Deep("}).outcome is Outcome.PASS
     broken = answer({"vllm/a.py": "class Engine"})
-    assert (broken.outcome, broken.told("missing")) == (Outcome.FAIL, [("vllm.LLM.deep", "when called")])
+    assert (broken.outcome, broken.facts_of("missing")) == (Outcome.FAIL, [("vllm.LLM.deep", "when called")])
     assert "it is gone (vllm/a.py" in broken.signs[0]
     open_ = answer({})
-    assert (open_.outcome, open_.told("undecided")[0][0]) == (Outcome.NOT_JUDGED, "vllm.LLM.deep")
+    assert (open_.outcome, open_.facts_of("undecided")[0][0]) == (Outcome.NOT_CHECKED, "vllm.LLM.deep")
     assert (
-        "not judged: vllm.LLM.deep; needed: this vLLM read, and a case for it in rules.toml" in open_.summary
+        "not checked: vllm.LLM.deep; needed: this vLLM read, and a case for it in rules.toml" in open_.summary
     )
 
 
 def test_a_path_without_a_rule_is_not_judged():
     """As far as it was followed, and what is needed."""
     found = answer({}, ())
-    assert found.outcome is Outcome.NOT_JUDGED
+    assert found.outcome is Outcome.NOT_CHECKED
     assert found.signs[0].startswith(
         "vllm.LLM.engine.deep.er: followed as far as LLM.engine (trl/trainer/grpo_trainer.py:3)"
     )
@@ -89,30 +98,30 @@ def test_a_path_without_a_rule_is_not_judged():
 
 def test_a_line_is_found_however_it_is_wrapped():
     """Blanks and line ends between words; file and line of where it begins; absence names the file looked at."""
-    held = HeldSources({"a.py": "x\nraise TypeError(\n    'no' )\n"})
-    assert Line(("b.py", "a.py"), "raise TypeError( 'no' )").place(held) == "a.py:2"
-    assert Line(("a.py",), "raise", absent=True).place(held) is None
-    assert Line(("b.py",), "raise", absent=True).place(held) == "b.py"
-    assert Line(("b.py",), "raise").place(held) is None
+    held = MemorySources({"a.py": "x\nraise TypeError(\n    'no' )\n"})
+    assert SourceLine(("b.py", "a.py"), "raise TypeError( 'no' )").find(held) == "a.py:2"
+    assert SourceLine(("a.py",), "raise", absent=True).find(held) is None
+    assert SourceLine(("b.py",), "raise", absent=True).find(held) == "b.py"
+    assert SourceLine(("b.py",), "raise").find(held) is None
 
 
-def test_a_rule_that_is_written_wrongly_is_refused(tmp_path, monkeypatch):
-    """By file, line, key and what was expected."""
+def test_rules_with_unknown_keys_or_outcomes_are_refused(tmp_path, monkeypatch):
+    """The message names the key or the value."""
     path = tmp_path / "rules.toml"
-    path.write_text('[[rule]]\nsubject = "two words"\nsays = "s"\nway = "w"\n')
+    path.write_text('[[rule]]\nsubject = "a"\nsays = "s"\nway = "w"\ntrl = []\ncase = []\ncolour = 1\n')
     monkeypatch.setattr(rules, "PATH", path)
-    with pytest.raises(TableError, match=r"rules.toml:2: rule.#1.subject is 'two words': expected one word"):
-        rules.known.__wrapped__()
+    with pytest.raises(msgspec.ValidationError, match="unknown field `colour`"):
+        project_rules.__wrapped__()
 
 
 @pytest.mark.parametrize("pair", RECORDED["pairs"], ids=lambda it: f"{it['trl']}-{it['vllm']}")
 def test_pairs_as_recorded_from_real_wheels(pair):
     """Which rules speak of a pair and what they come to, from the lines that stand in both released wheels."""
     trainer, engine = (
-        HeldSources({file: "\n".join(lines) for file, lines in RECORDED[name][pair[name]].items()})
+        MemorySources({file: "\n".join(lines) for file, lines in RECORDED[name][pair[name]].items()})
         for name in ("trl", "vllm")
     )
     found = {
-        (one.rule.subject, one.case.outcome if one.case else None) for one in rules.rulings(trainer, engine)
+        (one.rule.subject, one.case.outcome if one.case else None) for one in apply_rules(trainer, engine)
     }
     assert found == {tuple(item) for item in pair["rulings"]}

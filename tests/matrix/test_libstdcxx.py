@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from diagnostics.matrix.build import libstdcxx
+from diagnostics.matrix import libstdcxx
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -33,8 +33,8 @@ def test_a_version_that_needs_more_than_is_known_is_refused_with_the_remedy(tmp_
 def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
     """And so does C++ that uses the rest of libstdc++, which is the machine's own."""
     stand_in = tmp_path / libstdcxx.SONAME
-    own = libstdcxx._machines_own()
-    offered = {name for name in libstdcxx._versions(own) if name != "GLIBCXX_3.4.32"}
+    own = libstdcxx._system_library()
+    offered = {name for name in libstdcxx._symbol_versions(own) if name != "GLIBCXX_3.4.32"}
     libstdcxx._compile(shutil.which("cc"), str(own), offered, stand_in)
     # Like a wheel's: it needs the marker, and a symbol of the real library, both by libstdc++'s name.
     (tmp_path / "wheel.c").write_text(
@@ -64,7 +64,7 @@ def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
 @needs_compiler
 def test_a_cell_s_python_loads_it_when_it_starts(tmp_path, monkeypatch):
     """By one line in site-packages, which names the library."""
-    monkeypatch.setattr(libstdcxx, "_versions", lambda _library: {"GLIBCXX_3.4"})
+    monkeypatch.setattr(libstdcxx, "_symbol_versions", lambda _library: {"GLIBCXX_3.4"})
     assert libstdcxx.provide(tmp_path, "3.4.32") is True
     (path,) = re.findall("CDLL\\('(.*)', mode", (tmp_path / "grpo_doctor_libstdcxx.pth").read_text())
     assert path == str(tmp_path / "grpo_doctor_libstdcxx" / libstdcxx.SONAME)

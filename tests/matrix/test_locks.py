@@ -1,27 +1,28 @@
-"""Locks carry hashes, installs verify them, and adding hashes changes no identity."""
+"""Resolving and locks: hashes, platforms, stale locks, and installs that verify them."""
 
 from __future__ import annotations
 
+import datetime
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from diagnostics.matrix import __main__ as cli
-from diagnostics.matrix.ask.registry import load
-from diagnostics.matrix.build import locks, pylock
-from diagnostics.matrix.build.pylock import Locked
-from diagnostics.matrix.build.resolving import pins
-from diagnostics.matrix.build.workplace import Workplace
-from diagnostics.matrix.records.store import Store
+from diagnostics.matrix import command, locks, resolve
+from diagnostics.matrix.cells import load_matrix
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.layers.resolve import resolution_answer
+from diagnostics.matrix.resolve import LockedPackage, Resolution, lock_digest, read_pylock
+from diagnostics.matrix.store import Store
+from diagnostics.matrix.verdicts import Outcome
 
 PYLOCK = """
 lock-version = "1.0"
-
 [[packages]]
 name = "torch"
 version = "2.13.0+cpu"
 wheels = [{ url = "file:///wheels/torch.whl", hashes = { sha256 = "aa" } }]
-
 [[packages]]
 name = "both"
 version = "1.0"
@@ -30,42 +31,90 @@ wheels = [
     { url = "https://a/2.whl", hashes = { sha256 = "22" } },
     { url = "https://a/1.whl", hashes = { sha256 = "11" } },
 ]
-
 [[packages]]
 name = "source"
 version = "2.0"
 sdist = { url = "https://a/source.tar.gz", hashes = { sha256 = "33" } }
-"""  # fmt: skip
+"""
+NO_WHEEL = "No solution found: Because vllm==0.15.0 has no wheels with a matching platform tag"
+HINT = f"{NO_WHEEL} hint: Wheels are available on: `manylinux_2_31_aarch64`, `manylinux_2_31_x86_64`"
+SOLVED = Resolution((LockedPackage("vllm==0.15.0", ("sha256:0",)),))
 
 
-def test_the_standard_form_becomes_lines_with_hashes():
-    """Wheels before source archives; what lies in a folder of this machine has no hash, and that is said."""
-    found = pylock.read(PYLOCK)
-    assert found == (
-        Locked("both==1.0", ("sha256:11", "sha256:22")),
-        Locked("source==2.0", ("sha256:33",), archive=True),
-        Locked("torch==2.13.0+cpu", ()),
+def test_a_pylock_becomes_lines_with_hashes():
+    """Wheels win over source archives; a file in a folder of this machine has no hash, and that is reported."""
+    packages = read_pylock(PYLOCK)
+    assert packages == (
+        LockedPackage("both==1.0", ("sha256:11", "sha256:22")),
+        LockedPackage("source==2.0", ("sha256:33",), source_only=True),
+        LockedPackage("torch==2.13.0+cpu", ()),
     )
-    assert pins(pylock.text(found)) == ("both==1.0", "source==2.0", "torch==2.13.0+cpu")
-    assert "no hash for torch==2.13.0+cpu" in pylock.coverage(found)
+    assert locks.pins_of(resolve.lock_text(packages)) == ("both==1.0", "source==2.0", "torch==2.13.0+cpu")
+    assert "no hash for torch==2.13.0+cpu" in resolve.hash_coverage(packages)
 
 
-def test_another_file_is_another_digest():
-    """The digest of a lock depends on its hashes, and not on the order of its packages."""
-    one, two = Locked("a==1", ("sha256:00",)), Locked("b==1", ("sha256:01",))
-    assert pylock.digest((one, two)) == pylock.digest((two, one))
-    assert pylock.digest((one, two)) != pylock.digest((one, Locked("b==1", ("sha256:02",))))
+def test_the_digest_depends_on_hashes_and_not_on_order():
+    """Another file of a package is another lock."""
+    first, second = LockedPackage("a==1", ("sha256:00",)), LockedPackage("b==1", ("sha256:01",))
+    assert lock_digest((first, second)) == lock_digest((second, first))
+    assert lock_digest((first, second)) != lock_digest((first, LockedPackage("b==1", ("sha256:02",))))
 
 
 @pytest.mark.parametrize("text", ["packages = 1", "a = 1", "[[packages]]\nname = 'a'", "not TOML"])
-def test_what_is_no_lock_is_refused(text):
-    """An answer of uv that is something else is an error, never an empty lock."""
+def test_other_output_of_uv_is_no_empty_lock(text):
+    """It is an error."""
     with pytest.raises(ValueError, match=r"."):
-        pylock.read(text)
+        read_pylock(text)
+
+
+def resolve_by_platform(monkeypatch, **results):
+    """Resolve a pair where uv's result depends on the platform; return it and the platforms tried."""
+    tried = []
+
+    def compile_on(_context, _cell, _requirements, arguments, *_rest, **_options):
+        tried.append(arguments[-1])
+        return results[arguments[-1].rpartition("_")[2]]
+
+    monkeypatch.setattr(resolve, "_compile", compile_on)
+    context = SimpleNamespace(matrix=SimpleNamespace(platform="x86_64-manylinux_2_28"))
+    cell = SimpleNamespace(trl="1.1.0", vllm="0.15.0", exclude_newer=datetime.date(2026, 5, 1))
+    return resolve.resolve_declared(context, cell, timeout_s=1), tried
+
+
+def test_a_wheel_for_a_newer_glibc_is_resolved_there(monkeypatch):
+    """It is no statement about the pair: there is a solution, on that platform, and the older one is named."""
+    resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=HINT), "31": SOLVED})
+    assert tried == ["x86_64-manylinux_2_28", "x86_64-manylinux_2_31"]
+    answer = resolution_answer(resolution)
+    assert answer.outcome is Outcome.PASS
+    assert answer.summary == "1 packages on x86_64 with glibc 2.31: ; none on the matrix's older platform"
+    assert answer.facts_of("platform") == [("x86_64-manylinux_2_31",)]
+    assert any(NO_WHEEL in line for line in answer.details)
+
+
+@pytest.mark.parametrize("explanation", [NO_WHEEL, "No solution found: Because a==1 and a==2"])
+def test_no_solution_names_its_platform(monkeypatch, explanation):
+    """No newer platform is named: one attempt is enough."""
+    resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=explanation)})
+    assert len(tried) == 1
+    answer = resolution_answer(resolution)
+    assert answer.outcome is Outcome.UNRESOLVABLE
+    assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
+
+
+def test_a_package_with_a_source_archive_only_is_named():
+    """Installing it means building it."""
+    packages = (
+        LockedPackage("a==1", ("sha256:0",)),
+        LockedPackage("vllm==0.5", ("sha256:1",), source_only=True),
+    )
+    answer = resolution_answer(Resolution(packages, platform="x"))
+    assert answer.summary.endswith("; of 1 only a source archive fits")
+    assert answer.facts_of("archive") == [("vllm==0.5",)]
 
 
 def test_an_install_verifies_hashes(world, kit):
-    """A file that is another one than the lock says is refused; with the lock as made it installs."""
+    """A file with another hash than the lock's is refused; with the lock as made it installs."""
     aside = world.folder / "wheels"
     kit.wheel(aside, "local", "1.0+here", {"local/__init__.py": ""})
     world.index.add("local", "0.9")
@@ -75,69 +124,66 @@ def test_an_install_verifies_hashes(world, kit):
     world.environ["PIP_FIND_LINKS"] = str(aside)
     assert world.run("lock").returncode == 0
     lock = world.folder / "locks" / "vllm-1.0+trl-1.0.cpu.txt"
-    made = lock.read_text()
-    assert pins(made) == ("local==1.0+here", "trl==1.0", "vllm==1.0")
-    assert (made.count("--hash=sha256:"), "no hash for local==1.0+here" in made) == (2, True)
-    lock.write_text(re.sub(r"(?<=sha256:)[0-9a-f]{4}", "0000", made))
+    text = lock.read_text()
+    assert locks.pins_of(text) == ("local==1.0+here", "trl==1.0", "vllm==1.0")
+    assert (text.count("--hash=sha256:"), "no hash for local==1.0+here" in text) == (2, True)
+    lock.write_text(re.sub(r"(?<=sha256:)[0-9a-f]{4}", "0000", text))
     refused = world.run("run")
     assert (refused.returncode, "Hash mismatch" in refused.stdout) == (3, True), refused.stdout
-    lock.write_text(made)
+    lock.write_text(text)
     assert world.run("run").returncode == 0
     assert world.run("lock", "--keep").returncode == 0
-    assert lock.read_text() == made
+    assert lock.read_text() == text
 
 
 @pytest.fixture
-def place(tmp_path, kit):
-    """Makes a workplace of one cell whose two locks are there as they should be."""
-    folder = tmp_path / "locks"
-    folder.mkdir()
+def locked_context(tmp_path, kit):
+    """Makes a context of one cell whose two locks exist as they should be."""
+    (tmp_path / "locks").mkdir()
 
     def make(change=lambda text: text):
         text = kit.head + kit.cell("1.0", "1.0", ("resolve", "install"))
         (tmp_path / "matrix.toml").write_text(change(text))
-        return Workplace(load(tmp_path / "matrix.toml"), Store(tmp_path / "store"))
+        return Context(load_matrix(tmp_path / "matrix.toml", LAYERS), Store(tmp_path / "store"))
 
-    made = make()
+    context = make()
+    (cell,) = context.matrix.cells
     for runs in (False, True):
-        head = locks._about(made.matrix.cells[0], runs=runs)
-        locks.path(made, made.matrix.cells[0], runs=runs).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
+        head = locks._first_line(cell, runs=runs)
+        locks.lock_path(context, cell, runs=runs).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
     return make
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("", ""), None),
-        (("2025-06-01", "2025-06-02"), "was not made for this"),
+        (("2025-06-01", "2025-06-02"), "was made for something else"),
         (
             ('"trl=={trl}"]', '"trl=={trl}", "numpy>=2"]'),
-            "has numpy nowhere where the recipe asks for numpy>=2",
+            "has numpy nowhere where the recipe requires numpy>=2",
         ),
-        (('"trl=={trl}"]', '"trl>1.0"]'), "has trl 1.0 where the recipe asks for trl>1.0"),
+        (('"trl=={trl}"]', '"trl>1.0"]'), "has trl 1.0 where the recipe requires trl>1.0"),
     ],
 )
-def test_a_lock_that_is_stale_is_seen(place, change, said):
-    """Made for another date or Python, or without what the recipe asks for now; a whole one is not named."""
-    made = place(lambda text: text.replace(*change) if change[0] else text)
-    problems = locks.problems(made, made.matrix.cells)
-    assert bool(problems) is bool(said)
-    assert all(said in line or "was not made for this" in line for line in problems)
+def test_a_stale_lock_is_reported(locked_context, change, message):
+    """A lock for another date or Python, or without a requirement of the recipe; a current one is not reported."""
+    context = locked_context(lambda text: text.replace(*change) if change[0] else text)
+    problems = locks.check_locks(context, context.matrix.cells)
+    assert bool(problems) is bool(message)
+    assert all(message in line for line in problems)
 
 
-def test_a_lock_that_is_missing_or_nobody_s_is_seen(place):
-    """Each by its file; the declared one of a cell that has no solution need not be there."""
-    made = place()
-    (made.locks / "vllm-1.0+trl-1.0.cpu.txt").unlink()
-    (made.locks / "vllm-9.0+trl-1.0.txt").write_text("")
-    (missing, other) = locks.problems(made, made.matrix.cells)
-    assert (
-        "vllm-1.0+trl-1.0.cpu.txt: is not there: `nox -s lock -- --cells 'vllm-1.0+trl-1.0'` makes it"
-        in missing
-    )
-    assert "vllm-9.0+trl-1.0.txt: no cell of matrix.toml has this lock" in other
+def test_missing_and_orphaned_locks_are_reported(locked_context):
+    """Each by its file."""
+    context = locked_context()
+    (context.locks / "vllm-1.0+trl-1.0.cpu.txt").unlink()
+    (context.locks / "vllm-9.0+trl-1.0.txt").write_text("")
+    (missing, orphan) = locks.check_locks(context, context.matrix.cells)
+    assert "vllm-1.0+trl-1.0.cpu.txt: does not exist: `nox -s lock -- --cells vllm-1.0+trl-1.0`" in missing
+    assert "vllm-9.0+trl-1.0.txt: no cell of matrix.toml has this lock" in orphan
 
 
-def test_the_committed_locks_and_workflow_are_up_to_date(capsys):
-    """What `matrix check` says of the project: nothing."""
-    assert (cli.main(["check"]), capsys.readouterr().out) == (0, "")
+def test_the_committed_locks_and_workflows_are_current(capsys):
+    """`lock --check` reports nothing."""
+    assert (command.main(["lock", "--check"]), capsys.readouterr().out) == (0, "")

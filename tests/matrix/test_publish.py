@@ -1,143 +1,192 @@
-"""Publishing from a store that knows a part: no verdict is lost unasked, and nothing is written that is not whole."""
+"""Publishing from a store that knows a part: no verdict is lost unasked."""
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import replace
 
 import pytest
 
-from diagnostics.matrix.ask.registry import BY_NAME, load
-from diagnostics.matrix.plan import breadth
-from diagnostics.matrix.plan.verdicts import Answer, Outcome
-from diagnostics.matrix.records.events import Event
-from diagnostics.matrix.report import merging, publish
-from diagnostics.matrix.run.board import Question, board
-from tests.matrix.test_breadth import KNOWN, TABLE
+from diagnostics.collect.compat import load as load_compat
+from diagnostics.matrix import releases
+from diagnostics.matrix.cells import load_matrix
+from diagnostics.matrix.context import ROOT
+from diagnostics.matrix.layers import BY_NAME, LAYERS, SOLVING
+from diagnostics.matrix.publish import make_publication, publication_text
+from diagnostics.matrix.results import Question, ResultsGrid
+from diagnostics.matrix.store import Event
+from diagnostics.matrix.verdicts import Answer, Outcome
+from tests.matrix.test_releases import BREADTH, KNOWN
 
-LAYERS = ("resolve", "install")
+CHOSEN = ("resolve", "install")
+FIRST, SECOND = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
+PAIR = "vllm-0.9+trl-1.0.1"
+COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSEN} | {
+    (PAIR, "contract"): "pass"
+}
+
+
+def make_event(question, outcome):
+    """An answer; a failed contract misses `gone` at import, and `zap` when called."""
+    facts = (("missing", "zap", "when called"), ("missing", "gone", "at import")) if outcome == "fail" else ()
+    answer = Answer(Outcome(outcome), f"saw {outcome}", question.layer.evidence, facts=facts)
+    time = "2026-01-02T00:00:00Z"
+    return Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r")
 
 
 @pytest.fixture
-def make(tmp_path, kit):
-    """Publishes what a store with these answers knows, {(cell, layer): outcome}, over what is published."""
+def publish(tmp_path, kit):
+    """Publishes a store with these answers, {(cell, layer): outcome}, over an existing document."""
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "releases.json").write_text(KNOWN.to_text())
 
-    def _make(answers, published, *, cells=("1.0", "2.0"), layers=LAYERS, named=lambda _name: True):
+    def make(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, update=lambda _name: True):
         path = tmp_path / "matrix.toml"
-        path.write_text(kit.head + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells) + TABLE)
-        matrix = replace(load(path), releases=KNOWN)
-        boards = []
-        for some in (matrix.cells, breadth.cells(matrix)):
-            asked = [
+        path.write_text(kit.head + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells) + BREADTH)
+        matrix = load_matrix(path, LAYERS)
+        grids = []
+        for group in (matrix.cells, releases.generated_cells(matrix, LAYERS, SOLVING)):
+            questions = [
                 Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name)))
-                for cell in some
+                for cell in group
                 for name in cell.layers
             ]
-            boards.append(board(asked, [_event(item, answers) for item in asked if _key(item) in answers]))
-        return merging.merge(publish.document(boards[0], "today", boards[1]), published, *boards, named)
+            events = [make_event(item, answers[item.key]) for item in questions if item.key in answers]
+            grids.append(ResultsGrid(questions, events))
+        return make_publication(*grids, published, "today", update)
 
-    return _make
-
-
-def _key(item):
-    return item.cell.id, item.layer.name
+    return make
 
 
-def _event(item, answers):
-    outcome = Outcome(answers[_key(item)])
-    answer = Answer(outcome, f"saw {outcome.value}", item.layer.evidence)
-    return Event(
-        item.identity, item.cell.id, item.layer.name, answer, item.inputs, "", "2026-01-02T00", 1.0, "r"
-    )
-
-
-ONE, TWO = "vllm-1.0+trl-1.0", "vllm-2.0+trl-1.0"
-PAIR = "vllm-0.9+trl-1.0.1"
-WHOLE = {(cell, layer): "pass" for cell in (ONE, TWO) for layer in LAYERS} | {(PAIR, "contract"): "pass"}
-
-
-def told(merged):
-    """Returns {(cell, layer): verdict} of the written cells."""
+def verdicts(publication):
+    """Return {(cell, layer): verdict} of the written cells."""
     return {
         (cell["id"], name): layer["verdict"]
-        for cell in merged.document["cells"]
+        for cell in publication.document["cells"]
         for name, layer in cell["layers"].items()
     }
 
 
-def test_what_a_store_does_not_know_stands_as_published(make):
-    """A contributor's store with one answer changes that one; the cell's verdict follows, and the pairs stay."""
-    whole = make(WHOLE, {})
-    assert (whole.kept, whole.lost, whole.open) == (0, [], [])
-    merged = make({(ONE, "install"): "fail"}, whole.document)
-    assert told(merged) == {**told(whole), (ONE, "install"): "fail"}
-    assert [cell["verdict"] for cell in merged.document["cells"]] == ["fail", "pass"]
-    assert merged.document["breadth"]["trl"] == whole.document["breadth"]["trl"]
-    assert merged.changed == [
-        f"{ONE} install: fail, was pass: saw fail",
-        f"{ONE}: the cell is fail, was pass",
+def test_unanswered_questions_stay_as_published(publish):
+    """A store with one answer changes that one; the cell's verdict follows, and the pairs stay."""
+    complete = publish(COMPLETE, {})
+    assert (complete.kept, complete.lost, complete.unanswered) == (0, [], [])
+    publication = publish({(FIRST, "install"): "fail"}, complete.document)
+    assert verdicts(publication) == {**verdicts(complete), (FIRST, "install"): "fail"}
+    assert [cell["verdict"] for cell in publication.document["cells"]] == ["fail", "pass"]
+    assert publication.document["breadth"]["trl"] == complete.document["breadth"]["trl"]
+    assert publication.changed == [
+        f"{FIRST} install: fail, was pass: saw fail",
+        f"{FIRST}: the cell is fail, was pass",
     ]
-    assert (merged.kept, merged.lost, merged.open) == (4, [], [])
+    assert (publication.kept, publication.lost, publication.unanswered) == (4, [], [])
 
 
-def test_a_fault_of_the_machine_takes_no_verdict_away(make):
-    """Nor does an answer that ran out of time."""
-    whole = make(WHOLE, {}).document
-    merged = make({(ONE, "install"): "infra_error", (ONE, "resolve"): "timeout"}, whole)
-    assert (told(merged)[ONE, "install"], merged.changed, merged.open) == ("pass", [], [])
+def test_unfinished_answers_change_nothing(publish):
+    """Neither a fault of the machine nor a timeout."""
+    complete = publish(COMPLETE, {}).document
+    publication = publish({(FIRST, "install"): "infra_error", (FIRST, "resolve"): "timeout"}, complete)
+    assert (verdicts(publication)[FIRST, "install"], publication.changed) == ("pass", [])
 
 
-def test_only_the_named_cells_are_brought_up_to_date(make):
-    """The others stay as they are, whatever the store says of them."""
-    whole = make(WHOLE, {}).document
-    answers = {(ONE, "install"): "fail", (TWO, "install"): "fail", (PAIR, "contract"): "fail"}
-    merged = make(answers, whole, named=lambda name: name == TWO)
-    assert [told(merged)[cell, "install"] for cell in (ONE, TWO)] == ["pass", "fail"]
-    assert merged.document["breadth"] == whole["breadth"]
+def test_only_chosen_cells_are_updated(publish):
+    """The others stay as published, whatever the store says."""
+    complete = publish(COMPLETE, {}).document
+    answers = {(FIRST, "install"): "fail", (SECOND, "install"): "fail", (PAIR, "contract"): "fail"}
+    publication = publish(answers, complete, update=lambda name: name == SECOND)
+    assert [verdicts(publication)[cell, "install"] for cell in (FIRST, SECOND)] == ["pass", "fail"]
+    assert publication.document["breadth"] == complete["breadth"]
 
 
-def test_what_nobody_asks_any_more_is_named_as_lost(make):
-    """A cell that left the file, a layer that it is not asked any more, a pair that is not generated any more."""
-    whole = make(WHOLE, {}).document
-    whole["breadth"]["trl"]["0.1"] = {"declares": "", "contract": {"pass": "0.2"}}
-    merged = make({}, whole, cells=("1.0",), layers=("resolve",))
-    assert merged.lost == [
-        f"{ONE} install: pass",
-        f"{TWO} resolve: pass",
-        f"{TWO} install: pass",
+def test_verdicts_without_a_cell_are_named_as_lost(publish):
+    """A removed cell, a layer that the cell no longer has, a pair that is no longer generated."""
+    complete = publish(COMPLETE, {}).document
+    complete["breadth"]["trl"]["0.1"] = {"declares": "", "contract": {"pass": "0.2"}}
+    publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
+    assert publication.lost == [
+        f"{FIRST} install: pass",
+        f"{SECOND} resolve: pass",
+        f"{SECOND} install: pass",
         "vllm-0.2+trl-0.1 contract: pass",
     ]
+    publication = publish({(FIRST, "resolve"): "pass"}, {}, cells=("1.0",))
+    assert publication.unanswered == [f"{FIRST} install: not_run: not run yet"]
 
 
-def test_a_question_that_was_never_answered_is_open(make):
-    """A new cell, asked one of its layers."""
-    merged = make({(ONE, "resolve"): "pass"}, {}, cells=("1.0",))
-    assert merged.open == [f"{ONE} install: not_run: not asked yet"]
+def test_doctor_reads_the_published_pairs_as_answered(publish, tmp_path):
+    """By TRL, layer and outcome; the first name missing at import; unfinished answers are absent."""
+    answers = {
+        **COMPLETE,
+        ("vllm-0.9+trl-1.0.1", "contract"): "fail",
+        ("vllm-0.7+trl-1.1.0", "contract"): "pass",
+        ("vllm-0.6+trl-1.1.0", "contract"): "pass",
+        ("vllm-0.5+trl-1.1.0", "contract"): "infra_error",
+        ("vllm-0.3+trl-1.1.0", "resolve"): "unresolvable",
+    }
+    document = publish(answers, {}).document
+    assert document["breadth"]["trl"] == {
+        "1.0.1": {"declares": ">=0.4", "contract": {"fail gone": "0.9"}},
+        "1.1.0": {"declares": "==0.5", "contract": {"pass": "0.6 0.7"}, "resolve": {"unresolvable": "0.3"}},
+    }
+    path = tmp_path / "compat.json"
+    path.write_text(publication_text(document))
+    known = load_compat(path).read("0.9", "1.0.1")
+    assert (known.contract, known.missing, known.allowed) == ("fail", "gone", True)
 
 
-def test_the_command_writes_nothing_where_it_does_not_end_well(world, kit):
-    """Exit 1 for what would be lost, 3 for what is open; --drop lets go of the one, --dry-run only tells."""
+def test_the_shipped_table_keeps_its_schema():
+    """docs/compat-v1.schema.json describes it, and refuses an unknown outcome or layer."""
+    schema = json.loads((ROOT / "docs" / "compat-v1.schema.json").read_text())
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(schema)
+    validator.check_schema(schema)
+    shipped = json.loads((ROOT / "diagnostics" / "data" / "compat.json").read_text())
+    assert [error.message for error in validator.iter_errors(shipped)] == []
+    trl = next(iter(shipped["breadth"]["trl"]))
+    for wrong in (
+        {"contract": {"perhaps": "0.12.0"}},
+        {"engine": {"pass": "0.12.0"}},
+        {"contract": {"pass": ""}},
+    ):
+        broken = copy.deepcopy(shipped)
+        broken["breadth"]["trl"][trl] |= wrong
+        assert not validator.is_valid(broken), wrong
+
+
+def test_an_empty_store_publishes_what_is_published(tmp_path):
+    """For the project's own table: every verdict stays, none is open or lost."""
+    from diagnostics.matrix import command
+
+    target = tmp_path / "compat.json"
+    shipped = ROOT / "diagnostics" / "data" / "compat.json"
+    target.write_bytes(shipped.read_bytes())
+    assert command.main(["publish", "--store", str(tmp_path / "store"), "--output", str(target)]) == 0
+    parts = [json.loads(path.read_text()) for path in (shipped, target)]
+    assert [part["cells"] for part in parts] == [parts[0]["cells"]] * 2
+    assert [part["breadth"] for part in parts] == [parts[0]["breadth"]] * 2
+
+
+def test_the_command_writes_nothing_where_a_verdict_is_lost_or_open(world, kit):
+    """Exit 1 for a loss, 3 for an open question; --drop accepts the loss, --dry-run only prints."""
     target = world.folder / "out" / "compat.json"
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm",)})
-    cells = [kit.cell(version, "1.0", ("resolve",), recipe=None) for version in ("1.0", "2.0")]
-    world.write(cells[0])
-    publish_ = ("publish", "--output", str(target))
-    done = world.run(*publish_)
-    assert (done.returncode, target.exists()) == (3, False)
-    assert "no answer: vllm-1.0+trl-1.0 resolve" in done.stderr
+    world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))
+    command = ("publish", "--output", str(target))
+    open_question = world.run(*command)
+    assert (open_question.returncode, target.exists()) == (3, False)
+    assert "no answer: vllm-1.0+trl-1.0 resolve" in open_question.stderr
     assert world.run("run").returncode == 0
-    assert (world.run(*publish_, "--dry-run").returncode, target.exists()) == (0, False)
-    assert world.run(*publish_).returncode == 0
+    assert (world.run(*command, "--dry-run").returncode, target.exists()) == (0, False)
+    assert world.run(*command).returncode == 0
     document = json.loads(target.read_text())
-    gone = {**document["cells"][0], "id": "vllm-0.9+trl-1.0"}
-    target.write_text(json.dumps({**document, "cells": [*document["cells"], gone]}))
-    before = target.read_text()
-    done = world.run(*publish_)
-    assert (done.returncode, target.read_text()) == (1, before)
-    assert "would be lost: vllm-0.9+trl-1.0 resolve: pass" in done.stderr
-    assert world.run(*publish_, "--drop").returncode == 0
+    removed = {**document["cells"][0], "id": "vllm-0.9+trl-1.0"}
+    target.write_text(json.dumps({**document, "cells": [*document["cells"], removed]}))
+    unchanged = target.read_text()
+    loss = world.run(*command)
+    assert (loss.returncode, target.read_text()) == (1, unchanged)
+    assert "would be lost: vllm-0.9+trl-1.0 resolve: pass" in loss.stderr
+    assert world.run(*command, "--drop").returncode == 0
     assert [cell["id"] for cell in json.loads(target.read_text())["cells"]] == ["vllm-1.0+trl-1.0"]
-    assert world.run(*publish_, "--cells", "vllm-9*").returncode == 2
+    assert world.run(*command, "--cells", "vllm-9*").returncode == 2
     target.write_text("torn")
-    assert (world.run(*publish_).returncode, target.read_text()) == (2, "torn")
+    assert (world.run(*command).returncode, target.read_text()) == (2, "torn")

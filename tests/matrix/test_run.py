@@ -13,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix import __main__ as cli
-from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.matrix.records.events import Event
-from diagnostics.matrix.records.store import Store, StoreError
+from diagnostics.matrix import command as cli
 from tests.spent import unit_s
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +141,7 @@ def test_only_what_failed_is_asked_again(small):
     again = asked_of(small.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
     assert again == {("vllm-2.0+trl-1.0", "contract")}
     refused = small.run("run", "--since", "yesterday")
-    assert (refused.returncode, "expected a day, as 2026-11-20" in refused.stderr) == (2, True)
+    assert (refused.returncode, "does not match the format" in refused.stderr) == (2, True)
 
 
 def test_changed_programs_are_run_again(small):
@@ -168,7 +165,7 @@ def test_too_little_disk_is_an_infrastructure_fault_with_figures(small):
     assert done.returncode == 3, done.stdout + done.stderr
     layers = small.report()["vllm-1.0+trl-1.0"]
     assert layers["install"]["verdict"] == "infra_error"
-    assert "900000.0 GB of free disk are asked for" in layers["install"]["summary"]
+    assert "900000.0 GB of free disk are required" in layers["install"]["summary"]
     assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
     assert not list((small.store / "environments").iterdir())
     path.write_text(path.read_text().replace("disk_gb = 900000.0", "disk_gb = 0.01"))
@@ -331,7 +328,7 @@ def test_a_dry_run_says_what_is_due_and_runs_nothing(small):
     """--dry-run and --list write no store."""
     done = small.run("run", "--dry-run")
     assert done.returncode == 0
-    assert "vllm-1.0+trl-1.0  scheduler: ask, at most 300 s" in done.stdout
+    assert "vllm-1.0+trl-1.0  scheduler: run, at most 300 s" in done.stdout
     assert small.run("run", "--list").stdout.count("\n") == 3
     assert not (small.store / "store.jsonl").exists()
 
@@ -356,8 +353,8 @@ def test_what_is_unknown_is_refused_in_one_line(small, arguments, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--jobs", "0"], "expected a whole number from 1 on"),
-        (["--disk-gb", "-1"], "expected GB above zero"),
+        (["--jobs", "0"], "is not in the range x>=1"),
+        (["--disk-gb", "-1"], "is not in the range x>0"),
         (["--ray", "auto", "--jobs", "2"], "--jobs: "),
         (["--ray", "nowhere"], "--ray"),
         (["--store", "FILE"], "cannot be used as a store: File exists"),
@@ -379,21 +376,12 @@ def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said
     assert said in errors
 
 
-def test_an_answer_that_cannot_be_written_is_said(tmp_path):
-    """A full disk under the store: which file and why, where the run can end by it."""
-    (tmp_path / "store.jsonl").symlink_to("/dev/full")
-    answer = Answer(Outcome.PASS, "fine", EvidenceLevel.STATIC)
-    event = Event("i", "c", "resolve", answer, (), "", "2026-01-01T00:00:00Z", 1.0, "r")
-    with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
-        Store(tmp_path).append(event)
-
-
 def test_a_store_may_lie_where_no_folder_is_yet(capsys, tmp_path):
     """It is made, with all that is above it; looking at it alone makes nothing."""
     place = tmp_path / "one" / "two"
     given = ["--cells", "vllm-0.7.3+trl-0.16.1", "--layers", "import", "--store", str(place)]
     assert cli.main(["run", "--dry-run", *given]) == 0
-    assert "import: ask, at most" in capsys.readouterr().out
+    assert "import: run, at most" in capsys.readouterr().out
     assert cli.main(["report", *given[:2], *given[4:]]) == 0
     assert (place / "report" / "report.json").is_file()
     document = json.loads((place / "report" / "report.json").read_text())

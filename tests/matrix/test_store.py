@@ -1,17 +1,40 @@
-"""The store: what it keeps when it is cut off anywhere, and what counts as the latest answer."""
+"""The store: torn writes, the latest answer, and untrusted events and logs of other stores."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+import shutil
 
+import msgspec
 import pytest
 
-from diagnostics.matrix.plan.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.matrix.records.events import Event, from_line, to_line
-from diagnostics.matrix.records.store import Store, StoreBusyError, flaky, latest
+from diagnostics.matrix.store import Event, Store, StoreBusyError, StoreError, flaky, latest, parse_event
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+
+LOG = "logs/cell/import.log"
+ELSEWHERE = [
+    "../sitecustomize.py",
+    "logs/../../sitecustomize.py",
+    "/tmp/x",
+    "logs/x.log",
+    "logs/a/b/c",
+    "logs//x",
+    "logs/./x",
+    "logs/cell/..",
+    "logs/cell/.bashrc",
+    "store.jsonl",
+    "logs/cell/a\nb",
+    "logs/cell/a\0b",
+    "logs/cell/" + "a" * 300,
+    "~/x",
+    "logs/cell/-rf",
+]
 
 
-def event(identity="a", outcome="pass", summary="ünï\ncode", codes=()):
+def make_event(
+    identity="a", outcome="pass", summary="ünï\ncode", codes=(), started="2026-01-01T00:00:00Z", log=""
+):
     """An event with a hostile summary."""
     answer = Answer(
         Outcome(outcome),
@@ -19,70 +42,53 @@ def event(identity="a", outcome="pass", summary="ünï\ncode", codes=()):
         EvidenceLevel.EXECUTED,
         codes=codes,
         signs=("s",),
+        facts=(("package", "torch", "2.8.0"),),
         ran_with=(("torch", "2"),),
+        log=log,
     )
     return Event(
-        identity,
-        "vllm-1+trl-1",
-        "import",
-        answer,
-        (("python", "3.11"),),
-        "nox …",
-        "2026-01-01T00:00:00Z",
-        1.5,
-        "r",
+        identity, "vllm-1+trl-1", "import", answer, (("python", "3.11"),), "nox …", started, 1.5, "r"
     )
 
 
 def test_an_event_survives_the_way_to_disk_and_back():
     """Line breaks and other scripts included; one event is one line."""
-    line = to_line(event())
+    line = make_event().to_line()
     assert "\n" not in line
-    assert from_line(line) == event()
+    assert parse_event(line) == make_event()
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}']
+    "line",
+    ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}', "[" * 100_000],
 )
-def test_a_line_that_is_no_event_is_none(line):
-    """Garbage is left out, not an error."""
-    assert from_line(line) is None
+def test_other_lines_are_refused(line, tmp_path):
+    """By `parse_event`; reading a store skips them."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_event(line)
+    store = Store(tmp_path)
+    store.path.write_text(f"{line}\n{make_event().to_line()}\n")
+    assert store.read() == [make_event()]
 
 
 def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
-    """For every length a torn write can leave: complete events stay, the torn one goes, the next is whole."""
-    whole = "".join(to_line(event(name)) + "\n" for name in "abc").encode()
-    first = len((to_line(event("a")) + "\n").encode())
-    second = first + len((to_line(event("b")) + "\n").encode())
-    for length in range(first, len(whole), 7):
+    """For every length that a torn write can leave: complete events stay, the torn one goes, the next is complete."""
+    lines = [(make_event(name).to_line() + "\n").encode() for name in "abc"]
+    data = b"".join(lines)
+    second = len(lines[0]) + len(lines[1])
+    for length in range(len(lines[0]), len(data), 7):
         store = Store(tmp_path / str(length))
         store.folder.mkdir()
-        store.path.write_bytes(whole[:length])
+        store.path.write_bytes(data[:length])
         with store.locked():
-            store.append(event("new"))
-        kept = [item.identity for item in store.read()]
+            store.append(make_event("new"))
         # A line that lacks only its end is complete.
-        assert kept == [
-            "a",
-            *(["b"] if length >= second - 1 else []),
-            *(["c"] if length >= len(whole) - 1 else []),
-            "new",
-        ]
-
-
-def test_a_torn_character_does_no_harm(tmp_path):
-    """A write cut off inside a character of several bytes is dropped like any other."""
-    store = Store(tmp_path)
-    data = to_line(event()).encode()
-    store.path.write_bytes(data[: data.index("ü".encode()) + 1])
-    assert store.read() == []
-    with store.locked():
-        store.append(event())
-    assert store.read() == [event()]
+        expected = ["a"] + ["b"] * (length >= second - 1) + ["c"] * (length >= len(data) - 1) + ["new"]
+        assert [item.identity for item in store.read()] == expected
 
 
 def test_one_run_at_a_time(tmp_path):
-    """A store that is held refuses, says by whom, and is free again afterwards."""
+    """A locked store refuses a second run, names the first, and is free afterwards."""
     store = Store(tmp_path)
     with store.locked(), pytest.raises(StoreBusyError, match=r"process \d+"), store.locked():
         pass
@@ -90,53 +96,153 @@ def test_one_run_at_a_time(tmp_path):
         pass
 
 
-def test_a_finished_answer_outlives_a_later_unfinished_one():
-    """A timeout after a pass (asked again with --fresh) doesn't take the pass away."""
-    found = latest([event("a", "pass"), event("a", "timeout"), event("b", "infra_error"), event("b", "fail")])
-    assert (found["a"].answer.outcome, found["b"].answer.outcome) == (Outcome.PASS, Outcome.FAIL)
+def test_a_full_disk_is_reported_in_one_line(tmp_path):
+    """The message names the file and the reason."""
+    (tmp_path / "store.jsonl").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
+        Store(tmp_path).append(make_event())
 
 
-def test_the_last_finished_answer_counts():
-    """Asked again, the newer answer stands."""
-    assert latest([event("a", "pass", "old"), event("a", "pass", "new")])["a"].answer.summary == "new"
+def test_the_latest_finished_answer_counts():
+    """A timeout after a pass does not replace the pass; a newer answer does."""
+    newest = latest(
+        [
+            make_event("a", "pass"),
+            make_event("a", "timeout"),
+            make_event("b", "infra_error"),
+            make_event("b", "fail", "old"),
+            make_event("b", "fail", "new"),
+        ]
+    )
+    assert newest["a"].answer.outcome is Outcome.PASS
+    assert newest["b"].answer.summary == "new"
 
 
 def test_answers_that_disagree_are_flaky():
-    """A different outcome or different codes for the same inputs; open questions don't count."""
+    """A different outcome or different codes for the same inputs; unfinished answers do not count."""
     events = [
-        event("a", "pass"),
-        event("a", "fail"),
-        event("b", "timeout"),
-        event("b", "pass"),
-        event("c", "fail", codes=("X",)),
-        event("c", "fail"),
+        make_event("a", "pass"),
+        make_event("a", "fail"),
+        make_event("b", "timeout"),
+        make_event("b", "pass"),
+        make_event("c", "fail", codes=("X",)),
+        make_event("c", "fail"),
     ]
     assert flaky(events) == {"a", "c"}
 
 
-def test_merged_stores_answer_as_one_whatever_the_order(tmp_path):
-    """Either into the other, and twice: nothing doubled, the newest answer counts, logs come along."""
-    old = replace(event("a", "fail"), started="2026-01-01T00:00:00Z")
-    new = replace(event("a"), started="2026-01-02T00:00:00Z")
-    logged = replace(event("b"), answer=replace(event().answer, log="logs/cell/import.log"))
-    held = {"one": [new, logged], "two": [old, event("c", "timeout")]}
+def test_merged_stores_agree_whatever_the_order(tmp_path):
+    """Either into the other, and twice: nothing doubled, the newest answer counts, logs are copied."""
+    contents = {
+        "one": [make_event("a", started="2026-01-02T00:00:00Z"), make_event("b", log=LOG)],
+        "two": [make_event("a", "fail"), make_event("c", "timeout")],
+    }
     for first, second in (("one", "two"), ("two", "one")):
-        stores = {name: Store(tmp_path / f"{first}-{name}") for name in held}
+        stores = {name: Store(tmp_path / f"{first}-{name}") for name in contents}
         for name, store in stores.items():
             with store.locked():
-                for item in held[name]:
-                    store.append(item)
-        log = stores["one"].folder / "logs" / "cell" / "import.log"
+                for event in contents[name]:
+                    store.append(event)
+        log = stores["one"].folder / LOG
         log.parent.mkdir(parents=True)
         log.write_text("seen")
-        into, other = stores[first], stores[second]
-        with into.locked():
-            assert (into.merge(other), into.merge(other)) == (2, 0)
-        found = latest(into.read())
-        assert {name: item.answer.outcome for name, item in found.items()} == {
-            "a": "pass",
-            "b": "pass",
-            "c": "timeout",
-        }
-        assert (into.folder / "logs" / "cell" / "import.log").read_text() == "seen"
-    assert flaky([old, new]) == {"a"}
+        with stores[first].locked():
+            assert (stores[first].merge(stores[second]), stores[first].merge(stores[second])) == (2, 0)
+        outcomes = {name: item.answer.outcome for name, item in latest(stores[first].read()).items()}
+        assert outcomes == {"a": "pass", "b": "pass", "c": "timeout"}
+        assert (stores[first].folder / LOG).read_text() == "seen"
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """Our store and another with one event and its log; calling it merges the event, changed."""
+    (tmp_path / "secret").write_text("secret")
+    mine, theirs = Store(tmp_path / "mine"), tmp_path / "theirs"
+    (theirs / "logs" / "cell").mkdir(parents=True)
+    (theirs / LOG).write_text("seen")
+
+    def merge(change=lambda event: None, tail=""):
+        event = msgspec.to_builtins(make_event(log=LOG))
+        change(event)
+        (theirs / "store.jsonl").write_text(json.dumps(event) + "\n" + tail)
+        with mine.locked():
+            return mine.merge(Store(theirs))
+
+    merge.mine, merge.theirs, merge.outside = mine, theirs, tmp_path
+    return merge
+
+
+def test_a_foreign_event_is_added_with_its_log_and_once(foreign):
+    """A torn last line is left out."""
+    assert (foreign(tail='{"schema'), foreign()) == (1, 0)
+    assert (foreign.mine.folder / LOG).read_text() == "seen"
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_log_outside_of_its_cell_s_folder_is_refused(foreign, name):
+    """Nothing is read from elsewhere or written there, and nothing of that store is added."""
+    with pytest.raises(StoreError, match=r"store\.jsonl:1: "):
+        foreign(lambda event: event["answer"].update(log=name))
+    assert foreign.mine.read() == []
+    assert {path.name for path in foreign.outside.iterdir()} == {"secret", "mine", "theirs"}
+    assert {path.name for path in foreign.mine.folder.iterdir()} == {"lock"}
+
+
+@pytest.mark.parametrize("place", [LOG, "logs/cell", "logs"])
+@pytest.mark.parametrize("side", ["theirs", "mine"])
+def test_links_out_of_a_store_are_not_followed(foreign, place, side):
+    """A link of theirs is not copied; a link of ours is not written through."""
+    target = foreign.outside / "target"
+    (target / "cell").mkdir(parents=True)
+    for name in ("import.log", "cell/import.log"):
+        (target / name).write_text("secret")
+    link = (foreign.theirs if side == "theirs" else foreign.mine.folder) / place
+    if side == "theirs":
+        link.unlink() if link.is_file() else shutil.rmtree(link)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target / "import.log" if place.endswith(".log") else target)
+    if side == "mine" and place.endswith(".log"):
+        assert foreign() == 1  # an existing log stays
+    else:
+        with pytest.raises(StoreError, match=r"link|regular file"):
+            foreign()
+    copied = [path for path in foreign.mine.folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert all("secret" not in path.read_text() for path in copied)
+    assert {path.read_text() for path in target.rglob("*.log")} == {"secret"}
+
+
+def test_a_pipe_in_place_of_a_log_is_not_waited_for(foreign):
+    """It is refused like any other file that is not regular."""
+    (foreign.theirs / LOG).unlink()
+    os.mkfifo(foreign.theirs / LOG)
+    with pytest.raises(StoreError, match="regular file"):
+        foreign()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda event: event.update(cell="../x"), "$.cell"),
+        (lambda event: event.update(layer=3), "$.layer"),
+        (lambda event: event.update(schema="other"), "schema"),
+        (lambda event: event.update(started="yesterday"), "$.started"),
+        (lambda event: event.update(started="9999-99-99T99:99:99Z"), "$.started"),
+        (lambda event: event.update(started="2026-01-01T00:00:00Z\n"), "$.started"),
+        (lambda event: event["answer"].update(outcome="fine"), "$.answer.outcome"),
+        (lambda event: event["answer"].update(codes="A"), "$.answer.codes"),
+        (lambda event: event["answer"].update(codes=["hf_abc"]), "$.answer.codes"),
+        (lambda event: event["answer"].update(ran_with=[["a"]]), "$.answer.ran_with"),
+        (lambda event: event["answer"].update(facts=[[]]), "facts"),
+        (lambda event: event["answer"].update(facts=[["package"]]), "facts: ['package']"),
+        (lambda event: event["answer"].update(facts=[["package", "a'; x", "1"]]), "facts: "),
+        (lambda event: event["answer"].update(facts=[["said", "static"]]), "facts: "),
+        (lambda event: event["answer"].update(summary="\ud800"), "surrogate"),
+        (lambda event: event.pop("identity"), "identity"),
+    ],
+)
+def test_a_foreign_event_of_another_shape_is_refused(foreign, change, message):
+    """The message names file, line and field; nothing of that store is added."""
+    with pytest.raises(StoreError, match=r"store\.jsonl:1: ") as refused:
+        foreign(change)
+    assert message in str(refused.value)
+    assert foreign.mine.read() == []

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from diagnostics.matrix.build import uv
+from diagnostics.matrix import uv
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_uv_is_found_and_its_absence_said(tmp_path, monkeypatch):
 def test_the_noxfile_needs_nothing_installed_for_it():
     """uv.py imports with the standard library alone."""
     blocked = "import sys; sys.modules.update(dict.fromkeys(['packaging', 'rich', 're2', 'jinja2']))"
-    program = f"{blocked}; import diagnostics.matrix.build.uv"
+    program = f"{blocked}; import diagnostics.matrix.uv"
     assert (
         subprocess.run(
             [sys.executable, "-S", "-c", program], check=False, cwd=uv.__file__.rpartition("/diagnostics/")[0]

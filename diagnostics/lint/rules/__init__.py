@@ -7,18 +7,25 @@ from diagnostics.lint.rules import (
     declared,
     devices,
     engine_issues,
-    lengths,
-    memory,
+    engine_settings,
     options,
     placeholders,
-    sampling,
     servers,
 )
 from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
 __all__ = [
-    "RULES", "batches", "declared", "devices", "engine_issues", "find_registration_errors", "lengths", "memory",
-    "options", "placeholders", "registered_rules", "sampling", "servers",
+    "RULES",
+    "batches",
+    "declared",
+    "devices",
+    "engine_issues",
+    "engine_settings",
+    "find_registration_errors",
+    "options",
+    "placeholders",
+    "registered_rules",
+    "servers",
 ]  # fmt: skip
 
 RULES: dict[str, list[Rule]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, Rule, add_rule
+from diagnostics.lint.run_plan import PROCESSES
 from diagnostics.lint.values import UNKNOWN, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import CodeType
 
     from diagnostics.lint.run_plan import RunPlan
     from diagnostics.lint.values import Value
@@ -77,14 +80,19 @@ class DeclaredRule:
         if self.targets and plan.settings.target not in self.targets:
             return
         values = self._matching_options(plan)
-        names = self._named_values(plan) if values is not None else None
-        if values is None or names is None or not self._plan_matches(plan):
+        if values is None or not self._plan_matches(plan):
             return
+        names, missing = self._named_values(plan)
+        if not missing <= {*plan.values, PROCESSES}:
+            return  # what is not set has no fault
         data = {name: default if value is None else value.data for name, (value, default) in names.items()}
         run = {name: value.data for name, value in plan.values.items() if value.known}
         applies = plan.versions.within(self.package or plan.framework, self.releases)
-        skipped = applies is None and self.unknown_release == "skip"
-        if skipped or (self.where and not _evaluate(self.where, {**data, "run": run})):
+        wrong = _evaluate(self.where or "True", {**data, "run": run})
+        if wrong and missing:
+            for source in missing:
+                _source_value(plan, source)  # records what the rule needed and does not know
+        if not wrong or missing or (applies is None and self.unknown_release == "skip"):
             return
         data |= {f"v{number}": format_value(value.data) for number, value in enumerate(values)}
         data |= {f"{name}_key": value.key for name, (value, _default) in names.items() if value is not None}
@@ -121,19 +129,20 @@ class DeclaredRule:
     def _plan_matches(self, plan: RunPlan) -> bool:
         return all(name in plan.values and _among(plan.get(name), [data]) for name, data in self.plan.items())
 
-    def _named_values(self, plan: RunPlan) -> dict[str, tuple[Value | None, Any]] | None:
-        """Return the values behind the names of `where`; None if one is not known."""
+    def _named_values(self, plan: RunPlan) -> tuple[dict[str, tuple[Value | None, Any]], set[str]]:
+        """Return the values behind the names of `where`, and the sources of those that are not known."""
         named: dict[str, tuple[Value | None, Any]] = {}
+        missing: set[str] = set()
         for name, source in self.values.items():
             key, has_default, default = source.partition("=")
-            value = _source_value(plan, key)
+            value = _source_value(plan, key, record=False)
             if value is None and has_default:
                 named[name] = (None, int(default))
             elif value is None or not value.known or value.data is None:
-                return None
+                missing.add(key)
             else:
                 named[name] = (value, value.data)
-        return named
+        return named, missing
 
 
 def _is_absent(plan: RunPlan, names: str) -> bool:
@@ -142,14 +151,15 @@ def _is_absent(plan: RunPlan, names: str) -> bool:
     return plan.option(*names.split("|")) is None
 
 
-def _source_value(plan: RunPlan, source: str) -> Value | None:
-    """Return the value of an option, a variable or the run plan; an unknown value of the plan is recorded."""
+def _source_value(plan: RunPlan, source: str, *, record: bool = True) -> Value | None:
+    """Return the value of an option, a variable or the run plan; record it if the plan's value is not known."""
     kind, _, key = source.partition(":")
     if kind == "option":
         return plan.option(*key.split("|"))
     if kind == "env":
         return env_number(plan.settings, key)
-    plan.get(source)
+    if record:
+        plan.get(source)
     return plan.values.get(source)
 
 
@@ -157,11 +167,21 @@ def _among(data: Any, allowed: list[Any]) -> bool:
     return any(data == choice and isinstance(data, bool) == isinstance(choice, bool) for choice in allowed)
 
 
+@cache
+def _compile(expression: str) -> CodeType:
+    return compile(expression, str(PATH), "eval")
+
+
 def _evaluate(expression: str, names: dict[str, Any]) -> Any:
-    """Evaluate an expression of declared.toml; a value of another type than it expects meets no condition."""
+    """Evaluate an expression of declared.toml.
+
+    A value of another type than it expects meets no condition; one that is missing may meet it.
+    """
     functions = {"count": lambda data: len(data if isinstance(data, list) else str(data).split()), "max": max}
     try:
-        return eval(expression, {"__builtins__": functions}, names)  # noqa: S307 - our own data, never a user's
+        return eval(_compile(expression), {"__builtins__": functions}, names)  # noqa: S307 - our data, never a user's
+    except NameError:
+        return True
     except (TypeError, ZeroDivisionError):
         return None
 

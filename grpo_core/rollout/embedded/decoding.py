@@ -26,12 +26,12 @@ class Decoder:
     def __init__(self, model: Any, prompts: list[tuple[int, ...]], room: int) -> None:
         """Reads the prompts of a model that `can_share`; `room` tokens may follow."""
         each, self._place, base = _rows_of_each(prompts), 0, model.base_model
-        self._layers = [_Layer(layer, len(prompts)) for layer in base.layers]
+        self._layers = [_Layer(layer) for layer in base.layers]
         shared = read_prompts(model, prompts[::each])
         for layer, held in zip(self._layers, keys_and_values(shared.cache), strict=True):
             layer.begin(*held, shared.gap_BW, each, room)
         head, self._norm = model.get_output_embeddings(), _norm(base.norm)
-        self._embed, self._head = base.embed_tokens.forward, _joined(len(prompts), head)
+        self._embed, self._head = base.embed_tokens.forward, _joined(head)
         last_BH = shared.last_BH.repeat_interleave(each, 0)
         behind_T = torch.arange(room, device=model.device)
         positions_BT = shared.lengths_B.repeat_interleave(each)[:, None] + behind_T
@@ -52,15 +52,15 @@ class Decoder:
 class _Layer:
     """A layer, with all that each token asks of it looked up once."""
 
-    def __init__(self, layer: Any, rows: int) -> None:
+    def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._norms = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
-        self._qkv = _joined(rows, attention.q_proj, attention.k_proj, attention.v_proj)
+        self._qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
         norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else ()
         self._head_norms = [_norm(norm) for norm in norms]
-        self._scaling, self._out = attention.scaling, _joined(rows, attention.o_proj)
-        self._gate_up, self._act = _joined(rows, mlp.gate_proj, mlp.up_proj), mlp.act_fn.forward
-        self._down = _joined(rows, mlp.down_proj)
+        self._scaling, self._out = attention.scaling, _joined(attention.o_proj)
+        self._gate_up, self._act = _joined(mlp.gate_proj, mlp.up_proj), mlp.act_fn.forward
+        self._down = _joined(mlp.down_proj)
 
     def begin(self, keys: torch.Tensor, values: torch.Tensor, gap_BW: Any, each: int, room: int) -> None:
         """Keys and values [P, K, W, D] of the prompts, behind each of which `each` rows follow."""
@@ -106,12 +106,11 @@ def _norm(norm: Any) -> Any:
     return partial(torch.rms_norm, normalized_shape=weight.shape, weight=weight, eps=norm.variance_epsilon)
 
 
-def _joined(rows: int, *layers: Any) -> Any:
-    """The products of `rows` tokens and linear layers that read the same, as one."""
+def _joined(*layers: Any) -> Any:
+    """The products of linear layers that read the same, as one."""
     weight = _together([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else _together([layer.bias for layer in layers])
-    way = layers[0].way(rows, weight) if hasattr(layers[0], "way") else functional.linear
-    return partial(way, weight=weight, bias=bias)
+    return partial(functional.linear, weight=weight, bias=bias)
 
 
 def _together(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -19,7 +19,7 @@ from grpo_core.rollout.checks import check_parameters, check_requests
 from grpo_core.rollout.embedded.decoding import Decoder
 from grpo_core.rollout.engine import Capabilities, EngineError
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.tasks.model import load_model
+from grpo_core.tasks.model import known_ids, load_model
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class TransformersEngine:
     ) -> None:  # fmt: skip
         """Loads the model; its weights count as no version until the first update."""
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
+        self._known = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
         self._decoder: Any = Decoder
         if not can_share(self._model):
             from grpo_core.rollout.embedded.alike import AlikeDecoder
@@ -143,7 +144,9 @@ class TransformersEngine:
         for place in range(most):
             if place:
                 decoder.follow(ids[-1])
-            id_B, logprob_B = choose(decoder.logits_BV, draws_BT[:, place], params.temperature)
+            id_B, logprob_B = choose(
+                decoder.logits_BV[:, : self._known], draws_BT[:, place], params.temperature
+            )
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)

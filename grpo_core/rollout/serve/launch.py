@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from grpo_core.rollout.build import EngineSpec
 
 
+def _shared(spec: EngineSpec) -> dict[str, Any]:
+    """Settings of a server on the trainer's own GPU."""
+    return {"rollout.mode": "server", "train.device": spec.device, "rollout.memory_share": spec.memory_share}
+
+
 class ServerProcess:
     """Started on a free port of loopback; gone when the trainer is.
 
@@ -39,6 +44,8 @@ class ServerProcess:
             "rollout.timeout_s": timeout_s,
             "train.threads": spec.threads,
             "train.seed": spec.seed,
+            **({"rollout.dtype": spec.dtype} if spec.dtype != "float32" else {}),
+            **(_shared(spec) if spec.memory_share else {}),
         }
         overrides = [f"--{key}={value}" for key, value in settings.items()]
         self.token = new_token()

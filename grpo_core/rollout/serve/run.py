@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.determinism import settle
+from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.http.identify import PROTOCOL
 from grpo_core.rollout.serve.credentials import TOKEN_VARIABLE, given_token, kept_token
@@ -69,6 +70,7 @@ def serve(
     )
     # Another engine reads the model itself, and may know more kinds.
     check_folders(config, counted=config.rollout.engine == "transformers")
+    config = resolve(config)
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {' and '.join(missing)} in this environment; install them there")

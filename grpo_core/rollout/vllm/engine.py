@@ -61,6 +61,7 @@ class VllmEngine:
         seed: int = 0,
         dtype: str = "float32",
         kv_cache_gib: float = 1.0,
+        memory_share: float = 0.0,
     ) -> None:
         """Loads `model_dir` (config.json and safetensors; no tokenizer is needed).
 
@@ -71,6 +72,7 @@ class VllmEngine:
             dtype: Of weights and KV cache; float32 makes log-probs comparable to the trainer's.
             kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it; old
                 releases take whole GiB).
+            memory_share: Share of the GPU's memory that vLLM may use; 0: its own default.
 
         Raises:
             EngineError: No model there, vLLM can't be imported, or it refused to start.
@@ -95,6 +97,8 @@ class VllmEngine:
             arguments = releases.engine_arguments(
                 vllm.__version__, max_model_len=max_model_len, kv_cache_gib=kv_cache_gib
             )
+            if memory_share:
+                arguments["gpu_memory_utilization"] = memory_share
             with _own_generators():
                 self._llm = vllm.LLM(
                     model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments

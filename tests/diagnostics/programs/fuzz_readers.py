@@ -257,26 +257,13 @@ def compat(numbers, folder):
         raise RefusedError
 
 
-def sweep(numbers, folder):
-    """The published sweep."""
-    from diagnostics.matrix.sweep import results
-    from diagnostics.tables import TableError
-
-    (folder / "sweep.json").write_bytes(as_json(numbers, {**published("sweep.json")}))
-    with refusing(TableError):
-        found = results.read(folder / "sweep.json")
-        for one in found.values():
-            for code in one["codes"]:
-                results.occurs(one, code)
-
-
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
     from diagnostics.collect import facts as collection
     from diagnostics.doctor import fleet as reader
     from diagnostics.nodes import cluster
     from diagnostics.collect.remote import MARK
-from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.collect.remote import Answer as NodeAnswer
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -308,7 +295,7 @@ def fleet(numbers, _folder):
     from diagnostics.doctor import fleet as reader
     from diagnostics.doctor.fleet import examine_fleet
     from diagnostics.collect.remote import MARK
-from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.collect.remote import Answer as NodeAnswer
     from tests.diagnostics.environments import issues
 
     if "facts" not in _DOCUMENTS:
@@ -508,7 +495,7 @@ def _tree(folder):
 
 def merge(numbers, folder):
     """Another store: spoiled events, links and pipes among its logs, and in the way of ours."""
-    from diagnostics.matrix.records.store import Store
+    from diagnostics.matrix.store import Store
 
     outside = folder / "outside"
     outside.mkdir()
@@ -543,7 +530,7 @@ def merge(numbers, folder):
 
 def took_in(folder, outside):
     """`mine` after it took in what it takes of `theirs`; nothing else was written, and nothing from outside read."""
-    from diagnostics.matrix.records.store import Store, StoreError
+    from diagnostics.matrix.store import Store, StoreError
 
     before = _tree(outside)
     mine = Store(folder / "mine")
@@ -558,29 +545,6 @@ def took_in(folder, outside):
         for path, data in _tree(folder / "mine").items():
             assert data != b"secret", path
     return mine
-
-
-def answers(numbers, folder):
-    """What a node sends back to a run on a cluster."""
-    from types import SimpleNamespace
-
-    from diagnostics.matrix.records.taken_in import NotTakenError, keep_log
-    from diagnostics.matrix.run.cluster.dispatch import _event
-
-    one = event()
-    asked = SimpleNamespace(
-        identity=one["identity"], cell=SimpleNamespace(id="cell"), layer=SimpleNamespace(name="import")
-    )
-    line = as_json(numbers, one).decode("utf-8", "replace")
-    reply = spoiled(numbers, {"line": line, "log": "x", "notes": []})
-    reply["log"] = numbers.choice((b"seen", None, b"", reply.get("log")))
-    (folder / "store").mkdir()
-    with refusing(NotTakenError):
-        found = _event(asked, reply)
-        assert (found.cell, found.layer) == ("cell", "import")
-        if found.answer.log and reply["log"] is not None:
-            keep_log(folder / "store", found.answer.log, reply["log"], replace=True)
-    assert {path.name for path in folder.iterdir()} == {"store"}
 
 
 def stories(numbers, folder):
@@ -612,8 +576,9 @@ def baseline(numbers, folder):
 
 def stacks(numbers, folder):
     """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
-    from diagnostics.hang.judge.decide import Patience, judge
-    from diagnostics.hang.read import ReadError, files
+    from diagnostics.hang.diagnosis import diagnose
+    from diagnostics.hang.parsers import ParseError
+    from diagnostics.hang.parsers.files import read_files
 
     snapshots = Path(__file__).parents[1] / "hang" / "snapshots"
     kind = numbers.randrange(4)
@@ -637,8 +602,8 @@ def stacks(numbers, folder):
     if numbers.random() < 0.2:
         data = gzip.compress(data)
     (folder / "dump").write_bytes(data)
-    with refusing(ReadError):
-        judge(files.read([str(folder / "dump")]), Patience(60.0, 600.0))
+    with refusing(ParseError):
+        diagnose(read_files([str(folder / "dump")]))
 
 
 # Reader -> its share of the cases.
@@ -647,7 +612,6 @@ READERS = {
     elf: 10,
     configs: 5,
     compat: 5,
-    sweep: 2,
     nodes: 8,
     fleet: 1,
     hosts: 8,
@@ -655,7 +619,6 @@ READERS = {
     triage: 4,
     lint: 12,
     merge: 12,
-    answers: 8,
     stories: 4,
     baseline: 4,
     stacks: 6,

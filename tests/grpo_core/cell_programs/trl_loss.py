@@ -25,13 +25,11 @@ from types import SimpleNamespace
 
 import torch
 
-from grpo_core.learn.advantages import group_advantages
+from grpo_core.config import LossConfig
+from grpo_core.learn.advantages import group_advantages, step_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.entropy import entropy_mask
-from grpo_core.learn.forms.advantages import wide_advantages
-from grpo_core.learn.forms.loss import any_policy_loss, wide_policy_loss
-from grpo_core.learn.loss import Streams, token_weights
-from grpo_core.wide import WideLossConfig, loss_config
+from grpo_core.learn.losses import Streams, policy_loss, token_weights
+from grpo_core.learn.update import entropy_mask
 
 sys.path.append(str(Path(__file__).parents[1] / "peer_programs"))
 from used import left_out, note_advantages, note_loss, told
@@ -212,7 +210,7 @@ def value_and_gradient(data, options, bonus):
     weights = token_weights(mask, options.aggregation, LONGEST)
     learned = entropy_mask(data.entropy, mask, options.entropy_quantile)
     given = (current, streams, data.advantages, mask, weights, options, learned)
-    loss = (any_policy_loss(*given) if bonus is None else wide_policy_loss(*given, bonus)).value
+    loss = policy_loss(*given, bonus).value
     loss.backward()
     return loss.detach(), current.grad
 
@@ -281,13 +279,13 @@ def beside():
     worst = {}
     for loss_type, limit, seed in itertools.product(("grpo", "dapo", "sapo", "cispo"), (0.02, 0.1), range(3)):
         case, data = {"loss_type": loss_type, **usual}, tensors(seed)
-        options = replace(wide(options_for(**case)), off_policy_limit=limit)
+        options = replace(options_for(**case), off_policy_limit=limit)
         pair = (ours(data, options), theirs(data, **case, off_policy=limit))
         name = f"off-policy {loss_type}"
         worst[name] = max(worst.get(name, 0.0), differences([pair]))
     for loss_type, seed in itertools.product(("dapo", "vespo"), range(3)):
         case, data = {"loss_type": loss_type, **usual}, tensors(seed)
-        options = replace(wide(options_for(**case)), entropy_coefficient=0.01)
+        options = replace(options_for(**case), entropy_coefficient=0.01)
         mine, other = (data.entropy.clone().requires_grad_() for _ in range(2))
         data.entropy = other
         their = theirs(data, **case, bonus=0.01)
@@ -327,17 +325,13 @@ def spoken(types):
         data.tool = torch.randint(0, 2, data.mask.shape, generator=generator).double()
         if by_token:
             data.advantages = torch.randn(data.mask.shape, generator=generator)
-        options = replace(wide(options_for(**case)), off_policy_limit=off_policy or 0.0)
+        options = replace(options_for(**case), off_policy_limit=off_policy or 0.0)
         if left_out("TRL's off-policy mask with an advantage a token", off_policy and by_token):
             continue
         found = differences([(ours(data, options), theirs(data, **case, off_policy=off_policy))])
         worst[loss_type] = max(worst.get(loss_type, 0.0), found)
         cases += 1
     return {"spoken": worst, "spoken_cases": cases}
-
-
-def wide(options):
-    return loss_config({**vars(options), "off_policy_limit": 0.0})
 
 
 def each_reward():
@@ -347,9 +341,9 @@ def each_reward():
     weights = (1.0, 0.5)
     their = their_advantages(rewards, torch.tensor(weights), "group", 4, "normalize_then_sum")
     scores = [(weight, rewards[:, place].view(-1, 4).tolist()) for place, weight in enumerate(weights)]
-    options = WideLossConfig(advantage_rewards="each")
+    options = LossConfig(advantage_rewards="each")
     note_advantages(options)
-    our = wide_advantages([[0.0] * 4] * 3, [[1] * 4] * 3, options, scores)
+    our = step_advantages([[0.0] * 4] * 3, [[1] * 4] * 3, options, scores)
     return float((torch.tensor(our).flatten() - their).abs().max())
 
 

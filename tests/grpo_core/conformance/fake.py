@@ -58,7 +58,7 @@ class FakeEngine:
         """All but sleep."""
         able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
         few = "the fake engine holds a few kilobytes, which are not worth giving back"
-        return able.without(sleep=few, experts="its model has none")
+        return able.without(sleep=few)
 
     @property
     def policy_version(self) -> int:

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 import torch
 from used import note, note_loss, told
 
+from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import configured, group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.forms.loss import any_policy_loss
-from grpo_core.learn.loss import Streams, token_weights
-from grpo_core.wide import loss_config
+from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
 LENGTHS = (9, 4, 1, 7, 2, 9)
 LONGEST = 12
@@ -62,7 +61,7 @@ def of_tokens(data):
 
 def ours(data, settings, length_epsilon=0.0, parts=PARTS):
     """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
-    options = loss_config(settings)
+    options = LossConfig(**settings)
     found = value_and_gradient(data, options, length_epsilon, parts)
     note_loss(options, found, lambda other: value_and_gradient(data, other, length_epsilon, parts))
     return found
@@ -79,7 +78,7 @@ def value_and_gradient(data, options, length_epsilon, parts):
     for rows in parts:
         kept = None if reference is None else reference[rows]
         streams = Streams(data.behaviour[rows], data.proximal[rows], kept)
-        part = any_policy_loss(
+        part = policy_loss(
             current[rows], streams, data.advantages[rows], data.mask[rows], weights[rows], options
         )
         part.value.backward()

@@ -24,8 +24,8 @@ from common import (
 )
 from used import left_out, note_advantages
 
-from grpo_core.learn.forms.advantages import wide_advantages
-from grpo_core.wide import WideLossConfig
+from grpo_core.config import LossConfig
+from grpo_core.learn.advantages import step_advantages
 
 CAP = 1.6
 # ms-swift's loss types, as settings of ours.
@@ -155,18 +155,18 @@ def advantages():
         ):
             worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
         for scale in ("batch", "group", "none"):
-            options = WideLossConfig(advantage_deviation="differences", advantage_scale=scale)
+            options = LossConfig(advantage_deviation="differences", advantage_scale=scale)
             their, _ = compute_advantages(
                 rewards, torch.ones(1), 3, advantage_estimator="reinforce_plus_plus", scale_rewards=scale
             )
             note_advantages(options)
-            our = torch.tensor(wide_advantages(groups, [[1] * 3] * len(groups), options)).flatten()
+            our = torch.tensor(step_advantages(groups, [[1] * 3] * len(groups), options)).flatten()
             worst.add(f"reinforce_plus_plus {scale}", (our, their))
         second, weights = reward_groups(seed + 100), torch.tensor([1.0, 0.5])
         both = torch.stack([rewards[:, 0], torch.tensor(second).flatten()], 1)
-        options = WideLossConfig(advantage_rewards="each", advantage_epsilon=1e-8)
+        options = LossConfig(advantage_rewards="each", advantage_epsilon=1e-8)
         note_advantages(options)
-        our = wide_advantages(groups, [[1] * 3] * len(groups), options, [(1.0, groups), (0.5, second)])
+        our = step_advantages(groups, [[1] * 3] * len(groups), options, [(1.0, groups), (0.5, second)])
         worst.add(
             "gdpo",
             (torch.tensor(our).flatten(), compute_advantages(both, weights, 3, scale_rewards="gdpo")[0]),

@@ -23,11 +23,9 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl_loss import AGGREGATIONS, CAP, CORRECTIONS, FLOOR, LOSSES
 from verl_loss import theirs as theirs_of_loss
 
-from grpo_core.learn.forms.advantages import wide_advantages
-from grpo_core.learn.forms.loss import wide_policy_loss
-from grpo_core.learn.forms.rejection import within
-from grpo_core.learn.loss import Streams, token_weights
-from grpo_core.wide import WideLossConfig
+from grpo_core.config import LossConfig
+from grpo_core.learn.advantages import step_advantages
+from grpo_core.learn.losses import Streams, policy_loss, token_weights, within
 
 WHOLE = (slice(0, len(LENGTHS)),)
 LIMITED = {"log_ratio_limit": 20.0}
@@ -113,7 +111,7 @@ def rejections(worst):
             their, _ = compute_rollout_rejection_mask(
                 data.proximal - data.behaviour, data.mask.long(), option, spec
             )
-            options = WideLossConfig(reject=option, reject_low=low, reject_high=high)
+            options = LossConfig(reject=option, reject_low=low, reject_high=high)
             our = within(data.proximal, data.behaviour, data.mask, options)
             assert 0 < int(our.sum()) < int(data.mask.sum()) or level != "token", option
             worst.add(f"reject {option}", (our.double(), their.double()))
@@ -131,16 +129,14 @@ def entropies(worst):
         data = tensors(seed)
         entropy = data.reference.abs()
         mine, other = entropy.clone().requires_grad_(), entropy.clone().requires_grad_()
-        options = WideLossConfig(aggregation=AGGREGATIONS[mode], entropy_coefficient=0.01, correction="none")
+        options = LossConfig(aggregation=AGGREGATIONS[mode], entropy_coefficient=0.01, correction="none")
         weights = token_weights(data.mask, options.aggregation, LONGEST)
         if options.aggregation == "sequence":
             lengths = torch.tensor(LENGTHS)[:, None]
             weights = weights * (lengths / (lengths + 1e-8))
         streams = Streams(data.behaviour, data.proximal)
         nothing = torch.zeros(len(LENGTHS))
-        our = wide_policy_loss(
-            data.current, streams, nothing, data.mask, weights, options, entropy_BT=mine
-        ).value
+        our = policy_loss(data.current, streams, nothing, data.mask, weights, options, entropy_BT=mine).value
         batch = {
             "batch_num_tokens": sum(LENGTHS),
             "global_batch_size": len(LENGTHS),
@@ -186,9 +182,9 @@ def advantages():
         rows = [lengths[place : place + 3] for place in range(0, 12, 3)]
 
         def ours_of(rewards=groups, rows=rows, scores=(), **settings):
-            options = WideLossConfig(advantage_epsilon=1e-6, **settings)
+            options = LossConfig(advantage_epsilon=1e-6, **settings)
             note_advantages(options)
-            return torch.tensor(wide_advantages(rewards, rows, options, scores)).flatten()
+            return torch.tensor(step_advantages(rewards, rows, options, scores)).flatten()
 
         plain = {"advantage_scale": "none"}
         pairs = {
@@ -227,9 +223,9 @@ def gdpo(first, second, lengths, rows):
         batch=batch,
         non_tensor_batch=dict(zip("ab", flat, strict=True)),
     )
-    options = WideLossConfig(advantage_epsilon=1e-6, advantage_rewards="each", advantage_whiten="tokens")
+    options = LossConfig(advantage_epsilon=1e-6, advantage_rewards="each", advantage_whiten="tokens")
     note_advantages(options)
-    found = wide_advantages(first, rows, options, [(1.0, first), (0.5, second)])
+    found = step_advantages(first, rows, options, [(1.0, first), (0.5, second)])
     return torch.tensor(found).flatten(), their
 
 

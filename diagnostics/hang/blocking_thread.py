@@ -1,0 +1,144 @@
+"""Find the thread that blocks a process, by following its main thread through the process's own locks and queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnostics.hang.blocking_calls import IDLE, BlockingCall, classify_thread
+from diagnostics.hang.snapshot import Process, Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Calls = Mapping[int, BlockingCall]
+
+_WITHIN_PROCESS = ("join", "queue", "queue_full", "future", "pool", "lock", "event")
+"""Waits that another thread of the same process can end."""
+
+
+@dataclass(frozen=True)
+class BlockedState:
+    """What a process is blocked on.
+
+    Attributes:
+        steps: From the main thread on: (thread, what it is in). The last one blocks the process.
+        locked: Threads that wait for each other's locks.
+        collectives: Threads that are in a collective.
+        serves: Whether another thread waits for requests, so that the main thread may rest forever.
+        loop_blocked: Whether the blocking thread is the event loop's.
+    """
+
+    process: Process
+    steps: tuple[tuple[Thread, BlockingCall], ...]
+    locked: tuple[Thread, ...] = ()
+    collectives: tuple[Thread, ...] = ()
+    loop_blocked: bool = False
+    serves: bool = False
+
+    @property
+    def thread(self) -> Thread | None:
+        """The thread that blocks the process."""
+        return self.steps[-1][0] if self.steps else None
+
+    @property
+    def call(self) -> BlockingCall:
+        """What that thread is in."""
+        return self.steps[-1][1] if self.steps else BlockingCall("unseen")
+
+    @property
+    def kind(self) -> str:
+        """The kind of that."""
+        return self.call.kind
+
+    @property
+    def asleep_s(self) -> float | None:
+        """How long the longest sleeping thread on the way has slept; None if unknown."""
+        times = [thread.asleep_s for thread, _ in self.steps if thread.asleep_s is not None]
+        return max(times) if times else None
+
+
+def blocked_state(process: Process) -> BlockedState:
+    """Return what a process is blocked on."""
+    calls = {thread.tid: classify_thread(process, thread) for thread in process.threads}
+    if ended := {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state):
+        main = process.main or Thread(process.pid)
+        caller = calls[main.tid].caller if main.tid in calls else None
+        return BlockedState(process, ((main, BlockingCall(ended, caller=caller)),))
+    first = process.main or _active_thread(process, calls)
+    if first is None:
+        return BlockedState(process, ())
+    steps = _follow(process, calls, first)
+    thread, call = steps[-1]
+    return BlockedState(
+        process,
+        steps,
+        locked=_locked_threads(process, calls) if call.kind in _WITHIN_PROCESS else (),
+        collectives=tuple(t for t in process.threads if calls[t.tid].kind == "collective"),
+        loop_blocked=call.kind not in IDLE and _runs_event_loop(thread),
+        serves=any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid),
+    )
+
+
+def _active_thread(process: Process, calls: Calls) -> Thread | None:
+    """Return a thread that does something, or any thread."""
+    active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
+    return next(iter(active or process.threads), None)
+
+
+def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
+    steps = [(start, calls[start.tid])]
+    while True:
+        kind = steps[-1][1].kind
+        if kind not in _WITHIN_PROCESS and kind not in IDLE:
+            return tuple(steps)
+        visited = {thread.tid for thread, _ in steps}
+        candidates = [
+            t for t in process.threads if t.tid not in visited and calls[t.tid].kind not in (*IDLE, "unseen")
+        ]
+        if kind in IDLE:
+            # The event loop is idle: a thread of its pool may not be.
+            candidates = [t for t in candidates if calls[t.tid].caller is not None]
+        if kind == "lock":
+            candidates = [t for t in candidates if t.futex != steps[-1][0].futex]
+        if not candidates:
+            return tuple(steps)
+        # A wait for something outside this process says more than one for another thread.
+        best = min(
+            candidates,
+            key=lambda t: (calls[t.tid].kind in _WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
+        )
+        if kind in IDLE and calls[best.tid].kind == "native":
+            return tuple(steps)
+        steps.append((best, calls[best.tid]))
+
+
+def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
+    """Return threads that wait for different locks while no other thread works: each must hold another's."""
+    active = [
+        t
+        for t in process.threads
+        if calls[t.tid].kind not in (*IDLE, "unseen", "join", "future", "pool", "native")
+    ]
+    at_lock = [t for t in active if calls[t.tid].kind == "lock"]
+    locks = {t.futex or str(calls[t.tid].caller or calls[t.tid].frame) for t in at_lock}
+    only_waiting = all(calls[t.tid].kind in ("lock", "queue", "event") for t in active)
+    return tuple(at_lock) if len(locks) > 1 and only_waiting else ()
+
+
+def _runs_event_loop(thread: Thread) -> bool:
+    for frame in thread.frames:
+        name = frame.path.rpartition("/")[2]
+        if "twisted/internet/" in frame.path:
+            return True
+        if (frame.function, name) in (
+            ("_run_once", "base_events.py"),
+            ("run_until_complete", "base_events.py"),
+        ):
+            return True
+        # In a part of a stack only the callback's start is visible; a loop in C, as uvloop's, has no frame at all.
+        if (frame.function, name) == ("run", "runners.py"):
+            return True
+        if frame.function == "_run" and frame.path.endswith("asyncio/events.py"):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Collect a snapshot of running processes. Read only, standard library only: it travels to other hosts."""

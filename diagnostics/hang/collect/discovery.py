@@ -1,0 +1,186 @@
+"""Find the processes of a job, and the part that each plays in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from diagnostics.hang.collect import proc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_PROCESSES = 512
+_JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}
+_PYTHON = re.compile(
+    r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
+)
+# Roles by command line, the first that matches. Ray and vLLM set their titles themselves.
+_ROLES: tuple[tuple[str, str], ...] = (
+    (r"^VLLM::EngineCor", "engine core"),
+    (r"^VLLM::Worker|^VllmWorker", "engine worker"),
+    (r"^VLLM::|^sglang::", "engine"),
+    (r"^ray::IDLE", "idle Ray worker"),
+    (r"^ray::(DashboardAgent|RuntimeEnvAgent)", "Ray's helper"),
+    (r"^ray::", "Ray actor"),
+    (r"(^|/)raylet\b", "raylet"),
+    (r"(^|/)gcs_server\b", "Ray's head service"),
+    (r"ray/(dashboard|_private|autoscaler)/", "Ray's helper"),
+    (r"multiprocessing\.(resource_tracker|forkserver)|multiprocessing-fork.*tracker", "helper"),
+    (r"torch/_inductor/compile_worker|wandb-core|wandb-service|tensorboard", "helper"),
+    (r"torchrun|torch\.distributed\.(run|launch)|accelerate[ .](launch|commands\.launch)|bin/deepspeed\b", "launcher"),
+    (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
+)  # fmt: skip
+SERVICES = ("helper", "raylet", "Ray's head service", "Ray's helper", "idle Ray worker")
+"""Roles that serve a job and are no part of it: that they are idle says nothing."""
+_WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d{1,4}))?|TP(\d{1,4})")
+
+
+def role_of_title(title: str) -> tuple[str, int | None]:
+    """Return the role and the rank in a command line; `process` if it names none.
+
+    >>> role_of_title("VLLM::Worker_TP1"), role_of_title("ray::Trainer.step"), role_of_title("python train.py")
+    (('engine worker', 1), ('Ray actor', None), ('process', None))
+    """
+    name = next((name for pattern, name in _ROLES if re.search(pattern, title)), "process")
+    match = _WORKER.match(title) if name == "engine worker" else None
+    number = next((part for part in match.groups() if part), None) if match else None
+    return name, int(number) if number else None
+
+
+@dataclass
+class ProcessEntry:
+    """A process of the process table."""
+
+    pid: int
+    ppid: int
+    uid: int | None
+    title: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def python(self) -> bool:
+        """Whether it looks like a Python process, by its program or title; only those are given to py-spy."""
+        try:
+            program = os.path.basename(os.readlink(f"/proc/{self.pid}/exe"))  # noqa: PTH115, PTH119
+        except OSError:
+            program = ""
+        return bool(_PYTHON.search(program) or _PYTHON.search(self.title.split(" ")[0]))
+
+
+def process_table() -> dict[int, ProcessEntry]:
+    """Return all visible processes, without their environment."""
+    entries = {}
+    for pid in proc.list_pids():
+        fields = proc.stat_fields(pid)
+        if len(fields) > 1:
+            entries[pid] = ProcessEntry(pid, int(fields[1]), proc.owner_uid(pid), proc.command_line(pid))
+    return entries
+
+
+def ancestors(processes: dict[int, ProcessEntry], pid: int) -> set[int]:
+    """Return a process and all its ancestors."""
+    pids: set[int] = set()
+    while pid in processes and pid not in pids:
+        pids.add(pid)
+        pid = processes[pid].ppid
+    return pids
+
+
+def descendants(processes: dict[int, ProcessEntry], tops: Iterable[int]) -> set[int]:
+    """Return processes and all their descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in processes.values():
+        children.setdefault(entry.ppid, []).append(entry.pid)
+    pids, queue = set(), list(tops)
+    while queue:
+        pid = queue.pop()
+        if pid not in pids and pid in processes:
+            pids.add(pid)
+            queue += children.get(pid, [])
+    return pids
+
+
+def role_of(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> tuple[str, int | None]:
+    """Return the role and the rank of a process."""
+    name, number = role_of_title(entry.title)
+    # A rank may be started by a program that is named like a server's.
+    if name in ("process", "server") and (rank := _own_rank(processes, entry)) is not None:
+        return "trainer", rank
+    return name, number
+
+
+def _own_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> int | None:
+    """Return RANK of the outermost Python process that has it: shell wrappers and children inherit the variable."""
+    rank = proc.small_int(entry.environment.get("RANK", ""))
+    if rank is None or not entry.python or _starts_other_ranks(processes, entry):
+        return None
+    value, ppid = entry.environment["RANK"], entry.ppid
+    while (parent := processes.get(ppid)) is not None and parent.environment.get("RANK") == value:
+        if _may_be_rank(processes, parent):
+            return None
+        ppid = parent.ppid
+    return rank
+
+
+def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
+    labelled = role_of_title(entry.title)[0] in ("process", "server")
+    return labelled and entry.python and not _starts_other_ranks(processes, entry)
+
+
+def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
+    """Return whether a process gives its children other ranks than its own: then it is a launcher."""
+    rank = entry.environment.get("RANK")
+    ranks = {
+        child.environment["RANK"]
+        for child in processes.values()
+        if child.ppid == entry.pid and "RANK" in child.environment
+    }
+    return bool(ranks - {rank})
+
+
+def select_processes(
+    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, everything: bool, ours: int
+) -> set[int]:
+    """Return the requested processes, all their descendants and the other ranks of the same job.
+
+    Args:
+        processes: All visible processes.
+        pids: Processes that were named.
+        pattern: Pattern for command lines.
+        everything: Whether to take every process of the caller that looks like part of a job.
+        ours: This process; neither it nor an ancestor is found by a pattern.
+    """
+    excluded = ancestors(processes, ours)
+    for entry in processes.values():
+        entry.environment = proc.environment(entry.pid)
+    tops = set(pids)
+    if pattern:
+        matcher = re.compile(pattern)
+        tops |= {
+            pid for pid, entry in processes.items() if pid not in excluded and matcher.search(entry.title)
+        }
+    if everything or not (pids or pattern):
+        user = os.geteuid()
+        tops |= {
+            pid
+            for pid, entry in processes.items()
+            if pid not in excluded and user in {entry.uid, 0} and role_of(processes, entry)[0] in _JOB_ROLES
+        }
+    chosen = descendants(processes, tops) - {ours}
+    jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
+    mates = {
+        pid
+        for pid, entry in processes.items()
+        if pid not in excluded and job_address(entry.environment) in jobs
+    }
+    return descendants(processes, chosen | mates) - {ours}
+
+
+def job_address(environment: dict[str, str]) -> str:
+    """Return the address of the ranks' store, which distinguishes jobs."""
+    if "RANK" not in environment:
+        return ""
+    return f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"

@@ -1,0 +1,137 @@
+"""Find the other ends of a job's sockets, pipes and file locks among all processes of the host."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from diagnostics.hang.collect import discovery, proc, sockets
+from diagnostics.hang.snapshot import Descriptor, Lock, Process, Socket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass
+class Host:
+    """All processes of the host, their open files, and all sockets."""
+
+    processes: dict[int, discovery.ProcessEntry]
+    descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
+    sockets: dict[int, Socket] = field(default_factory=dict)
+
+    def survey(self, pids: Iterable[int]) -> None:
+        """Read the descriptors of all processes that may be read, and all sockets."""
+        self.descriptors = {pid: proc.descriptors(pid) for pid in self.processes}
+        self.sockets = sockets.all_sockets(pids)
+
+    def owners(self) -> dict[int, set[int]]:
+        """Return the processes that have each socket or pipe open, by inode."""
+        owners: dict[int, set[int]] = {}
+        for pid, items in self.descriptors.items():
+            for item in items or ():
+                if item.kind in {"socket", "pipe"}:
+                    owners.setdefault(item.inode, set()).add(pid)
+        return owners
+
+    def resolved(self, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
+        """Return descriptors with the kind of their sockets."""
+        return tuple(
+            replace(item, kind=self.sockets[item.inode].kind)
+            if item.kind == "socket" and item.inode in self.sockets
+            else item
+            for item in items or ()
+        )
+
+
+def connected_processes(host: Host, chosen: set[int]) -> set[int]:
+    """Return Python processes at the other end of TCP connections, their descendants, and so on."""
+    owners = host.owners()
+    ours = discovery.ancestors(host.processes, os.getpid())
+    connected: set[int] = set()
+    listening: dict[str, list[int]] = {}
+    for entry in host.sockets.values():
+        if entry.state == "LISTEN" and entry.kind == "tcp":
+            listening.setdefault(entry.local.rpartition(":")[2], []).append(entry.inode)
+    queue = list(chosen)
+    while queue:
+        for item in host.descriptors.get(queue.pop()) or ():
+            connection = host.sockets.get(item.inode)
+            if (
+                item.kind != "socket"
+                or connection is None
+                or connection.kind != "tcp"
+                or connection.state == "LISTEN"
+            ):
+                continue
+            # Until it is accepted nobody has the other end open: then it is whoever listens there.
+            inodes = (
+                [connection.peer]
+                if connection.peer
+                else listening.get(connection.remote.rpartition(":")[2], [])
+            )
+            more = set().union(*(owners.get(inode, set()) for inode in inodes)) - chosen - connected - ours
+            more = {pid for pid in more if host.processes[pid].python}
+            more = discovery.descendants(host.processes, more) - chosen - connected - ours
+            connected |= more
+            queue += more
+    return connected
+
+
+def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
+    """Return further processes that an observed one waits for: at the other end of a pipe, or holding a file lock."""
+    owners = host.owners()
+    inodes, files = set(), set()
+    for process in observed:
+        waited_fds = {fd for thread in process.threads for fd in thread.waits_fds}
+        files |= {item.inode for item in process.fds if item.kind == "file" and item.fd in waited_fds}
+        for item in process.fds:
+            if item.fd in waited_fds and item.kind in {"pipe", "unix"}:
+                inodes |= {item.inode, host.sockets[item.inode].peer if item.kind == "unix" else item.inode}
+    locks = _proc_locks()
+    pids = {lock.pid for lock in locks if lock.pid and lock.inode in files}
+    if any("filelock" in frame.path for p in observed for thread in p.threads for frame in thread.frames):
+        pids |= {
+            lock.pid
+            for lock in locks
+            if lock.pid and _lock_path(host, lock.pid, lock.inode).endswith(".lock")
+        }
+    pids |= set().union(*(owners.get(inode, set()) for inode in inodes)) if inodes else set()
+    user = os.geteuid()
+    return {
+        pid for pid in pids - {os.getpid()} if pid in host.processes and user in {host.processes[pid].uid, 0}
+    }
+
+
+def _proc_locks() -> list[Lock]:
+    locks = []
+    for line in proc.read_file("/proc/locks").splitlines():
+        parts = line.split()
+        waits = len(parts) > 1 and parts[1] == "->"
+        parts = parts[2:] if waits else parts[1:]
+        if len(parts) > 4 and parts[4].count(":") == 2:
+            inode = int(parts[4].rpartition(":")[2])
+            locks.append(Lock(inode, max(0, int(parts[3])), parts[0], waits))
+    return locks
+
+
+def _lock_path(host: Host, pid: int, inode: int) -> str:
+    return next((item.path for item in host.descriptors.get(pid) or () if item.inode == inode), "")
+
+
+def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
+    """Return the file locks that these processes hold, wait for or have open."""
+    pids = {process.pid for process in observed}
+    inodes = {item.inode for process in observed for item in process.fds if item.kind == "file"}
+    return tuple(
+        replace(lock, path=_lock_path(host, lock.pid, lock.inode))
+        for lock in _proc_locks()
+        if lock.pid in pids or lock.inode in inodes
+    )
+
+
+def sockets_of(host: Host, observed: list[Process]) -> tuple[Socket, ...]:
+    """Return the sockets of these processes."""
+    inodes = {item.inode for process in observed for item in process.fds if item.kind in {"tcp", "unix"}}
+    return tuple(host.sockets[inode] for inode in sorted(inodes) if inode in host.sockets)

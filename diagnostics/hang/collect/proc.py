@@ -1,0 +1,328 @@
+"""Read /proc: state, threads, descriptors, system calls, shared memory of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISFIFO
+from typing import TYPE_CHECKING, TypeVar
+
+from diagnostics.hang.collect.syscalls import SYSCALLS
+from diagnostics.hang.snapshot import Descriptor, cut_at_word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+ENVIRONMENT = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "NCCL_RAS_ADDR",
+)  # fmt: skip
+"""The only environment variables that are read."""
+MAX_VALUE = 256
+MAX_FILE = 4 << 20
+MAX_POLLED = 256
+FILE_TIMEOUT_S = 2.0
+_WITH_DESCRIPTOR = {
+    "read", "write", "pread64", "readv", "writev", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg",
+    "recvmsg", "flock", "fsync", "fcntl",
+}  # fmt: skip
+_OPENS = {"open": 0, "openat": 1, "openat2": 1}
+"""System calls that open a path, and which argument it is."""
+_F_SETLKW = (7, 38)
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - looked for in memory maps
+_LINK = re.compile(r"(socket|pipe|anon_inode):\[?([^\]]*)\]?")
+_LAST_RAN = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
+
+
+def small_int(text: str) -> int | None:
+    """Parse a number that somebody else wrote; None unless it has one to nine digits.
+
+    >>> small_int("3"), small_int("-1"), small_int("9" * 5000)
+    (3, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def read_file(path: str) -> str:
+    """Read the beginning of a file of /proc; empty if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands, `Path` took half the time
+            parts, size = [], 0
+            while size < MAX_FILE and (part := file.read(1 << 16)):
+                parts.append(part)
+                size += len(part)
+            return b"".join(parts).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def read_proc(pid: int, name: str) -> str:
+    """Read a file of a process; empty if it cannot be read."""
+    return read_file(f"/proc/{pid}/{name}")
+
+
+def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_TIMEOUT_S) -> T:
+    """Call a function that may block on a dead file system; after the timeout return the default."""
+    results: list[T] = []
+
+    def call() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            results.append(function())
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return results[0] if results else default
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of `stat` from the third on: state, parent, ...; empty if the process is gone."""
+    return read_proc(pid, "stat").rpartition(")")[2].split()
+
+
+def list_pids() -> list[int]:
+    """Return all process numbers."""
+    return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def list_threads(pid: int) -> list[int]:
+    """Return the threads of a process."""
+    try:
+        return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+
+
+def owner_uid(pid: int) -> int | None:
+    """Return the user id of a process."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
+def command_line(pid: int) -> str:
+    """Return the command line, or the name of a process without one."""
+    line = " ".join(read_proc(pid, "cmdline").replace("\0", " ").split())
+    return cut_at_word(line, 400) or read_proc(pid, "comm").strip()
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Return the variables of ENVIRONMENT and no other; a value of unreasonable length is left out."""
+    values = {}
+    for item in read_proc(pid, "environ").split("\0"):
+        name, _, value = item.partition("=")
+        if name in ENVIRONMENT and len(value) <= MAX_VALUE:
+            values[name] = value
+    return values
+
+
+def age_s(pid: int) -> float | None:
+    """Return seconds since the process was started."""
+    fields = stat_fields(pid)
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        uptime = float(read_file("/proc/uptime").split()[0])
+        return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    return None
+
+
+def runnable_ns(pid: int, tid: int) -> int | None:
+    """Return nanoseconds in which a thread ran or waited for a processor, so that a busy machine hides nothing."""
+    parts = read_proc(pid, f"task/{tid}/schedstat").split()
+    return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
+
+
+def thread_state(pid: int, tid: int) -> str:
+    """Return a thread's state letter."""
+    fields = read_proc(pid, f"task/{tid}/stat").rpartition(")")[2].split()
+    return fields[0] if fields else ""
+
+
+def wait_channel(pid: int, tid: int) -> str:
+    """Return the kernel function that a thread sleeps in."""
+    return read_proc(pid, f"task/{tid}/wchan").strip("0")
+
+
+class SchedulerClocks:
+    """Clocks of the scheduler: one per processor, seconds or hours apart.
+
+    Each omits what its processor spent on interrupts, so the clock of the processor that a thread last ran on is
+    read by running there for a moment.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ms: dict[int, float | None] = {}
+
+    def asleep_s(self, pid: int, tid: int) -> float | None:
+        """Return seconds since a thread last ran; None if its processor may not be used or nothing is known."""
+        fields = read_proc(pid, f"task/{tid}/stat").rpartition(")")[2].split()
+        ran = _last_ran_ms(pid, tid)
+        offset = self._offset(int(fields[36])) if len(fields) > 36 else None
+        if ran is None or offset is None:
+            return None
+        return max(0.0, (time.monotonic() * 1000 - offset - ran) / 1000)
+
+    def _offset(self, processor: int) -> float | None:
+        if processor not in self._offset_ms:
+            self._offset_ms[processor] = None
+            allowed = os.sched_getaffinity(0)
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, {processor})
+                try:
+                    ran = _last_ran_ms(os.getpid(), threading.get_native_id())
+                    self._offset_ms[processor] = time.monotonic() * 1000 - ran if ran is not None else None
+                finally:
+                    os.sched_setaffinity(0, allowed)
+        return self._offset_ms[processor]
+
+
+def _last_ran_ms(pid: int, tid: int) -> float | None:
+    match = _LAST_RAN.search(read_proc(pid, f"task/{tid}/sched"))
+    return float(match[1]) if match else None
+
+
+def bytes_moved(pid: int) -> int | None:
+    """Return how many bytes a process read and wrote so far; None without permission."""
+    counts = dict(line.split(": ") for line in read_proc(pid, "io").splitlines() if ": " in line)
+    return int(counts["rchar"]) + int(counts["wchar"]) if "rchar" in counts else None
+
+
+def descriptors(pid: int) -> tuple[Descriptor, ...] | None:
+    """Return the open files of a process; None without permission."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - as fast as it gets
+    except OSError:
+        return None
+    items = []
+    for name in names:
+        with contextlib.suppress(OSError):
+            items.append(_descriptor(pid, int(name), os.readlink(f"/proc/{pid}/fd/{name}")))  # noqa: PTH115
+    return tuple(sorted(items, key=lambda item: item.fd))
+
+
+def _descriptor(pid: int, fd: int, link: str) -> Descriptor:  # noqa: PLR0911
+    match = _LINK.match(link)
+    if match and match[1] == "socket":
+        return Descriptor(fd, "socket", int(match[2]))
+    if match and match[1] == "anon_inode":
+        return Descriptor(fd, "epoll" if "eventpoll" in link else "other", path=match[2])
+    if link == "/dev/null":
+        return Descriptor(fd, "null")
+    information = dict(
+        line.split(":", 1) for line in read_proc(pid, f"fdinfo/{fd}").splitlines() if ":" in line
+    )
+    mode = ("r", "w", "rw", "rw")[int(information.get("flags", "2"), 8) & 3]
+    if match:
+        return Descriptor(fd, "pipe", int(match[2]), mode)
+    if link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
+        return Descriptor(fd, "tty", mode=mode, path=link)
+    if "ino" in information:  # from Linux 5.14 on, and without asking a file system that may be dead
+        return Descriptor(fd, "file", int(information["ino"]), mode, link)
+    path = f"/proc/{pid}/fd/{fd}"
+    return Descriptor(fd, "file", with_timeout(lambda: os.stat(path).st_ino, 0), mode, link)  # noqa: PTH116
+
+
+@dataclass(frozen=True)
+class SystemCall:
+    """The system call a thread is in.
+
+    Attributes:
+        fds: Descriptors it waits for.
+        futex: Address it waits at.
+        limited: Whether it has a timeout; None if unknown.
+        path: File that it opens; a named pipe is marked.
+    """
+
+    name: str = ""
+    fds: tuple[int, ...] = ()
+    futex: str = ""
+    limited: bool | None = None
+    path: str = ""
+
+
+def system_call(pid: int, tid: int) -> SystemCall:  # noqa: PLR0911
+    """Return the system call of a thread; without a name if it may not be read."""
+    parts = read_proc(pid, f"task/{tid}/syscall").split()
+    if not parts or not parts[0].lstrip("-").isdigit():
+        return SystemCall("running" if parts[:1] == ["running"] else "")
+    name = SYSCALLS.get(int(parts[0]), f"number {parts[0]}")
+    values = [int(part, 16) for part in parts[1:7]]
+    if len(values) < 6:
+        return SystemCall(name)
+    if name == "futex":
+        return SystemCall(name, (), f"{values[0]:#x}", values[3] != 0)
+    if name in _WITH_DESCRIPTOR:
+        locks = name == "fcntl" and values[1] in _F_SETLKW
+        return SystemCall("fcntl lock" if locks else name, (values[0] & 0xFFFFFFFF,))
+    if name in _OPENS:
+        return SystemCall(name, path=_opened_path(pid, values[_OPENS[name]]))
+    if name.startswith("epoll"):
+        lines = read_proc(pid, f"fdinfo/{values[0]}").splitlines()
+        return SystemCall(name, tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:")))
+    return _multiplexing_call(pid, name, values)
+
+
+def _multiplexing_call(pid: int, name: str, values: list[int]) -> SystemCall:
+    """Read which descriptors a poll or select waits for from the process's memory."""
+    if name == "ppoll":
+        return SystemCall(name, _polled(pid, values[0], values[1]), limited=values[2] != 0)
+    if name == "poll":
+        # Its timeout is an int of 32 bits; -1 is none.
+        return SystemCall(name, _polled(pid, values[0], values[1]), limited=not values[2] & 0x80000000)
+    if name in {"select", "pselect6"}:
+        return SystemCall(name, _selected(pid, values[0], values[1:3]), limited=values[4] != 0)
+    return SystemCall(name)
+
+
+def read_memory(pid: int, address: int, size: int) -> bytes:
+    """Read a process's memory; empty without permission."""
+    try:
+        with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as file:
+            file.seek(address)
+            return file.read(size)
+    except (OSError, ValueError, OverflowError):
+        return b""
+
+
+def _opened_path(pid: int, address: int) -> str:
+    name = read_memory(pid, address, 512) or read_memory(pid, address, 4096 - address % 4096)
+    path = name.partition(b"\0")[0].decode("utf-8", errors="replace")
+    real = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"
+    fifo = with_timeout(lambda: S_ISFIFO(os.stat(real).st_mode), default=False)  # noqa: PTH116
+    return f"{path} (a named pipe)" if fifo else path
+
+
+def _polled(pid: int, address: int, count: int) -> tuple[int, ...]:
+    if not 0 < count <= MAX_POLLED:
+        return ()
+    data = read_memory(pid, address, 8 * count)
+    return tuple(fd for fd, _, _ in struct.iter_unpack("ihh", data[: len(data) // 8 * 8]) if fd >= 0)
+
+
+def _selected(pid: int, count: int, sets: list[int]) -> tuple[int, ...]:
+    fds: set[int] = set()
+    for address in sets:
+        data = read_memory(pid, address, (min(count, 1024) + 7) // 8) if address else b""
+        fds |= {8 * place + bit for place, byte in enumerate(data) for bit in range(8) if byte >> bit & 1}
+    return tuple(sorted(fd for fd in fds if fd < count))
+
+
+def shared_memory(pid: int) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
+    """Return names of memory shared with other processes, and (start, end, inode) of the semaphores in it."""
+    names, semaphores = set(), []
+    for line in read_proc(pid, "maps").splitlines():
+        parts = line.split(maxsplit=5)
+        if len(parts) < 6 or (_SHARED_MEMORY not in line and "/dev/zero" not in line):
+            continue
+        path = parts[5].removesuffix(" (deleted)")
+        start, _, end = parts[0].partition("-")
+        names.add(f"{path}#{parts[4]}")
+        if "/sem." in path:
+            semaphores.append((int(start, 16), int(end, 16), int(parts[4])))
+    return tuple(sorted(names))[:64], semaphores

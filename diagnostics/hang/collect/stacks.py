@@ -1,0 +1,215 @@
+"""Take Python stacks with py-spy, without stopping the process and within a time limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import safe_io
+from diagnostics.hang.collect import proc
+from diagnostics.hang.snapshot import StackFrame, Thread, cut_at_word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TIMEOUT_S = 5.0
+TRIES = 3
+PARALLEL = 8
+MAX_SOURCE = 4 << 20
+MAX_LINE = 1000
+# Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
+_TID_OFFSETS = (0x2D0, 0xD0, 0x30)
+# C functions that block: they have no Python frame, only the source line names them.
+_CALLS = re.compile(
+    r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|"
+    r"send|sendall|send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|"
+    r"cpu|synchronize|barrier|communicate|open) ?\("
+)
+_WITH_LOCK = re.compile(r"(?:async )?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
+
+
+def blocking_call_in(line: str) -> str:
+    """Return the call in a source line that may block; empty if there is none.
+
+    >>> blocking_call_in("with self._lock:"), blocking_call_in("x = queue.get(timeout=3)"), blocking_call_in("x = 1")
+    ('acquire', 'get', '')
+    """
+    line = line[:MAX_LINE].strip()
+    if _WITH_LOCK.match(line):
+        return "acquire"
+    calls: list[str] = _CALLS.findall(line)
+    return calls[-1] if calls else ""
+
+
+def find_tool() -> str | None:
+    """Return the path of py-spy: beside our interpreter, or on the PATH."""
+    beside_python = Path(sys.executable).with_name("py-spy")
+    return str(beside_python) if beside_python.is_file() else shutil.which("py-spy")
+
+
+def dump_stacks(program: str, pids: Iterable[int]) -> dict[int, tuple[Thread, ...] | str]:
+    """Return the stacks of several processes; a text says why there are none."""
+    wanted_pids = list(pids)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        results = list(pool.map(lambda pid: _dump(program, pid), wanted_pids))
+    return dict(zip(wanted_pids, results, strict=True))
+
+
+def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
+    # The stack of a process that is not stopped may be torn: then it is read again.
+    problem = ""
+    variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
+    for _ in range(TRIES):
+        try:
+            done = subprocess.run(
+                [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False, env=variables,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"py-spy did not answer within {TIMEOUT_S:g} s"
+        except OSError as error:
+            return f"py-spy cannot be started: {error.strerror or error}"
+        if done.returncode == 0:
+            try:
+                return _with_kernel_tids(pid, parse_pyspy_json(safe_io.parse_json(done.stdout))[pid])
+            except (ValueError, KeyError, TypeError):
+                problem = "py-spy's output could not be parsed"
+                continue
+        problem = _explain_failure(done.stderr.decode("utf-8", errors="replace"))
+        if "permission" in problem or "gone" in problem:
+            break
+    return problem
+
+
+def _explain_failure(errors: str) -> str:
+    lowered = errors.lower()
+    if "permission denied" in lowered or "operation not permitted" in lowered:
+        return "no permission to read its memory"
+    if "no such file" in lowered or "no such process" in lowered:
+        return "it is gone"
+    if "failed to find python version" in lowered or "failed to find a python" in lowered:
+        return "no Python interpreter was found in it"
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    return f"py-spy: {cut_at_word(lines[-1], 160)}" if lines else "py-spy failed without a message"
+
+
+def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
+    """Return the threads in the output of `py-spy dump --json`, by process.
+
+    Raises:
+        KeyError, TypeError, ValueError: The document is something else.
+    """
+    threads: dict[int, list[Thread]] = {}
+    for item in document:
+        frames = tuple(map(_parse_frame, item["frames"]))
+        threads.setdefault(int(item["pid"]), []).append(
+            Thread(
+                tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
+                name=cut_at_word(str(item.get("thread_name") or ""), 80),
+                frames=frames,
+                stem=len(frames),
+                samples=1,
+                active=bool(item.get("active")),
+                gil=bool(item.get("owns_gil")),
+            )
+        )
+    return {pid: tuple(items) for pid, items in threads.items()}
+
+
+def _parse_frame(item: Any) -> StackFrame:
+    path = str(item.get("filename") or item.get("module") or "")
+    return StackFrame(path, last_part(str(item["name"])), int(item.get("line") or 0))
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a qualified name.
+
+    >>> last_part("Queue.get"), last_part("run.<locals>.<lambda>")
+    ('get', '<lambda>')
+    """
+    return name.rpartition(".")[2] or name
+
+
+def _with_kernel_tids(pid: int, threads: tuple[Thread, ...]) -> tuple[Thread, ...]:
+    """Renumber threads as /proc does.
+
+    In another pid namespace a process numbers its threads differently. Before Python 3.11 the interpreter stores no
+    number: py-spy then prints the address of the C library's descriptor, which contains it.
+    """
+    tasks = {}
+    for tid in proc.list_threads(pid):
+        _, _, rest = proc.read_proc(pid, f"task/{tid}/status").partition("\nNSpid:")
+        inner = rest.partition("\n")[0].split()
+        tasks[int(inner[-1]) if inner else tid] = tid
+    if all(thread.tid in tasks and thread.tid in tasks.values() for thread in threads):
+        return threads
+    return tuple(replace(thread, tid=_kernel_tid(pid, thread, tasks)) for thread in threads)
+
+
+def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
+    if thread.name == "MainThread":
+        return pid
+    if thread.tid in tasks:
+        return tasks[thread.tid]
+    data = proc.read_memory(pid, thread.tid, max(_TID_OFFSETS) + 4)
+    if len(data) < max(_TID_OFFSETS) + 4:
+        return thread.tid
+    numbers = {struct.unpack_from("I", data, offset)[0] for offset in _TID_OFFSETS}
+    matches = {tasks[number] for number in numbers if number in tasks}
+    return matches.pop() if len(matches) == 1 else thread.tid
+
+
+def merge_samples(samples: Sequence[Thread]) -> Thread:
+    """Merge the samples of a thread: the last stack, and how much of it did not change.
+
+    Line numbers change in a loop that only waits again; functions do not.
+    """
+    stacks = [[(frame.path, frame.function) for frame in reversed(sample.frames)] for sample in samples]
+    stem = 0
+    while all(len(stack) > stem for stack in stacks) and len({tuple(stack[stem]) for stack in stacks}) == 1:
+        stem += 1
+    steady = len({tuple(stack) for stack in stacks}) == 1
+    active = sum(bool(sample.active) for sample in samples) * 2 > len(samples)
+    return replace(samples[-1], steady=steady, stem=stem, samples=len(samples), active=active)
+
+
+class SourceReader:
+    """Reads the source lines of frames. Files are regular and bounded; a file system that blocks is given up."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+        self._blocked = False
+
+    def with_call(self, pid: int, frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
+        """Return the frames, the innermost with the blocking call in its line; the line itself is not stored."""
+        if not frames or not frames[0].path.startswith("/") or not frames[0].line:
+            return tuple(frames)
+        # Through the process's own root, because it may be in another mount namespace.
+        for path in (f"/proc/{pid}/root{frames[0].path}", frames[0].path):
+            lines = self._source_lines(path)
+            if frames[0].line <= len(lines):
+                return (replace(frames[0], calls=blocking_call_in(lines[frames[0].line - 1])), *frames[1:])
+        return tuple(frames)
+
+    def _source_lines(self, path: str) -> list[str]:
+        if path not in self._lines and not self._blocked:
+            unread: list[str] | None = None
+            lines = proc.with_timeout(lambda: _read_source(path), unread)
+            self._blocked = lines is None
+            self._lines[path] = lines or []
+        return self._lines.get(path, [])
+
+
+def _read_source(path: str) -> list[str] | None:
+    try:
+        return safe_io.read_text(Path(path), MAX_SOURCE).split("\n")
+    except OSError:
+        return []

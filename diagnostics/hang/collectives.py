@@ -1,0 +1,221 @@
+"""Edges among the ranks of a group: a rank in a collective waits for those that are not in it or in another one.
+
+Most ranks are victims: the collective they are in is where the hang shows. Its cause is who is missing from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from diagnostics.hang.blocking_calls import frame_text
+from diagnostics.hang.wait_edge import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from diagnostics.hang.blocking_thread import BlockedState
+    from diagnostics.hang.job_index import JobIndex
+    from diagnostics.hang.snapshot import Process
+
+IN_COLLECTIVE = ("collective", "rendezvous")
+# Engines that receive weights are in a group with the trainer that no variable of theirs shows.
+_ENGINES = ("engine worker", "engine core", "engine")
+_MAX_RANKS = 1024
+_LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
+_NOT_MEMBERS = ("child", "supervise", "start")
+# Functions that wait for a collective without naming it.
+_UNNAMED = ("", "wait", "wait_tensor", "synchronize")
+
+
+def collective_edges(index: JobIndex) -> Iterator[tuple[str, Edge]]:
+    """Yield (key of the waiting rank, edge) for all groups."""
+    for name, group in rank_groups(index).items():
+        inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
+        if not inside:
+            continue
+        outside = [p for p in group if p not in inside]
+        unnumbered = not index.snapshot.live and group[0].rank is None
+        if unnumbered and len(set(_collective_names(index, inside).values())) > 1:
+            outside = []  # a dump does not say who belongs to the group, only that these are apart
+        missing = missing_ranks(name, group)
+        for process in inside:
+            for absentee in outside:
+                yield process.key, _edge(index, process, absentee, "is not in it")
+            yield from ((process.key, edge) for edge in _to_missing(index, process, group, missing))
+        if not outside and not missing:
+            separate = list(_edges_between_collectives(index, inside))
+            yield from separate or (pair for p in inside for pair in _edges_to_engines(index, p, group))
+
+
+def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
+    """Return processes that belong together as ranks: by their store, else by their parent."""
+    groups: dict[str, list[Process]] = defaultdict(list)
+    siblings: dict[str, list[Process]] = defaultdict(list)
+    for process in index.snapshot.processes:
+        if process.role == "trainer":
+            # A store on the host's own address is a different one on each host.
+            separate = f" on {process.host}" if process.host and process.job.startswith(_LOCAL) else ""
+            name = f"{process.job}{separate}" if process.job else f"{process.host} children of {process.ppid}"
+            groups[name].append(process)
+        elif process.role == "engine worker":
+            groups[f"{process.host} workers of {process.ppid}"].append(process)
+        elif process.role in ("process", "Ray actor") and process.python:
+            siblings[f"{process.host} children of {process.ppid}"].append(process)
+    for name, members in siblings.items():
+        parent = index.states.get(f"{members[0].host}/{members[0].ppid}")
+        if parent and parent.kind in IN_COLLECTIVE:
+            members.append(parent.process)
+        if any(index.states[p.key].kind in IN_COLLECTIVE for p in members):
+            groups[name] += [p for p in members if _may_be_member(index, p)]
+    return {name: sorted(members, key=lambda p: (p.rank or 0, p.pid)) for name, members in groups.items()}
+
+
+def _may_be_member(index: JobIndex, process: Process) -> bool:
+    """Return whether a process may be a rank: neither an idle sibling nor a launcher that waits for its children."""
+    kind = index.states[process.key].kind
+    if kind in ("idle", "loop", "supervise", "listen"):
+        return False
+    launches = any(index.states[child.key].kind in IN_COLLECTIVE for child in index.children(process))
+    return not (kind in _NOT_MEMBERS and launches)
+
+
+def missing_ranks(name: str, group: list[Process]) -> list[int]:
+    """Return ranks without a process, if all of them must be on the observed hosts."""
+    world = group[0].world
+    # A dump may claim any world size: there is no use in naming millions of ranks.
+    if not world or world > _MAX_RANKS or not name.startswith(_LOCAL):
+        return []
+    return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
+
+
+def _to_missing(
+    index: JobIndex, process: Process, group: list[Process], missing: list[int]
+) -> Iterator[Edge]:
+    state = index.states[process.key]
+    ranks = f"ranks with a process: {', '.join(str(p.rank) for p in group)}"
+    for rank in missing:
+        label = f"rank {rank} of {group[0].world}"
+        yield Edge(
+            process.key, f"rank {rank}", "collective", label, _verb(state), (_location(state), ranks), "all"
+        )
+
+
+def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
+    """Yield edges to ranks in another collective than most; without a majority each waits for the others."""
+    names = _collective_names(index, inside)
+    counts = Counter(names.values())
+    if len(counts) < 2:
+        return
+    (majority, first), (_, second) = counts.most_common(2)
+    for process in inside:
+        for target in inside:
+            if names[process.key] == names[target.key] or (first > second and names[process.key] != majority):
+                continue
+            why = f"is in another: {asked_collective(index.states[target.key])}"
+            edge = _edge(index, process, target, why)
+            yield process.key, _behind_edge(index, edge, process, target) or edge
+
+
+def _behind_edge(index: JobIndex, edge: Edge, source: Process, target: Process) -> Edge | None:
+    """Return the edge with the recorder's numbers, if the target started fewer collectives."""
+    records = {record.rank: record for record in index.snapshot.collectives}
+    if source.rank not in records or target.rank not in records:
+        return None
+    mine, theirs = records[source.rank], records[target.rank]
+    if mine.enqueued <= theirs.enqueued:
+        return None
+    last = f", the last {theirs.operation}" if theirs.operation else ""
+    evidence = (
+        f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
+    )
+    return replace(edge, kind="behind", evidence=(evidence,))
+
+
+def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[tuple[str, Edge]]:
+    """Yield edges to engines that a rank is connected to and that are in no collective."""
+    visited = {process.key for process in group}
+    for item, socket in index.open_connections(source):
+        for peer in index.peers(source, socket):
+            kind = index.states[peer.key].kind
+            if peer.role not in _ENGINES or peer.key in visited or kind in IN_COLLECTIVE:
+                continue
+            visited.add(peer.key)
+            edge = _edge(index, source, peer, "is not in it", needs="any")
+            wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
+            yield source.key, replace(edge, evidence=(*edge.evidence, wire), certain=False)
+
+
+def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
+    """Return what distinguishes the collective of each rank: recorded numbers, else its operation."""
+    records = {record.rank: record for record in index.snapshot.collectives}
+    recorded = {p.key: records[p.rank] for p in inside if p.rank in records}
+    if recorded and len(recorded) == len(inside):
+        most = max(record.enqueued for record in recorded.values())
+        if len({record.enqueued for record in recorded.values()}) > 1:
+            return {
+                key: "ahead" if record.enqueued == most else f"at {record.enqueued}"
+                for key, record in recorded.items()
+            }
+        return {
+            key: f"{normalized_operation(record.operation)} {record.sizes}"
+            for key, record in recorded.items()
+        }
+    return _names_by_stack(index, inside)
+
+
+def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
+    """Return operations; a wait that names none belongs to the operation that another rank shows at its call site."""
+    names, sites = {}, {}
+    for process in inside:
+        call = index.states[process.key].call
+        site = frame_text(call.caller) if call.caller else ""
+        operation = normalized_operation(call.operation)
+        names[process.key] = (call.kind, operation, site)
+        if operation not in _UNNAMED and site:
+            sites[site] = operation
+    return {
+        key: f"{kind} {sites.get(site, f'at {site}') if operation in _UNNAMED and kind == 'collective' else operation}"
+        for key, (kind, operation, site) in names.items()
+    }
+
+
+def normalized_operation(name: str) -> str:
+    """Return the name of an operation as torch.distributed has it.
+
+    >>> normalized_operation("ncclAllReduce"), normalized_operation("nccl:_all_gather_base")
+    ('all_reduce', 'all_gather')
+    """
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.rpartition(":")[2]).lower().strip("_")
+    name = name.removeprefix("nccl_").removeprefix("p_").removeprefix("mpi_")
+    name = re.sub(r"^all_?(reduce|gather|to_?all)", lambda match: f"all_{match[1]}", name)
+    name = re.sub(r"^reduce_?scatter", "reduce_scatter", name)
+    return re.sub(r"_(base|coalesced|into_tensor|tensor|object_list|object|single|list)$", "", name)
+
+
+def asked_collective(state: BlockedState) -> str:
+    """Return the collective a rank is in, and which of the user's functions called it."""
+    name = state.call.operation or state.kind
+    return f"{name} called by {frame_text(state.call.caller)}" if state.call.caller else name
+
+
+def _verb(state: BlockedState) -> str:
+    name = state.call.operation
+    return f"waits in {name} for" if name else "waits at the rendezvous for"
+
+
+def _location(state: BlockedState) -> str:
+    call = state.call
+    frame = call.frame or call.caller
+    called = f", called by {frame_text(call.caller)}" if call.caller and call.caller != frame else ""
+    return f"pid {state.process.pid}: {frame_text(frame) if frame else state.kind}{called}"
+
+
+def _edge(index: JobIndex, source: Process, target: Process, why: str, *, needs: str = "all") -> Edge:
+    state, partner = index.states[source.key], index.states[target.key]
+    frame = partner.call.frame or partner.call.caller
+    visible_frame = frame_text(frame) if frame else partner.call.detail or partner.kind
+    evidence = (_location(state), f"pid {target.pid} {why}: {visible_frame}")
+    return Edge(source.key, target.key, "collective", target.label, _verb(state), evidence, needs)

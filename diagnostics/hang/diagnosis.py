@@ -1,0 +1,324 @@
+"""Decide from a snapshot whether a job hangs, and which process blocks it. Pure: reads no clock and no process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from diagnostics.fixes import quote_command
+from diagnostics.hang import dump_limits, sentences
+from diagnostics.hang.blocking_calls import IDLE
+from diagnostics.hang.collect.discovery import SERVICES
+from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.root_blockers import find_root_blocker
+from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.wait_graph import build_wait_graph
+
+if TYPE_CHECKING:
+    from diagnostics.hang.blocking_thread import BlockedState
+    from diagnostics.hang.root_blockers import RootBlocker
+    from diagnostics.hang.snapshot import Snapshot
+    from diagnostics.hang.wait_edge import Edge
+
+PATIENCE_S = 60.0
+BUSY_PATIENCE_S = 600.0
+WATCH_S = 65
+"""Seconds that `--seconds` needs to show that a wait which wakes up now and then exceeds the patience."""
+_LEVELS = {"gone": 0, "cycle": 1, "stuck": 2, "busy": 3, "quiet": 4}
+# Waits whose length the kernel knows: a short one is a new one each time.
+_REQUESTS = ("http", "socket")
+# With processes that were not observed these causes are only guesses.
+_GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhere")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a wait is normal.
+
+    Attributes:
+        quiet_s: If nobody on the chain computes.
+        busy_s: If the process waited for computes.
+    """
+
+    quiet_s: float = PATIENCE_S
+    busy_s: float = BUSY_PATIENCE_S
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A verdict, with the tables it was made from."""
+
+    verdict: Verdict
+    index: JobIndex
+    graph: dict[str, list[Edge]]
+
+
+def diagnose(
+    snapshot: Snapshot, patience: Patience | None = None, selection: tuple[str, ...] = ()
+) -> Diagnosis:
+    """Return the verdict on a snapshot.
+
+    Args:
+        snapshot: What was observed.
+        patience: How long a wait is normal.
+        selection: The user's own options that selected the processes, for the next command.
+    """
+    index = JobIndex.build(snapshot)
+    graph = build_wait_graph(index)
+    blockers: dict[str, RootBlocker] = {}
+    for key, state in index.states.items():
+        serves = state.process.role in SERVICES and state.kind not in ("stopped", "dead", "kernel")
+        if not serves and state.kind != "unseen":
+            blockers[key] = find_root_blocker(index, graph, key)
+    verdict = _judge(index, blockers, patience or Patience())
+    verdict = dump_limits.infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
+    verdict = replace(
+        verdict,
+        unseen=snapshot.blind,
+        excluded=_excluded(index, verdict),
+        next=_next_commands(index, verdict, selection),
+    )
+    return Diagnosis(verdict, index, graph)
+
+
+def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience) -> Verdict:
+    incomplete = _is_incomplete(index)
+    waiting = {
+        key: blocker
+        for key, blocker in blockers.items()
+        if (blocker.chain and blocker.level != "quiet") or _stuck_by_itself(index, key, blocker)
+    }
+    if not waiting:
+        return _nothing_waits(index, blockers, incomplete=incomplete)
+    key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
+    victims = tuple(
+        k
+        for k, blocker in waiting.items()
+        if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
+    )
+    verdict = Verdict(
+        HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain,
+        cycle=worst.level == "cycle" and worst.cause != "locks", victims=victims,
+        waited_s=_longest_wait_s(index, worst, (key, *victims)),
+    )  # fmt: skip
+    verdict = _consider_time(index, verdict, worst, patience)
+    if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
+        verdict = replace(verdict, certainty="hypothesis")
+    if dump_limits.other_end_may_be_missing(index, worst) or _says_nothing(index, worst):
+        verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
+        kind = index.states[key].kind
+        if _says_nothing(index, worst) and kind in ("collective", "rendezvous"):
+            together = tuple(k for k in blockers if index.states[k].kind == kind)
+            sentence = sentences.all_in_one_collective(index, together)
+            return replace(verdict, sentence=sentence, culprits=(), victims=together)
+    evidence = sentences.evidence_of_culprits(index, verdict)
+    return replace(verdict, sentence=sentences.sentence_of(index, verdict), evidence=evidence)
+
+
+def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incomplete: bool) -> Verdict:
+    if incomplete:
+        return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
+    busy = [key for key, blocker in blockers.items() if blocker.level == "busy"]
+    if dump_limits.waits_may_be_missing(index, busy):
+        return Verdict(UNKNOWN, sentences.dump_shows_no_wait(index, busy), certainty="hypothesis")
+    return Verdict(PROGRESS if busy else IDLE_JOB, sentences.nothing_hangs(index, busy))
+
+
+def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
+    """Return whether a process that waits for nobody is stuck all the same, not merely idle."""
+    state = index.states[key]
+    if blocker.level == "busy":
+        # That another thread waits for it makes it more than work.
+        endless = len(state.steps) > 1 or dump_limits.was_interrupted(index, state)
+        return blocker.cause == "spin_python" and endless
+    if blocker.level == "quiet" or state.kind in IDLE:
+        return state.kind == "loop" and bool(index.open_requests(state.process))
+    children = index.children(state.process)
+    if state.kind in ("sleep", "child", "join") and any(
+        index.states[child.key].kind != "dead" for child in children
+    ):
+        return False  # it started the others, and waits for their end
+    # Nobody waits for a dead process: its parent has not read its exit code yet.
+    return state.kind != "dead"
+
+
+def _rank(
+    index: JobIndex, blocker: RootBlocker, waiting: dict[str, RootBlocker]
+) -> tuple[int, int, int, bool, bool, int]:
+    """Order blockers: the most telling first; among equals what most wait for, then the longest chain."""
+    same = sum(1 for partner in waiting.values() if partner.culprits == blocker.culprits)
+    observed = 0 if index.states.keys() & set(blocker.culprits) else 1
+    level = _LEVELS[blocker.level]
+    if blocker.cause in ("native", "poll") and level == 2:
+        level = 3  # what is least understood is reported last
+    # That a rank is not in a collective says less than what it was asked for; a launcher's wait says least.
+    launcher = bool(blocker.chain) and blocker.chain[0].kind == "child"
+    unspecific = blocker.cause == "absent" or not blocker.chain
+    return level, observed, -same, unspecific, launcher, -len(blocker.chain)
+
+
+def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
+    times: list[float] = []
+    for key in keys:
+        state = index.states.get(key)
+        if state is not None and state.kind not in IDLE:
+            times += [state.asleep_s] if state.asleep_s is not None else []
+            times += _request_ages(index, state)
+    for key in blocker.culprits:
+        state = index.states.get(key)
+        if state is not None:
+            times += [state.asleep_s] if state.asleep_s is not None and state.kind not in IDLE else []
+            requests = index.open_requests(state.process)
+            times += [socket.received_s for _, socket in requests if socket.received_s is not None]
+    # Who was there in each sample may have sent a new request each time; many waits are loops themselves.
+    requesting = any(index.states[k].kind in _REQUESTS for k in blocker.culprits if k in index.states)
+    if index.snapshot.live and not (requesting and times):
+        times.append(index.snapshot.seconds)
+    return max(times) if times else None
+
+
+def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
+    sockets = [index.socket(state.process, fd) for fd in (state.thread.waits_fds if state.thread else ())]
+    return [
+        min(socket.sent_s, socket.received_s)
+        for socket in sockets
+        if socket and socket.sent_s is not None and socket.received_s is not None
+    ]
+
+
+def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
+    """Decide whether a wait has lasted long enough. Of a dump that is unknown, but somebody took it."""
+    live, waited_s = index.snapshot.live, verdict.waited_s
+    long = waited_s is not None and waited_s >= patience.quiet_s
+    if blocker.level == "busy":
+        if blocker.cause == "spin_python":
+            return verdict if long or not live else replace(verdict, outcome=PROGRESS)
+        if live and waited_s is not None and waited_s >= patience.busy_s:
+            return replace(verdict, cause=_spin_cause(index, blocker), certainty="hypothesis")
+        if dump_limits.rank_is_elsewhere(index, blocker):
+            return replace(verdict, cause="absent", certainty="hypothesis")
+        return replace(verdict, outcome=PROGRESS, cause="busy")
+    if blocker.cause == "poll" and not blocker.chain:
+        # It may work a little and sleep a little, as many healthy processes do.
+        if live and index.snapshot.seconds >= patience.quiet_s and _polls_only(index, blocker):
+            return replace(verdict, certainty="hypothesis")
+        return replace(verdict, outcome=WAITING if live else UNKNOWN)
+    if not blocker.patient or not live or long:
+        return verdict
+    return replace(verdict, outcome=WAITING)
+
+
+def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a process of one thread did nothing but sleep and look again."""
+    state = index.states[blocker.culprits[0]]
+    thread = state.thread
+    woke_up = thread is not None and thread.asleep_s is not None and thread.asleep_s < index.snapshot.seconds
+    alone = len(state.process.threads) == 1 and not index.children(state.process)
+    return woke_up and alone and bool(thread and thread.steady) and state.process.io_moved is False
+
+
+def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
+    state = index.states.get(blocker.culprits[0])
+    thread = state.thread if state else None
+    return "spin_python" if thread and (thread.gil or not thread.steady) else "spin_native"
+
+
+def _says_nothing(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether the end of the chain was not inspected, or is in native code that Python knows nothing of."""
+    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    if blocker.cause == "native":
+        return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
+    return bool(states) and all(s.kind == "unseen" for s in states) and blocker.level == "stuck"
+
+
+def _is_incomplete(index: JobIndex) -> bool:
+    inspected = [s for s in index.states.values() if s.process.role != "helper" and s.process.python]
+    siblings = [s for s in index.states.values() if s.process.role != "helper" and s.kind != "unseen"]
+    missing = bool(index.snapshot.missing) or any(s.kind == "unseen" for s in inspected)
+    return missing or not (inspected or siblings)
+
+
+def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
+    """Name the ranks that came to another rendezvous than most; those that met wait, and are not the cause."""
+    if verdict.cause != "rendezvous" or not index.snapshot.live:
+        return verdict
+    waiting = [key for key, state in index.states.items() if state.kind == "rendezvous"]
+    separate = _ranks_apart(index, waiting)
+    victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in separate))
+    chain = verdict.chain if separate == verdict.culprits else ()
+    resolved_verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
+    evidence = sentences.evidence_of_culprits(
+        index, replace(resolved_verdict, culprits=separate or tuple(waiting))
+    )
+    sentence = (
+        sentences.sentence_of(index, resolved_verdict)
+        if separate
+        else sentences.missing_at_rendezvous(index, resolved_verdict, tuple(waiting))
+    )
+    return replace(resolved_verdict, sentence=sentence, evidence=evidence)
+
+
+def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
+    """Return ranks not connected to most others; if nobody is connected, the one that listens."""
+    parts = [{key} for key in waiting]
+    for key in waiting:
+        process = index.states[key].process
+        connections = index.open_connections(process)
+        connected = {peer.key for _, s in connections for peer in index.peers(process, s)} | {key}
+        overlapping = [part for part in parts if part & connected]
+        parts = [part for part in parts if not part & connected] + [set().union(*overlapping)]
+    sizes = sorted(map(len, parts), reverse=True)
+    if len(sizes) > 1 and sizes[0] > sizes[1]:
+        largest = max(parts, key=len)
+        return tuple(key for key in waiting if key not in largest)
+    listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
+    return tuple(listening) if sizes and sizes[0] == 1 < len(sizes) and len(listening) == 1 else ()
+
+
+def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
+    """Return what was looked for and not found, only of what was really inspected."""
+    if verdict.outcome == HANG:
+        return ()
+    states = [state for state in index.states.values() if state.process.role != "helper"]
+    with_state = [state for state in states if state.process.state]
+    texts = []
+    if with_state and not any(state.kind in ("stopped", "dead", "kernel") for state in with_state):
+        texts.append(
+            f"none of {len(with_state)} processes is stopped, dead or in the kernel (/proc/PID/stat)"
+        )
+    inspected = [state for state in states if state.kind != "unseen"]
+    if inspected and not verdict.cycle:
+        texts.append(f"no cycle of waits among the {len(inspected)} processes that were inspected")
+    return tuple(texts)
+
+
+def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the commands to run next if the evidence does not suffice; the user's own selection is repeated."""
+    again = quote_command(("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(WATCH_S)))
+    if verdict.outcome == WAITING:
+        return (again,)
+    if verdict.outcome == IDLE_JOB or (
+        verdict.outcome == HANG and verdict.cause not in ("native", "elsewhere", "spin_native", "pending")
+    ):
+        return ()
+    commands = []
+    if verdict.cause == "elsewhere":
+        commands.append(
+            "run hang on the host at the other end of that connection, or on all: hang --hosts FILE"
+        )
+    if verdict.cause == "pending":
+        commands += [
+            "ray status",
+            "ray list actors --filter state=PENDING_CREATION",
+            "ray list placement-groups",
+        ]
+    if verdict.outcome == UNKNOWN:
+        if any(state.kind in ("collective", "rendezvous") for state in index.states.values()):
+            commands += [
+                "ncclRAS, NCCL 2.24 or newer: ncclras -v (which rank lags in which communicator)",
+                "with TORCH_FR_BUFFER_SIZE=2000 in the job: its flight recorder, then hang --from FILE...",
+            ]
+        blocking = next((p for key in verdict.culprits if (p := index.process(key))), None)
+        if blocking is not None and blocking.python:
+            commands.append(f"py-spy dump --native --pid {blocking.pid}")
+    return tuple(commands)

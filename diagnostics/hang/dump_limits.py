@@ -1,0 +1,131 @@
+"""Account for what a dump cannot show: it is one sample, without times, sockets and counters, often of a part."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from diagnostics.hang import sentences
+from diagnostics.hang.blocking_calls import COMPUTING, LIBRARY, frame_text
+from diagnostics.hang.snapshot import WATCHDOG_DUMP
+from diagnostics.hang.verdict import HANG, UNKNOWN
+
+if TYPE_CHECKING:
+    from diagnostics.hang.blocking_thread import BlockedState
+    from diagnostics.hang.job_index import JobIndex
+    from diagnostics.hang.root_blockers import RootBlocker
+    from diagnostics.hang.verdict import Verdict
+
+# Computing that a stack names, rather than a tool's guess whether a thread runs.
+_NAMED_WORK = ("compile", "load", "import")
+# Causes that are a thread's own wait: of a thread beside the main one it may be how it idles.
+_OWN_WAITS = ("lost_message", "lock", "poll", "elsewhere", "native", "full_pipe", "connect", "pending")
+_WORKER_WAITS = ("processes_queue", "processes_lock", "pipe")
+_FIRST_FUNCTIONS = (
+    "<module>", "main", "_main", "_bootstrap", "_bootstrap_inner", "_start", "clone", "clone3",
+)  # fmt: skip
+_OWN_FRAMES_OF_WORK = 4
+_THREAD_START = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|start_thread|thread_start")
+# What a wait in a partial dump allows to infer: the cause, and what can be said of who would end the wait.
+_INFERENCES = {
+    "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
+    "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
+    "shared": ("absent", "all ranks must join what it waits for, and one has not come or is in another"),
+    "threads": ("lock", "a fork has none of its threads, and a library's threads may hold a lock"),
+    "step": ("device", "what it started on its device does not finish"),
+}
+# A scheduler receives requests from its first rank in a collective: that is how the others idle.
+_IDLE_FUNCTIONS = {"recv_requests", "recv_requests_non_zmq"}
+# Functions that start a collective on the device: the collective itself has no frame.
+_STARTS_COLLECTIVE = re.compile(
+    r"across_processes|nested_gather|deepspeed/runtime/(?:zero|pipe)|fsdp|fully_shard|megatron/|full_tensor|redistribute"
+    r"|clip_grad_norm|reduce_scatter|all_gather|all_reduce|barrier|synchronize_communication",
+    re.IGNORECASE,
+)
+_ENGINE_STEPS = {
+    "execute_model", "run_batch", "forward_batch_generation", "forward_extend", "forward_decode", "_forward_raw",
+    "process_batch_result",
+}  # fmt: skip
+
+
+def was_interrupted(index: JobIndex, state: BlockedState) -> bool:
+    """Return whether somebody dumped an endless computation."""
+    return not index.snapshot.live and state.kind in ("symbolic", "regex")
+
+
+def waits_may_be_missing(index: JobIndex, busy: list[str]) -> bool:
+    """Return whether nobody waits for anybody only because who waits is not in the dump."""
+    return not index.snapshot.live and not any(index.states[key].kind in _NAMED_WORK for key in busy)
+
+
+def other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a wait in a dump is one whose other end, or whose main thread, is not in it."""
+    if index.snapshot.live or blocker.chain or blocker.level != "stuck":
+        return False
+    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    labelled = index.snapshot.source.startswith("py-spy")  # it names the main thread reliably
+    if blocker.cause == "elsewhere" or any(
+        _may_be_idle_worker(state) and not (labelled and state.steps[0][0].name == "MainThread")
+        for state in states
+    ):
+        return True
+    return blocker.cause in _OWN_WAITS and bool(states) and not any(map(_starts_at_main, states))
+
+
+def _may_be_idle_worker(state: BlockedState) -> bool:
+    """Return whether the dump is a part without a caller: it may be a worker's, which idles so."""
+    frames = state.thread.frames if state.thread else ()
+    return (
+        state.kind in _WORKER_WAITS
+        and state.call.caller is None
+        and (not frames or frames[-1].function not in _FIRST_FUNCTIONS)
+    )
+
+
+def _starts_at_main(state: BlockedState) -> bool:
+    """Return whether the way to what a process waits for begins at its main thread."""
+    if not state.steps:
+        return False
+    first = state.steps[0][0]
+    labelled = first.name == "MainThread" or first.tid == state.process.pid
+    own_frames = [frame for frame in first.frames if not LIBRARY.search(frame.path)]
+    started = first.frames and _THREAD_START.fullmatch(first.frames[-1].function)
+    return labelled or len(own_frames) >= _OWN_FRAMES_OF_WORK or not started
+
+
+def rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a rank is in its own code while others wait in a collective: who took the dump had waited."""
+    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    last = blocker.chain[-1].kind if blocker.chain else ""
+    return not index.snapshot.live and last == "collective" and any(s.kind == "compute" for s in states)
+
+
+def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
+    """Return the verdict; of an undecided dump the class of cause that its waits allow, and nobody named."""
+    if index.snapshot.live or verdict.outcome == HANG:
+        return verdict
+    classes = {key: name for key, state in index.states.items() if (name := _inference(index, state))}
+    if not classes or (verdict.outcome != UNKNOWN and "step" not in classes.values()):
+        return verdict
+    [(name, _)] = Counter(classes.values()).most_common(1)
+    keys = tuple(key for key, value in classes.items() if value == name)
+    cause, reason = _INFERENCES[name]
+    return replace(
+        verdict, outcome=HANG, cause=cause, certainty="hypothesis", culprits=(), chain=(), cycle=False, victims=keys,
+        sentence=sentences.inferred(index, keys, reason), evidence=sentences.evidence_of_victims(index, keys),
+    )  # fmt: skip
+
+
+def _inference(index: JobIndex, state: BlockedState) -> str:
+    frames = state.thread.frames if state.thread else ()
+    functions = {frame.function for frame in frames}
+    if functions & _IDLE_FUNCTIONS:
+        return ""
+    if state.kind == "device" and any(_STARTS_COLLECTIVE.search(frame_text(frame)) for frame in frames):
+        return "shared"
+    if state.kind in _INFERENCES:
+        return state.kind
+    watched = index.snapshot.source.endswith(WATCHDOG_DUMP) and state.kind in (*COMPUTING, "native")
+    return "step" if watched and functions & _ENGINE_STEPS else ""

@@ -1,0 +1,256 @@
+"""Lookup tables of a snapshot: blocked states, sockets with their peers, pipes with their owners."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from diagnostics.hang.blocking_calls import COMPUTING, IDLE, BlockingCall
+from diagnostics.hang.blocking_thread import BlockedState, blocked_state
+from diagnostics.hang.collect.discovery import SERVICES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
+
+_CONSUMES = ("processes_queue", "processes_lock", "pipe")
+_QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
+# A parent in one of these does not wait for its workers.
+_NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address, with or without a port, is the host's own: every host has it."""
+    return address.startswith(("127.", "[::1]", "::1", "[::ffff:127.", "::ffff:127."))
+
+
+def port_of(address: str) -> str:
+    """Return the port of an address; empty for port 0, which is nobody's."""
+    port = address.rpartition(":")[2]
+    return "" if port == "0" else port
+
+
+@dataclass
+class JobIndex:
+    """A snapshot with lookup tables.
+
+    Attributes:
+        states: What each process is blocked on, by key.
+        sockets: Sockets by (host, inode).
+        owners: Processes that have a pipe or socket open, by (host, inode).
+    """
+
+    snapshot: Snapshot
+    states: dict[str, BlockedState] = field(default_factory=dict)
+    sockets: dict[tuple[str, int], Socket] = field(default_factory=dict)
+    owners: dict[tuple[str, int], list[tuple[Process, Descriptor]]] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, snapshot: Snapshot) -> JobIndex:
+        """Build the tables."""
+        index = cls(snapshot)
+        for process in snapshot.processes:
+            index.states[process.key] = blocked_state(process)
+            for item in process.fds:
+                if item.kind in ("tcp", "unix", "pipe"):
+                    index.owners.setdefault((process.host, item.inode), []).append((process, item))
+        index.sockets = {(socket.host, socket.inode): socket for socket in snapshot.sockets}
+        index._mark_idle_consumers()
+        return index
+
+    def _mark_idle_consumers(self) -> None:
+        """Mark workers idle that wait for their next task while their parent does not wait for them.
+
+        One of them is in `recv` with the queue's read lock, the others wait for that lock.
+        """
+        for process in self.snapshot.processes:
+            workers = [self.states[child.key] for child in self.children(process)]
+            consumers = [state for state in workers if self._waits_for_task(state, process)]
+            parent = self.states[process.key]
+            if not consumers or parent.kind not in _NOT_WAITING_FOR_WORKERS:
+                continue
+            for state in consumers:
+                self._set_kind(state, "idle")
+            if parent.kind == "event" and all(
+                self.states[state.process.key].kind in IDLE for state in workers
+            ):
+                self._set_kind(parent, "idle")
+
+    def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
+        """Return whether a child waits for a task that its parent can send."""
+        if not self.snapshot.live or state.kind not in _CONSUMES or len(state.steps) > 1:
+            return False
+        frames = state.thread.frames if state.thread else ()
+        if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in frames):
+            return True
+        if state.kind != "pipe":
+            return False
+        pipes = {item.inode for item in state.process.fds if item.fd in self._waited_fds(state)}
+        return any(item.inode in pipes and "w" in item.mode for item in parent.fds) or any(
+            self.is_peer(parent, state.process, fd) for fd in self._waited_fds(state)
+        )
+
+    def _waited_fds(self, state: BlockedState) -> tuple[int, ...]:
+        return state.thread.waits_fds if state.thread else ()
+
+    def is_peer(self, other: Process, process: Process, fd: int) -> bool:
+        """Return whether another process has the other end of a socket."""
+        socket = self.socket(process, fd)
+        return socket is not None and any(peer.key == other.key for peer in self.peers(process, socket))
+
+    def _set_kind(self, state: BlockedState, kind: str) -> None:
+        thread, call = state.steps[-1]
+        idle = BlockingCall(kind, call.frame, caller=call.caller)
+        self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, idle)))
+
+    def process(self, key: str) -> Process | None:
+        """Return the process with a key; None for what is no process."""
+        state = self.states.get(key)
+        return state.process if state else None
+
+    def children(self, process: Process) -> list[Process]:
+        """Return the children of a process, without helpers."""
+        return [
+            child
+            for child in self.snapshot.processes
+            if child.ppid == process.pid and child.host == process.host and child.role != "helper"
+        ]
+
+    def part_of_job(self) -> list[BlockedState]:
+        """Return the states of all processes that are not mere services."""
+        return [state for state in self.states.values() if state.process.role not in SERVICES]
+
+    def socket(self, process: Process, fd: int) -> Socket | None:
+        """Return the socket behind a descriptor."""
+        item = next((item for item in process.fds if item.fd == fd and item.kind in ("tcp", "unix")), None)
+        return self.sockets.get((process.host, item.inode)) if item else None
+
+    def peers(self, process: Process, socket: Socket) -> list[Process]:
+        """Return the processes at the other end of a socket, on any observed host."""
+        if socket.peer:
+            owners = self.owners.get((process.host, socket.peer), ())
+            return [owner for owner, _ in owners if owner.key != process.key]
+        if socket.kind != "tcp":
+            return []
+        local = is_loopback(socket.remote)
+        ends = [
+            key
+            for key, candidate in self.sockets.items()
+            if (candidate.local, candidate.remote) == (socket.remote, socket.local)
+            and (candidate.host == process.host or not local)
+        ]
+        remote_owners = [owner for key in ends for owner, _ in self.owners.get(key, ())]
+        return remote_owners or [p for p in self._listeners(process.host, socket) if p.key != process.key]
+
+    def connects_to_itself(self, process: Process, socket: Socket) -> bool:
+        """Return whether a process is connected to its own listener."""
+        return any(listener.key == process.key for listener in self._listeners(process.host, socket))
+
+    def waits_for_itself(self, state: BlockedState) -> bool:
+        """Return whether a process waits on a connection to itself, as a rank that serves a store and queries it."""
+        sockets = [self.socket(state.process, fd) for fd in self._waited_fds(state)]
+        return any(
+            socket is not None and socket.kind == "tcp" and self.connects_to_itself(state.process, socket)
+            for socket in sockets
+        )
+
+    def _listeners(self, host: str, socket: Socket) -> list[Process]:
+        """Return who listens where an unaccepted connection goes to."""
+        address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
+        if not port:
+            return []
+        # A host's addresses are those that its sockets have.
+        hosts = {
+            candidate.host
+            for candidate in self.sockets.values()
+            if candidate.kind == "tcp"
+            and candidate.local.rpartition(":")[0] == address
+            and not is_loopback(address)
+        }
+        if is_loopback(address):
+            hosts.add(host)
+        keys = [
+            key
+            for key, candidate in self.sockets.items()
+            if candidate.host in hosts and candidate.state == "LISTEN" and port_of(candidate.local) == port
+        ]
+        return [process for key in keys for process, _ in self.owners.get(key, ())]
+
+    def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:
+        """Return the established TCP connections of a process."""
+        items = ((item, self.socket(process, item.fd)) for item in process.fds if item.kind == "tcp")
+        return [(item, s) for item, s in items if s and s.state in ("ESTABLISHED", "CLOSE_WAIT")]
+
+    def listening_ports(self, process: Process) -> set[str]:
+        """Return the ports a process listens on."""
+        sockets = [self.sockets.get((process.host, item.inode)) for item in process.fds if item.kind == "tcp"]
+        return {port_of(socket.local) for socket in sockets if socket and socket.state == "LISTEN"}
+
+    def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
+        """Return connections to a process with a request it has not answered."""
+        ports = self.listening_ports(process)
+        return [
+            (item, socket)
+            for item, socket in self.open_connections(process)
+            if port_of(socket.local) in ports and _unanswered(socket.received_s, socket.sent_s, socket.unread)
+        ]
+
+    def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
+        """Return connections of a process with a request of its own that is not answered."""
+        ports = self.listening_ports(process)
+        return [
+            (item, socket)
+            for item, socket in self.open_connections(process)
+            if port_of(socket.local) not in ports and _unanswered(socket.sent_s, socket.received_s, 0)
+        ]
+
+
+def _unanswered(request_s: float | None, response_s: float | None, unread: int) -> bool:
+    """Return whether the last request is younger than the last response.
+
+    The kernel counts both from when the connection was made, so equal ages mean that nothing was sent yet.
+    """
+    if unread:
+        return True
+    return request_s is not None and response_s is not None and request_s + 0.002 < response_s
+
+
+def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
+    """Split a snapshot into jobs: processes that share a parent, a store, a connection, a pipe or shared memory."""
+    groups: list[tuple[set[object], list[Process]]] = []
+    inodes = {(socket.host, socket.inode): (socket.host, socket.peer) for socket in snapshot.sockets}
+    for process in snapshot.processes:
+        links = set(_links(process, inodes))
+        members = [process]
+        rest = []
+        for group_links, group in groups:
+            if group_links & links:
+                links |= group_links
+                members = group + members
+            else:
+                rest.append((group_links, group))
+        groups = [*rest, (links, members)]
+    if len(groups) < 2:
+        return [snapshot]
+    return [
+        replace(snapshot, processes=tuple(members), collectives=snapshot.collectives)
+        for _, members in groups
+        if any(member.role not in SERVICES for member in members)
+    ]
+
+
+def _links(process: Process, inodes: dict[tuple[str, int], tuple[str, int]]) -> Iterable[object]:
+    yield process.key
+    if process.ppid > 1:
+        yield f"{process.host}/{process.ppid}"
+    if process.job:
+        yield ("job", process.job)
+    for name in process.shared:
+        yield ("shared", process.host, name)
+    for item in process.fds:
+        if item.kind == "pipe":
+            yield ("pipe", process.host, item.inode)
+        elif item.kind in ("tcp", "unix") and inodes.get((process.host, item.inode), ("", 0))[1]:
+            yield ("socket", *sorted({(process.host, item.inode), inodes[process.host, item.inode]}))

@@ -1,0 +1,63 @@
+"""Our own bundle: a snapshot as JSON without anything that identifies a person or a machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.hang.parsers import ParseError
+from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
+from diagnostics.output.redact import redact
+from diagnostics.output.sanitize import escape
+from diagnostics.safe_io import write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ADDRESS = re.compile(r"^(\[[^\]]+\]|[\d.]+):(\d+)$")
+_LOOPBACK = ("127.", "[::1]", "0.0.0.0", "[::]")  # noqa: S104 - compared with, not bound to
+_TITLE = 120
+
+
+def save(snapshot: Snapshot, path: Path) -> None:
+    """Write a bundle, completely or not at all, readable by its owner alone; a link at the path is replaced."""
+    text = json.dumps(redacted(snapshot.to_json()), indent=0, ensure_ascii=False)
+    write_atomically(path, escape(text))
+
+
+def redacted(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with addresses numbered, so that both ends still match, and everything personal removed."""
+    addresses: dict[str, str] = {}
+
+    def clean(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: clean(name, item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [clean(key, item) for item in value]
+        if not isinstance(value, str):
+            return value
+        match = _ADDRESS.match(value)
+        if key in ("local", "remote", "job") and match:
+            if match[1].startswith(_LOOPBACK):
+                return value
+            return f"{addresses.setdefault(match[1], f'address-{len(addresses) + 1}')}:{match[2]}"
+        # An argument may be anything: what the process is stands in its role.
+        return redact(value)[:_TITLE] if key == "title" else redact(value)
+
+    cleaned: dict[str, Any] = clean("", document)
+    return cleaned
+
+
+def load(document: Any, name: str) -> Snapshot:
+    """Read a bundle.
+
+    Raises:
+        ParseError: It is none, or broken.
+    """
+    if isinstance(document, dict) and document.get("schema") == SCHEMA:
+        try:
+            return Snapshot.from_json(document)
+        except SnapshotError as error:
+            raise ParseError(f"{name}: {error}") from None
+    raise ParseError(f"{name}: JSON, but no bundle of hang --save, py-spy, flight recorder or NCCL RAS")

@@ -1,0 +1,184 @@
+"""Read dump files of any known kind into one snapshot. A file that cannot be read is named, and the others count."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import safe_io
+from diagnostics.hang.collect import nccl_ras, stacks
+from diagnostics.hang.collect.discovery import role_of_title
+from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, ps_list, pyspy, stack_text, watchdog
+from diagnostics.hang.parsers.lines import clean_lines
+from diagnostics.hang.snapshot import WATCHDOG_DUMP, Process, Snapshot, join_snapshots
+from diagnostics.output.redact import mask_and_cut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_BYTES = 256 << 20
+EXPECTED = (
+    "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, a flight recorder's dump or NCCL RAS"
+)
+# A server that noticed that its own step does not end.
+_WATCHDOG_MARKS = ("watchdog timeout", "watchdog_timeout", "Pyspy dump for PID")
+
+
+def read_files(names: Sequence[str]) -> Snapshot:
+    """Read all files as one job.
+
+    Raises:
+        ParseError: None of the files could be read.
+    """
+    parts: list[tuple[str, Snapshot]] = []
+    errors: list[tuple[str, str]] = []
+    for name in names:
+        try:
+            parts.append((name, parse_dump(name, _read_bytes(name))))
+        except ParseError as error:
+            errors.append((Path(name).name, str(error)))
+    if not parts:
+        raise ParseError(errors[0][1] if len(errors) == 1 else "; ".join(error for _, error in errors))
+    joined = parts[0][1] if len(parts) == 1 else _join_files(parts)
+    skipped = tuple(f"skipped {error}" for _, error in errors)
+    return replace(
+        joined, blind=(*joined.blind, *skipped), missing=(*joined.missing, *(name for name, _ in errors))
+    )
+
+
+def _read_bytes(name: str) -> bytes:
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            data = safe_io.read_bytes(Path(name), MAX_BYTES, pipes=True)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = packed.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ParseError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_BYTES:
+        raise ParseError(f"{name}: larger than any dump")
+    return data
+
+
+def parse_dump(name: str, data: bytes) -> Snapshot:
+    """Parse a dump of any kind.
+
+    Raises:
+        ParseError: It is none, or broken.
+    """
+    try:
+        if flight_recorder.is_pickle(data):
+            return flight_recorder.to_snapshot(flight_recorder.load_pickle(data, name), name)
+        text = data.decode("utf-8", errors="replace")
+        document = None
+        if text.lstrip()[:1] in ("{", "["):
+            with contextlib.suppress(json.JSONDecodeError):  # a log line can begin with a bracket too
+                document = safe_io.parse_json(text)
+        if document is not None:
+            return _parse_document(document, name)
+        return _parse_text(text, name)
+    except ParseError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ParseError(f"{name}: broken: {type(error).__name__}: {mask_and_cut(str(error), 120)}") from None
+
+
+def _parse_document(document: Any, name: str) -> Snapshot:
+    if isinstance(document, list):
+        try:
+            threads = stacks.parse_pyspy_json(document)
+        except (KeyError, TypeError, ValueError):
+            raise ParseError(f"{name}: a JSON list, but not of py-spy dump --json") from None
+        return _with_roles([Process(pid, threads=items) for pid, items in threads.items()], "py-spy JSON")
+    if flight_recorder.is_recorder(document):
+        return flight_recorder.to_snapshot(document, name)
+    if nccl_ras.is_ras_document(document):
+        return watchdog.ras_snapshot(document, name)
+    return bundle.load(document, name)
+
+
+def _parse_text(text: str, name: str) -> Snapshot:
+    lines = clean_lines(text)
+    reports = watchdog.parse_lines(lines)
+    if reports is not None and watchdog.ranks_differ(reports):
+        return reports
+    if processes := pyspy.parse_text(lines):
+        watched = any(mark in line for line in lines for mark in _WATCHDOG_MARKS)
+        return _with_roles(processes, f"py-spy text{f' {WATCHDOG_DUMP}' if watched else ''}")
+    if processes := stack_text.parse_text(lines):
+        # Of a watchdog's report the stacks are those of the thread that only noticed.
+        return reports if reports is not None and reports.processes else _with_roles(processes, "stacks")
+    if reports is not None:
+        return reports
+    if processes := ps_list.parse_text(lines):
+        return Snapshot(tuple(processes), source="a list of processes")
+    raise ParseError(f"{name}: {EXPECTED}")
+
+
+def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
+    """Add roles by titles and frames: a dump shows nothing else."""
+    labelled = []
+    for process in processes:
+        role, rank = role_of_title(process.title)
+        functions = {frame.function for thread in process.threads for frame in thread.frames}
+        if "_worker_loop" in functions:
+            role = "data loader worker"
+        elif role == "process" and "worker_busy_loop" in functions:
+            role = "engine worker"
+        elif role == "process" and "run_busy_loop" in functions:
+            role = "engine core"
+        elif role == "process":
+            role = process.role
+        labelled.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))
+    return Snapshot(tuple(_distinct_pids(labelled)), source=source)
+
+
+def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
+    """Give each process a number of its own, if a dump has none or the same twice."""
+    distinct, used = [], set()
+    for process in processes:
+        pid = process.pid
+        while pid in used:
+            pid += 1
+        used.add(pid)
+        distinct.append(replace(process, pid=pid))
+    return distinct
+
+
+def _join_files(parts: list[tuple[str, Snapshot]]) -> Snapshot:
+    """Join bundles of several hosts, or one file per process."""
+    bundles = sum(part.live for _, part in parts)
+    placed = [_as_host(part, Path(name).stem) if bundles > 1 and part.live else part for name, part in parts]
+    joined = join_snapshots(placed)
+    return joined if bundles > 1 else replace(joined, processes=tuple(_distinct_pids(joined.processes)))
+
+
+def _as_host(part: Snapshot, host: str) -> Snapshot:
+    """Return the bundle of one host among others: its addresses are numbered by itself."""
+    if any(process.host for process in part.processes):
+        return part
+
+    def own_address(address: str) -> str:
+        return f"{host} {address}" if address.startswith("address-") else address
+
+    snapshot = part.on_host(host)
+    return replace(
+        snapshot,
+        processes=tuple(replace(process, job=own_address(process.job)) for process in snapshot.processes),
+        sockets=tuple(
+            replace(s, local=own_address(s.local), remote=own_address(s.remote)) for s in snapshot.sockets
+        ),
+        notes=(
+            *snapshot.notes,
+            "addresses of different bundles are not joined: use --hosts or --ray for that",
+        ),
+    )

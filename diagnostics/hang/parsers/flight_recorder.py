@@ -1,0 +1,143 @@
+"""Parse PyTorch's flight recorder: pickles of the NCCL and gloo backends, and JSON."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from typing import Any
+
+from diagnostics import safe_io
+from diagnostics.hang.parsers import ParseError
+from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread
+from diagnostics.output.redact import mask_and_cut
+
+C10D = "torch/distributed/distributed_c10d.py"
+BETWEEN = StackFrame("flight recorder", "between_collectives")
+"""The frame of a rank that has not come to the collective."""
+MAX_ITEMS = 4_000_000
+"""A recorder of 20,000 collectives has half of it."""
+_RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
+_OPERATION = re.compile(r"(?:\w{1,40}:)?_?([a-z_]+)", re.IGNORECASE)
+# The opcodes for numbers, texts and containers: nothing in them names or runs anything.
+_OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
+
+
+# The reader in C has no table from which opcodes could be removed.
+_PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
+
+
+class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any above
+    """Unpickler for plain data: it refuses every name, and keys other than texts and numbers."""
+
+    dispatch = {code: _PurePythonUnpickler.dispatch[code] for code in _OPCODES}  # noqa: RUF012
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}; nothing of it was run")
+
+    def load_setitem(self) -> None:
+        self._check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._check_keys(self.stack[::2])
+        super().load_setitems()
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        # Hashing nested tuples can take exponential time.
+        if not all(isinstance(key, (str, bytes, int, float)) for key in keys):
+            raise pickle.UnpicklingError("a key is neither text nor number")
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+
+
+def is_pickle(data: bytes) -> bool:
+    """Return whether data may be a pickle: it begins with the protocol's number."""
+    return data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5
+
+
+def load_pickle(data: bytes, name: str) -> dict[str, Any]:
+    """Load a flight recorder's pickle. Nothing that it names is imported or run.
+
+    Raises:
+        ParseError: It is none.
+    """
+    try:
+        document = _DataUnpickler(io.BytesIO(data)).load()
+        _check_size(document)
+    except KeyError as error:
+        raise ParseError(
+            f"{name}: no flight recorder's pickle: opcode {error}; nothing of it was run"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - a broken pickle raises whatever it likes
+        raise ParseError(f"{name}: no flight recorder's pickle: {mask_and_cut(str(error), 120)}") from None
+    if not is_recorder(document):
+        raise ParseError(f"{name}: a pickle, but not of PyTorch's flight recorder")
+    recorder: dict[str, Any] = document
+    return recorder
+
+
+def _check_size(document: Any) -> None:
+    """Refuse a document in which a container is repeated so often that it cannot be walked."""
+    queue, count = [document], 0
+    while queue:
+        value = queue.pop()
+        count += 1
+        if isinstance(value, dict):
+            queue += value.values()
+        elif isinstance(value, list | tuple):
+            queue += value
+        if count + len(queue) > MAX_ITEMS:
+            raise ValueError("more items than a recorder has")
+
+
+def is_recorder(document: Any) -> bool:
+    """Return whether a document looks like PyTorch's flight recorder."""
+    return isinstance(document, dict) and isinstance(document.get("entries"), list)
+
+
+def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
+    """Return one rank's recorder as a snapshot.
+
+    Raises:
+        ParseError: It does not say whose it is.
+    """
+    entries = [entry for entry in document["entries"] if isinstance(entry, dict)]
+    match = _RANK.search(name.rpartition("/")[2].removesuffix(".pickle").removesuffix(".pkl"))
+    rank = document.get("rank", int(match[1]) if match else None)
+    if not isinstance(rank, int):
+        raise ParseError(f"{name}: unknown rank: the file's name should end with the rank's number")
+    if not entries:
+        empty = f"{name}: the recorder is empty (is TORCH_FR_BUFFER_SIZE 0?)"
+        return Snapshot(source="flight recorder", blind=(empty,))
+    last, status = entries[-1], document.get("pg_status") or {}
+    group: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
+    enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
+    completed = int(group.get("last_completed_collective", -1) or 0)
+    operation = str(last.get("profiling_name") or "")
+    parsed = _OPERATION.match(operation.rpartition(":")[2])
+    pending = str(last.get("state")) != "completed" or completed < enqueued
+    first = StackFrame(C10D, parsed[1].lower() if parsed else "collective") if pending else BETWEEN
+    frames = (first, *map(_frame, last.get("frames") or ()))
+    thread = Thread(rank + 1, "MainThread", frames, samples=1, stem=len(frames))
+    process = Process(
+        rank + 1, rank=rank, role="trainer", world=_world_size(document), job="recorded", threads=(thread,)
+    )
+    sizes = str(last.get("input_sizes", ""))
+    collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
+    return Snapshot((process,), collectives=(collective,), source="flight recorder")
+
+
+def _frame(item: Any) -> StackFrame:
+    name = str(item.get("name", "")).rpartition(".")[2]
+    return StackFrame(str(item.get("filename", "")), name, int(item.get("line", 0) or 0))
+
+
+def _world_size(document: dict[str, Any]) -> int | None:
+    for config in (document.get("pg_config") or {}).values():
+        try:
+            return len(safe_io.parse_json(str(config["ranks"]).replace("'", '"')))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None

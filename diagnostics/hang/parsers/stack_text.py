@@ -1,0 +1,195 @@
+"""Parse stacks in text: faulthandler, pystack, gdb with and without Python, and tracebacks.
+
+A traceback that ends in an error belongs to a process that went on from there. One that ends in an interrupt or a
+timeout shows what the process was blocked on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from diagnostics.hang.collect.stacks import blocking_call_in, last_part
+from diagnostics.hang.parsers.pyspy import rank_heading
+from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
+
+_FAULTHANDLER = re.compile(
+    r"\s{0,20}(?:Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{0,80})\])? \(most recent call first\)"
+)
+_PYSTACK = re.compile(
+    r"\s{0,20}Traceback for thread (\d{1,9}) \(([^)]{0,80})\)(.{0,80}?)\(most recent call (last|first)\)"
+)
+_TRACEBACK = re.compile(r"[^\w\n]{0,20}(?:Stack|T?raceback|Thread)\b.{0,80}\(most recent call (first|last)\)")
+_GDB_THREAD = re.compile(
+    r'\s{0,20}Thread (\d{1,6}) \((?:Thread 0x[0-9a-f]{1,16} \()?LWP (\d{1,9})\)?(?: "([^"]{0,40})")?'
+)
+_PYTHON = re.compile(r'\s{0,40}(?:\(Python\) )?File:? "([^"]{1,400})", line (\d{1,7}|\?+)(,?) in (\S+)')
+_PYSTACK_C = re.compile(
+    r'\s{0,40}\(C\) File "([^"]{0,400})", line (\d{1,7}), in (.{1,300}?)(?: \(([^)]{0,300})\))?\s*$'
+)
+_GDB_PYTHON = re.compile(
+    r"\s{0,40}(?:#\d{1,4} .{0,400}\b)?Frame 0x[0-9a-f]{1,16}, for file ([^,]{1,400}), line (\d{1,7}), in (\S+)"
+)
+_GDB_FRAME = re.compile(r"\s{0,40}#\d{1,4}\s{1,4}(?:0x[0-9a-f]{1,16} in )?([^\s(][^(]{0,400}?) ?\(")
+_GDB_PLACE = re.compile(r"\) (?:from (\S+)|at (\S+?):(\d{1,7}))\s*$")
+_PY_BT_NATIVE = re.compile(
+    r"\s{0,40}(?:#\d{1,4} )?(?:<built-in method (\w+) of|Waiting for (?:the GIL|a lock))"
+)
+_ERROR = re.compile(
+    r"(?:\^C|\*\*)?(?:[\w.]{1,200}\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
+)
+_BLOCKED_ERROR = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExit|Interrupted")
+_TIMED_OUT = re.compile(r"(?i)timed out|\btimeout after|\[Errno 37\] No locks available")
+_CHAINED = ("During handling of the above", "The above exception was")
+_PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]{1,3}(\d{1,9})\b")
+# Native threads that only noticed that others are stuck.
+_MONITORS = re.compile(r"[wW]atchdog|[hH]eartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes")
+_STARTS_THREAD = (
+    "_bootstrap", "_bootstrap_inner", "clone", "clone3", "start_thread", "__clone", "__clone3", "thread_start",
+)  # fmt: skip
+
+
+@dataclass
+class _ThreadDraft:
+    tid: int
+    name: str
+    outermost_first: bool | None
+    gil: bool = False
+    frames: list[StackFrame] = field(default_factory=list)
+    ended: bool = False
+
+
+@dataclass
+class _ProcessDraft:
+    pid: int = 0
+    rank: int | None = None
+    threads: list[_ThreadDraft] = field(default_factory=list)
+    has_main: bool = False
+
+
+def parse_text(lines: list[str]) -> list[Process]:
+    """Return the processes in a dump. A new main thread begins a new process, because each dump has one."""
+    reader = _Reader()
+    for line in lines:
+        reader.read_line(line)
+    return reader.processes()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._drafts: list[_ProcessDraft] = []
+        self._thread: _ThreadDraft | None = None
+        self._after_frame = False
+        self._pid = 0
+
+    def read_line(self, line: str) -> None:
+        if self._read_heading(line) or self._read_frame(line):
+            self._after_frame = True
+            return
+        if self._after_frame and self._thread and self._thread.frames and line[:1] in (" ", "\t"):
+            # The source of the frame above: a C function it calls has no frame of its own.
+            self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
+        self._after_frame = False
+        rank = rank_heading(line)
+        if rank is not None:
+            self._thread = None
+            self._drafts.append(_ProcessDraft(rank=rank))
+        elif match := _ERROR.match(line):
+            self._end_thread(line, match[1])
+        elif line.startswith(_CHAINED) and self._thread is not None:
+            self._thread.ended, self._thread.name = True, ""
+            self._drafts[-1].has_main = False
+            self._thread = None
+        elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
+            self._pid = int(match[1])
+
+    def _read_heading(self, line: str) -> bool:
+        if match := _PYSTACK.match(line):
+            self._begin_thread(int(match[1]), match[2], match[4] == "last", gil="Has the GIL" in match[3])
+        elif match := _FAULTHANDLER.match(line):
+            self._begin_thread(int(match[1], 16), match[2] or "", outermost_first=False)
+        elif match := _GDB_THREAD.match(line):
+            name = "MainThread" if match[1] == "1" else match[3] or ""
+            self._begin_thread(int(match[2]), name, outermost_first=False)
+        elif match := _TRACEBACK.match(line):
+            self._begin_thread(0, "MainThread", match[1] == "last")
+        else:
+            return False
+        return True
+
+    def _read_frame(self, line: str) -> bool:
+        if match := _PYTHON.match(line):
+            # faulthandler prints the innermost first and no comma, a traceback the innermost last.
+            number = int(match[2]) if match[2].isdigit() else 0
+            self._add_frame(StackFrame(match[1], last_part(match[4]), number), outermost_first=bool(match[3]))
+        elif match := _PYSTACK_C.match(line):
+            self._add_frame(StackFrame(match[4] or match[1], match[3].strip(), int(match[2])))
+        elif match := _GDB_PYTHON.match(line):
+            self._add_frame(StackFrame(match[1], last_part(match[3]), int(match[2])))
+        elif match := _PY_BT_NATIVE.match(line):
+            self._add_frame(StackFrame(NATIVE, match[1] or "take_gil"))
+        elif match := _GDB_FRAME.match(line):
+            place = _GDB_PLACE.search(line)
+            path = (place[1] or place[2]) if place else NATIVE
+            number = int(place[3] or 0) if place else 0
+            self._add_frame(StackFrame(path, match[1].strip(), number))
+        else:
+            return False
+        return True
+
+    def _begin_thread(
+        self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False
+    ) -> None:
+        main = name == "MainThread"
+        if not self._drafts or (main and self._drafts[-1].has_main):
+            self._drafts.append(_ProcessDraft())
+        draft = self._drafts[-1]
+        draft.has_main = draft.has_main or main
+        self._thread = _ThreadDraft(tid or -1 - len(draft.threads), name, outermost_first, gil)
+        draft.threads.append(self._thread)
+
+    def _add_frame(self, frame: StackFrame, *, outermost_first: bool = False) -> None:
+        if self._thread is None:
+            self._begin_thread(0, "")
+        assert self._thread is not None
+        if self._thread.outermost_first is None:
+            self._thread.outermost_first = outermost_first
+        self._thread.frames.append(frame)
+
+    def _end_thread(self, line: str, error: str) -> None:
+        """Mark a stack as over if it ended in an error other than an interrupt or a timeout."""
+        if self._thread is not None:
+            self._thread.ended = not (_BLOCKED_ERROR.search(error) or _TIMED_OUT.search(line))
+            self._thread = None
+
+    def processes(self) -> list[Process]:
+        """Return the processes with at least one stack that still counts."""
+        processes = []
+        drafts = [draft for draft in self._drafts if draft.threads]
+        for number, draft in enumerate(drafts, start=1):
+            threads = _with_main([_thread(t) for t in draft.threads if t.frames and not _is_over(t)])
+            if threads:
+                pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
+                role = "trainer" if draft.rank is not None else "process"
+                processes.append(Process(pid, rank=draft.rank, threads=threads, role=role))
+        return processes
+
+
+def _thread(draft: _ThreadDraft) -> Thread:
+    frames = tuple(reversed(draft.frames)) if draft.outermost_first else tuple(draft.frames)
+    return Thread(draft.tid, draft.name, frames, stem=len(frames), samples=1, gil=draft.gil)
+
+
+def _is_over(draft: _ThreadDraft) -> bool:
+    return draft.ended or any(_MONITORS.search(frame.function) for frame in draft.frames)
+
+
+def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
+    """Name the main thread if none is named so: the last one that no other thread started."""
+    if not any(thread.name == "MainThread" for thread in threads):
+        for place in reversed(range(len(threads))):
+            # faulthandler prints the thread that was started first last.
+            if threads[place].frames[-1].function not in _STARTS_THREAD:
+                threads[place] = replace(threads[place], name="MainThread")
+                break
+    return tuple(threads)

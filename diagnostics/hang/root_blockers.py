@@ -1,0 +1,203 @@
+"""Follow the wait graph to its ends: a cycle, or a process that waits for none that was observed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from diagnostics.hang.blocking_calls import COMPUTING, DEVICE_CALLS, IDLE, is_forked
+
+if TYPE_CHECKING:
+    from diagnostics.hang.blocking_thread import BlockedState
+    from diagnostics.hang.job_index import JobIndex
+    from diagnostics.hang.wait_edge import Edge
+
+# The last edge decides the cause, whatever the process at its end is in.
+_CAUSE_BY_EDGE = {
+    "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
+}  # fmt: skip
+_GONE = ("stopped", "dead", "kernel")
+# What a rank may be in that is not in the collective, if that says no more than this.
+_OUTSIDE_COLLECTIVE = (
+    "sleep", "idle", "supervise", "loop", "listen", "join", "unseen", "event", "between", "file",
+)  # fmt: skip
+_OUTSIDE_IN_DUMP = (
+    "device", "rpc", "http", "socket", "connect", "queue", "processes_queue", "pipe", "future", "pool", "child",
+    "data_loader",
+)  # fmt: skip
+# Native waits that a collective's completion may use.
+_AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
+_ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
+# The cause if nothing else explains what a process is in.
+_CAUSE_BY_KIND = {
+    "lock": "lock", "processes_lock": "lock",
+    "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",
+    "queue": "lost_message", "processes_queue": "lost_message", "pipe": "lost_message", "event": "lost_message",
+    "ring_read": "lost_message", "data_loader": "lost_message", "future": "lost_message", "pool": "lost_message",
+    "http": "elsewhere", "socket": "elsewhere", "rpc": "elsewhere", "connect": "connect", "ray": "pending",
+    "sleep": "poll", "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message",
+    "listen": "lost_message", "file": "kernel",
+}  # fmt: skip
+# Levels, the most telling first. Who waits for all of several follows the first of these ...
+_ORDER_ALL = ("gone", "cycle", "stuck", "busy", "quiet")
+# ... and who waits for one of several is blocked by none as long as one of them works.
+_ORDER_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
+_MAX_DEPTH = 200
+_REQUESTS = ("http", "socket", "ray", "loop")
+
+
+@dataclass(frozen=True)
+class RootBlocker:
+    """The end of a chain of waits.
+
+    Attributes:
+        level: gone, cycle, stuck, busy or quiet.
+        cause: One of verdict.CAUSES.
+        culprits: Who is at the end.
+        chain: The edges that lead there.
+        patient: Whether the wait must have lasted a while to be a hang.
+    """
+
+    level: str
+    cause: str
+    culprits: tuple[str, ...]
+    chain: tuple[Edge, ...] = ()
+    patient: bool = True
+    certainty: str = "supported"
+
+
+def find_root_blocker(
+    index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...] = ()
+) -> RootBlocker:
+    """Follow whom a process waits for."""
+    edges = graph.get(key, [])
+    state = index.states.get(key)
+    if state is None:
+        if key.startswith("rank "):
+            return RootBlocker("gone", "missing", (key,), path, patient=False)
+        return RootBlocker("stuck", "elsewhere", (key,), path)
+    if state.kind == "collective" and _all_in_collectives(index, edges):
+        return _mismatch(index, graph, key, path)
+    if not edges or len(path) > _MAX_DEPTH:
+        return _end_of_chain(index, state, path)
+    ends = [_follow(index, graph, path, edge) for edge in edges]
+    order = _ORDER_ALL if edges[0].needs == "all" else _ORDER_ANY
+    # Among equals the longest: a server beside the ranks is waited for by the rank that sent it a request.
+    best = min(ends, key=lambda end: (order.index(end.level), -len(end.chain)))
+    if best.cause == "absent" and index.states[best.culprits[0]].kind == "between":
+        absent = [end.culprits for end in ends if (end.cause, end.level) == ("absent", best.level)]
+        return replace(best, culprits=tuple(dict.fromkeys(key for keys in absent for key in keys)))
+    return best
+
+
+def _follow(index: JobIndex, graph: dict[str, list[Edge]], path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
+    chain = (*path, edge)
+    sources = [entry.source for entry in chain]
+    if edge.target not in sources:
+        return find_root_blocker(index, graph, edge.target, chain)
+    cycle = chain[sources.index(edge.target) :]
+    certain = all(entry.certain for entry in cycle)
+    return RootBlocker(
+        "cycle", "deadlock", tuple(entry.source for entry in cycle), chain, patient=not certain,
+        certainty="established" if certain else "supported",
+    )  # fmt: skip
+
+
+def _all_in_collectives(index: JobIndex, edges: list[Edge]) -> bool:
+    kinds = [index.states[edge.target].kind if edge.target in index.states else "" for edge in edges]
+    return bool(kinds) and all(kind in ("collective", "rendezvous") for kind in kinds)
+
+
+def _mismatch(index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...]) -> RootBlocker:
+    """Return the end at ranks that are in another collective."""
+    edges = graph[key]
+    targets = tuple(dict.fromkeys(edge.target for edge in edges))
+    chain = (*path, edges[0])
+    if edges[0].kind == "behind":
+        return RootBlocker("stuck", "absent", targets, chain, patient=False, certainty="established")
+    back = next((edge for target in targets for edge in graph[target] if edge.target == key), None)
+    if back:  # no majority: each waits for the other
+        return RootBlocker("cycle", "mismatch", (key, *targets), (*chain, back), patient=False)
+    threaded = [target for target in targets if len(index.states[target].collectives) > 1]
+    if threaded:
+        return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
+    return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty="established")
+
+
+def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> RootBlocker:
+    """Return the end at a process that waits for none that was observed."""
+    key, kind = (state.process.key,), state.kind
+    if state.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
+        # It ended during observation, or its parent is about to read its exit code: something goes on.
+        return RootBlocker("busy", "busy", key, path)
+    if kind in _GONE:
+        # A dead child that its parent has not noticed may have died this moment.
+        unnoticed = kind == "dead" and bool(path) and not path[-1].certain
+        certainty = "supported" if unnoticed else "established"
+        return RootBlocker("gone", kind, key, path, unnoticed or kind == "kernel", certainty)
+    if kind in COMPUTING:
+        return RootBlocker("busy", "spin_python" if kind in ("symbolic", "regex") else "busy", key, path)
+    if state.locked:
+        return RootBlocker("cycle", "locks", key, path)
+    if kind in IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
+        # Its workers are idle: what it waits for is lost.
+        return RootBlocker("stuck", "lost_message", (path[-1].source,), path)
+    level = "quiet" if _is_quiet(index, state, path) else "stuck"
+    certainty = "established" if kind == "input" else "supported"
+    return RootBlocker(level, _cause(index, state, path), key, path, kind != "input", certainty)
+
+
+def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
+    """Return the cause at a process that waits for none that was observed: the first rule that holds."""
+    kind, live = state.kind, index.snapshot.live
+    last = path[-1].kind if path else ""
+    requested = last in _REQUESTS or (kind == "loop" and bool(index.open_requests(state.process)))
+    absent = last == "collective" and is_outside_collectives(index, state)
+    rules = (
+        ("two_threads", len(state.collectives) > 1),
+        ("input", kind == "input"),
+        (_CAUSE_BY_EDGE.get(last, ""), last in _CAUSE_BY_EDGE),
+        ("pool", kind == "future" and _has_frame(state, "futures/thread.py")),
+        ("blocked_loop", state.loop_blocked),
+        ("rendezvous", kind == "rendezvous"),
+        ("lost_answer", kind in IDLE and requested),
+        ("absent", absent),
+        ("lost_message", kind == "socket" and index.waits_for_itself(state)),
+        ("mismatch", kind == "collective" and bool(path)),
+        # Of a dump it is all that can be said: who took it had waited for the response.
+        ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
+        ("lock", kind == "threads" and state.thread is not None and is_forked(state.thread)),
+        ("lost_message", kind == "file" and "named pipe" in state.call.detail),
+        # At its end a queue waits for its feeder thread, which only a full pipe blocks.
+        ("full_pipe", kind == "join" and not live and _joins_queue(state)),
+    )
+    return next((cause for cause, holds in rules if holds), _CAUSE_BY_KIND.get(kind, "native"))
+
+
+def is_outside_collectives(index: JobIndex, state: BlockedState) -> bool:
+    """Return whether what a rank is in cannot be the collective itself."""
+    if state.kind in _OUTSIDE_COLLECTIVE or (state.kind in _OUTSIDE_IN_DUMP and not index.snapshot.live):
+        return True
+    thread = state.thread
+    if state.kind != "native" or thread is None or not thread.frames or not index.snapshot.live:
+        return False
+    inner = thread.frames[0]
+    if inner.calls in DEVICE_CALLS or any("/torch/" in frame.path for frame in thread.frames[:1]):
+        return False
+    accelerated = any(item.path.startswith(_ACCELERATORS) for item in state.process.fds)
+    return thread.syscall not in _AMBIGUOUS_SYSCALLS or not accelerated
+
+
+def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
+    """Return whether a process is idle and owes nobody a response; a parent waiting for its end asked nothing."""
+    idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
+    return idle and (not path or path[-1].kind == "child") and not index.open_requests(state.process)
+
+
+def _joins_queue(state: BlockedState) -> bool:
+    frames = state.thread.frames if state.thread else ()
+    return any(frame.function in ("_finalize_join", "join_thread") for frame in frames)
+
+
+def _has_frame(state: BlockedState, end: str) -> bool:
+    return any(frame.path.endswith(end) for frame in (state.thread.frames if state.thread else ()))

@@ -1,0 +1,269 @@
+"""Write a verdict as one sentence, and list what was observed of the processes it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from diagnostics.fixes import count_of
+from diagnostics.hang.blocking_calls import KINDS, frame_text
+from diagnostics.hang.collectives import asked_collective
+from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING
+
+if TYPE_CHECKING:
+    from diagnostics.hang.blocking_thread import BlockedState
+    from diagnostics.hang.job_index import JobIndex
+    from diagnostics.hang.verdict import Verdict
+    from diagnostics.hang.wait_edge import Edge
+
+_MAX_NAMES = 4
+_NOT_OBSERVED = {
+    "elsewhere": "does not respond, and was not observed",
+    "missing": "has no process among those observed",
+}
+# Causes that say more than what the process is in.
+_PHRASES = {
+    "stopped": CAUSES["stopped"],
+    "dead": CAUSES["dead"],
+    "kernel": "sleeps in the kernel ({detail})",
+    "two_threads": "has {collectives} threads in collectives at once, whose order is undefined",
+    "locks": "has {locked} threads that wait for each other's locks",
+    "lost_answer": CAUSES["lost_answer"],
+    "file_lock": "holds the file lock and {doing}",
+    "full_pipe": "does not read what others write to it: it {doing}",
+    "lock": "holds a lock that others wait for, and {doing}",
+    "pool": "has a task in a thread pool that waits for another task of the same pool: it {doing}",
+    "blocked_loop": "has its event loop blocked: it {doing}",
+    "absent": "is not in the collective that the others wait in: it {doing}",
+    "pending": CAUSES["pending"],
+}
+_WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
+_SAME_COLLECTIVE = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."  # noqa: E501
+
+
+def sentence_of(index: JobIndex, verdict: Verdict) -> str:
+    """Return the verdict as a sentence."""
+    names = [_label(index, key, verdict) for key in verdict.culprits]
+    who = _enumerate(names) if len(names) <= _MAX_NAMES else f"{len(names)} processes"
+    if verdict.cycle and verdict.cause == "deadlock":
+        steps = [
+            f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in _cycle(verdict)
+        ]
+        return f"Deadlock: {'; '.join(steps)}."
+    what, since = _predicate(index, verdict), _since(verdict)
+    victims = _victims(index, verdict)
+    blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
+    verb = "waits" if len(verdict.victims) == 1 else "wait"
+    waited_for = f", and {victims} {verb} for it" if victims else ""
+    if verdict.outcome == PROGRESS:
+        ended = any(index.states[key].kind == "dead" for key in verdict.culprits if key in index.states)
+        return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
+    if verdict.outcome == WAITING:
+        return f"Too early to say: {who} {what}{blocks}{since}."
+    if verdict.outcome == UNKNOWN:
+        return f"Unknown cause: {who} {what}{waited_for}{since}."
+    return f"{_capitalize(who)} {what}{blocks}{since}."
+
+
+def _predicate(index: JobIndex, verdict: Verdict) -> str:
+    """Return what the blocking processes are in, as the predicate of a sentence."""
+    states = [index.states[key] for key in verdict.culprits if key in index.states]
+    cause = verdict.cause
+    if not states:
+        return _NOT_OBSERVED.get(cause) or CAUSES.get(cause, cause)
+    if cause == "mismatch":
+        return _in_different_collectives(index, verdict, states)
+    if cause == "absent" and len(states) > 1:
+        return "are not in the collective that the others wait in"
+    state = states[0]
+    last = verdict.chain[-1] if verdict.chain else None
+    if cause == "lost_message" and last and last.source in verdict.culprits:
+        return f"{_doing(state)}, and the sender is idle: the message was lost"
+    shared = last and last.kind == "processes_lock"
+    if (cause == "lock" and not shared) or (cause in ("full_pipe", "file_lock") and not last):
+        return _doing(state)
+    phrase = _PHRASES.get(cause, "{doing}")
+    if cause in ("kernel", "stopped") and last and last.kind == "collective":
+        phrase = f"is not in the collective that the others wait in: it {phrase}"
+    return phrase.format(
+        doing=_doing(state), detail=state.call.detail or "function unknown", locked=len(state.locked),
+        collectives=len(state.collectives),
+    )  # fmt: skip
+
+
+def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
+    victim = _first_victim(index, verdict)
+    if len(states) == 1 and victim:
+        return f"is in {asked_collective(states[0])} while the others are in {asked_collective(victim)}"
+    listed = "; ".join(f"{_brief(state)} in {asked_collective(state)}" for state in states)
+    return f"are in different collectives: {listed}"
+
+
+def _doing(state: BlockedState) -> str:
+    text, detail = KINDS[state.kind], state.call.detail
+    if state.kind in ("native", "file") and detail:
+        text = f"waits in the system call {detail}"
+    frame = state.call.caller or state.call.frame
+    return f"{text} in {frame_text(frame)}" if frame else text
+
+
+def _first_victim(index: JobIndex, verdict: Verdict) -> BlockedState | None:
+    """Return a victim in a collective, not the launcher that waits for all ranks."""
+    states = [index.states[key] for key in verdict.victims if key in index.states]
+    return next((state for state in states if state.kind == "collective"), states[0] if states else None)
+
+
+def evidence_of_culprits(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
+    """Return what was observed of the blocking processes."""
+    lines = []
+    for key in verdict.culprits[:_MAX_NAMES]:
+        state = index.states.get(key)
+        if state is None:
+            continue
+        process = state.process
+        if process.state:
+            lines.append(f"/proc/{process.pid}/stat: state {process.state}")
+        for thread, call in state.steps:
+            stack = " ← ".join(frame_text(frame) for frame in thread.frames[:_MAX_NAMES])
+            name = f" thread {thread.name!r}" if len(state.steps) > 1 else ""
+            lines.append(
+                f"pid {process.pid}{name} {KINDS[call.kind]}: {stack or call.detail or thread.wchan or 'no stack'}"
+            )
+        # Ranks that wait for each other have unread bytes on many connections.
+        if verdict.cause in _WITH_OPEN_REQUESTS and state.kind not in ("collective", "rendezvous"):
+            lines += [
+                f"fd/{item.fd}: request from {socket.remote} {socket.received_s:.0f} s ago, no response since"
+                for item, socket in index.open_requests(process)[:_MAX_NAMES]
+                if socket.received_s is not None
+            ]
+    return tuple(lines)
+
+
+def evidence_of_victims(index: JobIndex, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what was observed of waiting processes."""
+    lines = []
+    for key in keys[:_MAX_NAMES]:
+        state = index.states[key]
+        frames = state.thread.frames if state.thread else ()
+        stack = " ← ".join(frame_text(frame) for frame in frames[:_MAX_NAMES])
+        lines.append(f"pid {state.process.pid} {KINDS[state.kind]}: {stack}")
+    return tuple(lines)
+
+
+def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
+    """Say that nobody waits for anybody."""
+    if busy:
+        names = _first_names([f"{_name(index, key)} {_doing(index.states[key])}" for key in busy])
+        return f"Nothing hangs: {names}."
+    count = count_of(len(index.states), "process")
+    return f"Nothing hangs: {count} idle, and nobody waits for a response."
+
+
+def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
+    """Say that a dump shows nobody who waits, which one sample cannot exclude."""
+    count = count_of(len(index.states), "process")
+    if busy:
+        return f"Unknown: {len(busy)} of {count} may compute, which one sample does not show; none waits for another."
+    return f"Unknown: {count} idle; a dump alone does not show whether somebody waits for a response."
+
+
+def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
+    """Say that ranks wait at a rendezvous for one that was not observed."""
+    who = _capitalize(_victims(index, replace(verdict, victims=waiting)))
+    verb = "waits" if len(waiting) == 1 else "wait"
+    begin = "Too early to say: " if verdict.outcome == WAITING else ""
+    return (
+        f"{begin}{who} {verb} at the rendezvous for ranks that do not come; the missing rank is not among the "
+        f"{len(index.states)} processes observed{_since(verdict)}."
+    )
+
+
+def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
+    """Say that all observed ranks are in the same collective: Python's stacks show no more."""
+    state, who = index.states[keys[0]], _brief_names(index, keys)
+    if len(keys) == 1:
+        return (
+            f"Unknown cause: {who} is in {asked_collective(state)}. Another rank has not come to it, is in another "
+            f"group or {_SAME_COLLECTIVE}"
+        )
+    return (
+        f"Unknown cause: {who} are all in {asked_collective(state)}. The missing rank is not among them, or a rank is "
+        f"in another group or {_SAME_COLLECTIVE}"
+    )
+
+
+def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
+    """Say which class of cause a partial dump allows; nobody is named."""
+    state, who = index.states[keys[0]], _brief_names(index, keys)
+    doing = f"waits in {asked_collective(state)}" if state.kind == "collective" else _doing(state)
+    if len(keys) > 1:
+        doing = doing.replace("waits", "wait", 1)
+    return f"{_capitalize(who)} {doing}: {why}. The dump does not show which process blocks it."
+
+
+def could_not_inspect(index: JobIndex) -> str:
+    """Say that too little could be read."""
+    names = [
+        state.process.label
+        for state in index.states.values()
+        if state.kind == "unseen" and state.process.role != "helper"
+    ]
+    names += index.snapshot.missing
+    if not names:
+        return "Unknown: nothing shows what a process waits for."
+    return f"Unknown: {_first_names(names)} could not be inspected."
+
+
+def _cycle(verdict: Verdict) -> tuple[Edge, ...]:
+    last = verdict.chain[-1].target
+    start = next((place for place, edge in enumerate(verdict.chain) if edge.source == last), 0)
+    return verdict.chain[start:]
+
+
+def _name(index: JobIndex, key: str) -> str:
+    process = index.process(key)
+    return process.label if process else key
+
+
+def _label(index: JobIndex, key: str, verdict: Verdict) -> str:
+    process = index.process(key)
+    if process:
+        return process.label
+    return next((edge.label for edge in verdict.chain if edge.target == key), key)
+
+
+def _brief(state: BlockedState) -> str:
+    process = state.process
+    return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
+
+
+def _victims(index: JobIndex, verdict: Verdict) -> str:
+    return _brief_names(index, tuple(key for key in verdict.victims if key in index.states))
+
+
+def _brief_names(index: JobIndex, keys: tuple[str, ...]) -> str:
+    if len(keys) <= _MAX_NAMES:
+        return _enumerate([_brief(index.states[key]) for key in keys])
+    return f"{len(keys)} processes"
+
+
+def _enumerate(names: list[str]) -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _first_names(names: list[str]) -> str:
+    rest = len(names) - _MAX_NAMES
+    return _enumerate([*names[:_MAX_NAMES], f"{rest} more"] if rest > 0 else names)
+
+
+def _since(verdict: Verdict) -> str:
+    seconds = verdict.waited_s
+    if seconds is None or seconds < 1:
+        return ""
+    return f" (for {seconds:.0f} s)" if seconds < 120 else f" (for {seconds / 60:.0f} min)"
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]

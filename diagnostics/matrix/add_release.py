@@ -1,0 +1,109 @@
+"""Try a release of vLLM that no cell has: resolve it with a TRL, compare their APIs, and print or write the cell."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import msgspec
+from packaging.version import InvalidVersion
+
+from diagnostics.matrix import locks, workflow
+from diagnostics.matrix.cells import Cell, load_matrix
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.releases import Release, ReleaseList, load_releases, pair_cell, releases_file
+from diagnostics.matrix.results import ResultsGrid, make_questions
+from diagnostics.matrix.runner import QuietProgress, Run, RunOptions
+from diagnostics.tables import TableError, close_matches
+
+READ_LAYERS = ("resolve", "contract")
+
+
+def add_release(
+    context: Context, release: str, trl: str, progress: QuietProgress, *, write: bool
+) -> ResultsGrid:
+    """Run the layers that read a pair, print its cell, and return the results.
+
+    Args:
+        context: The command's context; its store is locked.
+        release: As vllm==VERSION, or vllm==newest.
+        trl: A release of TRL, or newest.
+        progress: Displays the run.
+        write: Whether the cell is added to the matrix file, with its lock.
+
+    Raises:
+        TableError: a release is unknown.
+    """
+    name, _, version = release.partition("==")
+    if name != "vllm" or not version:
+        raise TableError(f"{release}: expected vllm==VERSION, or vllm==newest")
+    breadth, releases = context.matrix.breadth, load_releases(context.matrix)
+    if breadth is None or releases is None:
+        path = context.matrix.path if breadth is None else releases_file(context.matrix)
+        raise TableError(f"{path}: expected a table [breadth], and a list of releases by `lock --releases`")
+    engine, trainer = find_release(releases, "vllm", version), find_release(releases, "trl", trl)
+    cell = msgspec.structs.replace(
+        pair_cell(breadth, releases.read, trainer, engine, READ_LAYERS), declares=None, profiles=("full",)
+    )
+    existing = next((item for item in context.matrix.cells if item.id == cell.id), None)
+    if existing:
+        cell = existing
+        print(f"{cell.id} is in {context.matrix.path.name}")
+    else:
+        print(cell_table(cell))
+    if write:
+        if not existing:
+            context = _write_cell(context, cell)
+        for problem in locks.refresh_locks(context, [cell]):
+            print(f"matrix: {problem}", file=sys.stderr)
+    questions = make_questions(context, [cell], READ_LAYERS)
+    grid = ResultsGrid(questions, context.store.read())
+    context.stage()
+    Run(context, RunOptions(), progress, grid).execute(questions)
+    return grid
+
+
+def _write_cell(context: Context, cell: Cell) -> Context:
+    """Add the cell to the matrix file, and to a workflow that was up to date."""
+    path = context.matrix.path
+    up_to_date = not workflow.stale_workflows(context.matrix)
+    path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8")
+    context = replace(context, matrix=load_matrix(path, LAYERS))
+    committed = path.parent / ".github" / "workflows" / "matrix.yml"
+    if committed.is_file() and up_to_date:
+        text = workflow.matrix_workflow(context.matrix, context.matrix.cells, gpu=workflow.GPU.split(","))
+        committed.write_text(text, encoding="utf-8")
+        print(committed, file=sys.stderr)
+    return context
+
+
+def cell_table(cell: Cell) -> str:
+    """Return a cell as a table of the matrix file."""
+    layers = ", ".join(f'"{layer}"' for layer in cell.layers)
+    return (
+        f'[cells."{cell.id}"]\nnote = "{cell.note}"\npython = "{cell.python}"\n'
+        f'exclude_newer = {cell.exclude_newer.isoformat()}\nlayers = [{layers}]\nprofiles = ["full"]\n'
+    )
+
+
+def find_release(releases: ReleaseList, distribution: str, version: str) -> Release:
+    """Return a release by its version, or the newest.
+
+    Raises:
+        TableError: it is not in the list.
+    """
+    known: tuple[Release, ...] = getattr(releases, distribution)
+    if version == "newest":
+        return known[-1]
+    try:
+        release = releases.find(distribution, version)
+    except InvalidVersion:
+        release = None
+    if release is None:
+        close = close_matches(version, [item.version for item in known])
+        raise TableError(
+            f"no {distribution} {version} in locks/releases.json{close}, read on {releases.read}; "
+            "`nox -s matrix -- lock --releases` reads the index again"
+        )
+    return release

@@ -1,0 +1,116 @@
+"""Rules of behaviour that no name shows: data with the lines of source that prove them, searched in both releases.
+
+A rule applies to a trainer whose source has its lines. Its cases are tried in order: the first whose lines all occur
+in the engine's source says whether it holds or breaks. Where none fits, nobody has read this engine for it, and the
+pair is not checked.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from diagnostics.matrix.wheels import Sources
+
+PATH = Path(__file__).with_name("rules.toml")
+
+
+class SourceLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of source, or the absence of one."""
+
+    files: tuple[str, ...]
+    """Files that may contain it; a release need not have all of them."""
+    text: str = ""
+    """As written, with any whitespace between its tokens; '' for the file itself."""
+    absent: bool = False
+    """It occurs in none of the files, if there are any."""
+
+    def find(self, sources: Sources) -> str | None:
+        """Return file:line of the text, a file where it is absent as required, None otherwise."""
+        files = [file for file in self.files if file in sources.names()]
+        for file in files:
+            source = sources.read(file)
+            match = _pattern(self.text).search(source)
+            if match:
+                return None if self.absent else f"{file}:{source.count(chr(10), 0, match.start()) + 1}"
+        return (files or list(self.files))[0] if self.absent else None
+
+
+class Case(Struct, frozen=True, forbid_unknown_fields=True):
+    """The behaviour of one kind of engine."""
+
+    outcome: Literal["holds", "breaks"]
+    why: str
+    vllm: tuple[SourceLine, ...]
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "case"}):
+    """A behaviour that a trainer relies on, and how engines implemented it over time."""
+
+    subject: str
+    """As one word, for reports."""
+    says: str
+    way: str
+    """Which runs rely on it."""
+    trl: tuple[SourceLine, ...]
+    cases: tuple[Case, ...]
+    option: str = ""
+    """Only runs with this option rely on it; '' for all."""
+    settles: tuple[str, ...] = ()
+    """Attribute paths whose types the source does not tell, and that a case decides."""
+
+
+class Ruling(Struct, frozen=True):
+    """The result of a rule for one pair."""
+
+    rule: Rule
+    case: Case | None
+    """None where no case fits."""
+    trl: str
+    """file:line of the trainer."""
+    vllm: str
+    """file:line of the engine."""
+
+
+@cache
+def project_rules() -> tuple[Rule, ...]:
+    """Return the rules of `rules.toml`."""
+    rules: tuple[Rule, ...] = msgspec.convert(
+        tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"], tuple[Rule, ...]
+    )
+    return rules
+
+
+def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | None = None) -> list[Ruling]:
+    """Return the result of each rule that applies to this trainer; None stands for the project's rules."""
+    rulings = []
+    for rule in project_rules() if rules is None else rules:
+        location = _find_all(rule.trl, trainer)
+        if location is not None:
+            rulings.append(_decide(rule, location, engine))
+    return rulings
+
+
+def _decide(rule: Rule, location: str, engine: Sources) -> Ruling:
+    for case in rule.cases:
+        proof = _find_all(case.vllm, engine)
+        if proof is not None:
+            return Ruling(rule, case, location, proof)
+    return Ruling(rule, None, location, "")
+
+
+def _find_all(lines: tuple[SourceLine, ...], sources: Sources) -> str | None:
+    """Return the location of the first line if all of them are found."""
+    locations = [line.find(sources) for line in lines]
+    return None if None in locations else locations[0]
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(r"\s+".join(re.escape(word) for word in text.split()))

@@ -1,1 +1,0 @@
-"""The questions: one layer a file, and the contract between two wheels."""

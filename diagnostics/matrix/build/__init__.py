@@ -1,1 +1,0 @@
-"""What an answer needs: locks, environments, wheels and their sources."""

@@ -1,0 +1,216 @@
+"""The context of a command: matrix file, store, machine settings, and the one way to start uv and interpreters."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diagnostics.matrix.cells import Cell, Matrix
+from diagnostics.matrix.identity import SourceDigests
+from diagnostics.matrix.store import Store
+from diagnostics.matrix.uv import find_uv, uv_environment
+from diagnostics.process import end_group, start
+
+# The project: the folder that holds diagnostics, grpo_core and repro.
+ROOT = Path(__file__).resolve().parents[2]
+# Packages that run inside cells. They are copied, so that a cell imports nothing else of ours.
+CELL_PACKAGES = ("grpo_core", "repro")
+# The variables that a program in a cell inherits: no tokens, no proxies, no PYTHONPATH, no settings of vLLM.
+_INHERITED = (
+    "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+)  # fmt: skip
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+class InterpreterError(RuntimeError):
+    """Raised when a cell's Python is not on this machine and cannot be fetched."""
+
+
+class CommandResult(NamedTuple):
+    """A finished command; code 124 with the reason in `errors` where it took too long."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def machine() -> str:
+    """Return the platform of executed verdicts, as 'linux-x86_64'."""
+    return f"{platform.system()}-{platform.machine()}".lower()
+
+
+def without_local_paths(text: str, store: Path) -> str:
+    """Return a text without the paths of this machine and without credentials in addresses."""
+    for path, name in ((store.resolve(), "<store>"), (ROOT, "<project>"), (Path.home(), "~")):
+        text = text.replace(os.fspath(path), name)
+    return re.sub(r"//[^/@\s:]+:[^/@\s]+@", "//", text)
+
+
+@dataclass
+class Context:
+    """One machine, one store, one matrix file."""
+
+    matrix: Matrix
+    store: Store
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    programs: Path = ROOT
+    """The folder that holds grpo_core and repro."""
+    say: Callable[[str], None] = lambda _text: None
+    """Displays the current action."""
+    locks_folder: Path | None = None
+    """A folder of locks other than the committed one."""
+    running: set[subprocess.Popen[Any]] = field(default_factory=set)
+    """Running children, so that an interrupted run can end them."""
+    _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
+
+    @property
+    def locks(self) -> Path:
+        """The folder of locks."""
+        return self.locks_folder or self.matrix.path.parent / "locks"
+
+    def folder(self, *parts: str) -> Path:
+        """Return a folder below the store's, created if it does not exist."""
+        path = self.store.folder.joinpath(*parts)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @cached_property
+    def uv(self) -> Path:
+        """The uv executable."""
+        return find_uv()
+
+    def run_command(
+        self,
+        command: Sequence[str | Path],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        wheels: bool = True,
+        folder: Path | None = None,
+    ) -> CommandResult:
+        """Run uv or an interpreter to its end; an interrupted run can end it.
+
+        Args:
+            command: Program and arguments.
+            timeout_s: Seconds until it is killed.
+            stdin: Standard input.
+            wheels: Whether the machine's folders of wheels count. They do not where a *declared* environment is
+                resolved: no user gets a local build.
+            folder: Working folder.
+        """
+        with start(
+            list(command),
+            env=self._uv_environ(wheels=wheels),
+            cwd=folder,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            self.running.add(process)
+            try:
+                data = stdin.encode() if stdin is not None else None
+                output, errors = process.communicate(data, timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                end_group(process)
+                return CommandResult(124, "", f"no result within {timeout_s:.0f} s")
+            except BaseException:
+                end_group(process)
+                raise
+            finally:
+                self.running.discard(process)
+        return CommandResult(
+            process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
+        )
+
+    def _uv_environ(self, *, wheels: bool) -> dict[str, str]:
+        """Return uv's environment: the user's, with pip's settings under uv's names."""
+        environment = {**self.environ, **uv_environment(self.environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+        if not wheels:
+            environment.pop("UV_FIND_LINKS", None)
+        environment.pop("VIRTUAL_ENV", None)
+        return environment
+
+    def interpreter(self, minor: str, *, fetch: bool = False) -> tuple[Path, str]:
+        """Return the path and full version of a Python; uv finds it once per run.
+
+        Raises:
+            InterpreterError: there is none, and none could be fetched.
+        """
+        if minor not in self._pythons:
+            path = self._find_python(minor)
+            if path is None and fetch:
+                self.say(f"fetching Python {minor}")
+                self.run_command([self.uv, "python", "install", minor], timeout_s=600)
+                path = self._find_python(minor)
+            if path is None:
+                raise InterpreterError(
+                    f"no Python {minor} on this machine: `uv python install {minor}` fetches one"
+                )
+            program = "import platform; print(platform.python_version())"
+            version = self.run_command([path, "-c", program], timeout_s=60).output.strip()
+            self._pythons[minor] = (path, version)
+        return self._pythons[minor]
+
+    def _find_python(self, minor: str) -> Path | None:
+        existing = next(folder for folder in self.store.folder.parents if folder.is_dir())
+        arguments = ["python", "find", "--system", "--no-config", "--no-python-downloads", minor]
+        result = self.run_command([self.uv, *arguments], timeout_s=60, folder=existing)
+        return Path(result.output.strip()) if result.code == 0 else None
+
+    def stage(self) -> Path:
+        """Return a folder that holds copies of grpo_core and repro as they are now."""
+        target = self.store.folder / "stage" / self._packages_digest
+        if not target.exists():
+            for old in self.folder("stage").iterdir():
+                shutil.rmtree(old, ignore_errors=True)
+            aside = target.with_name(target.name + ".part")
+            for name in CELL_PACKAGES:
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(self.programs / name, aside / name, ignore=ignore)
+            aside.rename(target)
+        return target
+
+    @cached_property
+    def sources(self) -> SourceDigests:
+        """Digests of our own source files as they are in this run."""
+        places = dict.fromkeys(("diagnostics", "tests"), ROOT) | dict.fromkeys(CELL_PACKAGES, self.programs)
+        return SourceDigests(places)
+
+    @cached_property
+    def _packages_digest(self) -> str:
+        digest = hashlib.sha256()
+        for name in CELL_PACKAGES:
+            for path in sorted((self.programs / name).rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    digest.update(f"{path.relative_to(self.programs)}\0".encode() + path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def cell_environ(self, cell: Cell) -> dict[str, str]:
+        """Return all variables of a program in a cell: offline, without secrets, with its own home."""
+        inherited = {name: self.environ[name] for name in _INHERITED if name in self.environ}
+        home = self.folder("home")
+        return {
+            "OMP_NUM_THREADS": "1",
+            **inherited,
+            **_OFFLINE,
+            "HOME": os.fspath(home),
+            "XDG_CACHE_HOME": os.fspath(home / ".cache"),
+            "PYTHONPATH": os.fspath(self.stage()),
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONUNBUFFERED": "1",
+            **(cell.recipe.environment if cell.recipe else {}),
+        }

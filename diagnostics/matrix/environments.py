@@ -1,0 +1,230 @@
+"""Build the environment of a cell from its committed lock, and keep environments within the disk budget.
+
+A build ends by writing a marker. Without it, or with one for another lock or Python, the folder is removed and built
+again: an environment that a kill or a full disk left half-built is never used.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from diagnostics.matrix import libstdcxx, locks
+from diagnostics.matrix.cells import Cell, Recipe
+from diagnostics.matrix.context import Context, InterpreterError
+from diagnostics.matrix.resolve import NETWORK_FAULT, cpu_torch, explain
+from diagnostics.output.redact import mask_and_cut
+
+MARKER = "grpo-doctor.json"
+GB = 1e9
+TIMEOUT_S = 1200.0
+
+
+class BuildError(RuntimeError):
+    """Raised when an environment cannot be built; `infrastructure` means that the machine is to blame."""
+
+    def __init__(self, message: str, *, infrastructure: bool, excerpt: str = "") -> None:
+        super().__init__(message)
+        self.infrastructure = infrastructure
+        self.excerpt = excerpt
+
+
+class Built(Struct, frozen=True):
+    """The marker of a complete environment."""
+
+    lock: str
+    """Digest of its lock and of the recipe's additions."""
+    python: str
+    """Full version of its interpreter."""
+    packages: int
+    seconds: float
+    size_gb: float
+    """Size of its files; those shared with uv's cache by hard links take no room twice."""
+
+
+def environment_folder(context: Context, cell: Cell) -> Path:
+    """Return the folder of a cell's environment, whether or not it exists."""
+    return context.store.folder / "environments" / cell.id
+
+
+def python_of(context: Context, cell: Cell) -> Path:
+    """Return the interpreter of a cell's environment."""
+    return environment_folder(context, cell) / "bin" / "python"
+
+
+def existing_environment(context: Context, cell: Cell) -> Built | None:
+    """Return the marker of the cell's environment, None unless it is complete and current."""
+    built = _marker(environment_folder(context, cell))
+    if built is None or not python_of(context, cell).exists():
+        return None
+    try:
+        _path, version = context.interpreter(cell.python)
+    except InterpreterError:
+        return None
+    current = (locks.environment_digest(context, cell), version)
+    return built if (built.lock, built.python) == current else None
+
+
+def _marker(folder: Path) -> Built | None:
+    try:
+        return msgspec.json.decode((folder / MARKER).read_bytes(), type=Built)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def ensure_environment(context: Context, cell: Cell) -> Built:
+    """Return the cell's environment; build it if it is not complete.
+
+    Raises:
+        BuildError: with the reason, and whether the machine is to blame.
+    """
+    return existing_environment(context, cell) or _build(context, cell)
+
+
+def _build(context: Context, cell: Cell) -> Built:
+    recipe, pins = cell.recipe, locks.read_pins(context, cell, runs=True)
+    if recipe is None:
+        raise BuildError(f"{cell.id} has no recipe in matrix.toml: nothing runs in it", infrastructure=False)
+    if not pins:
+        raise BuildError(
+            f"no lock for {cell.id}: `nox -s lock -- --cells '{cell.id}'` makes it", infrastructure=True
+        )
+    target = environment_folder(context, cell)
+    remove_environment(target)
+    _check_disk(context, recipe.disk_gb)
+    try:
+        interpreter, version = context.interpreter(cell.python, fetch=True)
+    except InterpreterError as error:
+        raise BuildError(str(error), infrastructure=True) from None
+    started = time.monotonic()
+    context.say(f"building its environment: {len(pins)} packages")
+    context.folder("environments")
+    _uv(context, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
+    _install_lock(context, cell, pins)
+    _add_extras(context, cell, recipe)
+    built = Built(
+        locks.environment_digest(context, cell),
+        version,
+        len(pins),
+        round(time.monotonic() - started, 1),
+        round(_size(target) / GB, 2),
+    )
+    aside = target / f"{MARKER}.part"
+    aside.write_bytes(msgspec.json.encode(built))
+    aside.replace(target / MARKER)
+    return built
+
+
+def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
+    """Install exactly the lines of the lock without following dependencies; `alone` relies on that.
+
+    A file with another hash than the lock's is refused. A package from a folder of wheels has no hash.
+    """
+    lock = locks.lock_path(context, cell, runs=True)
+    torch = cpu_torch(context, cell) if any(pin.startswith("torch==") for pin in pins) else []
+    unhashed = locks.unhashed_pins(lock.read_text(encoding="utf-8"))
+    if unhashed:
+        context.say(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
+    verify = "--verify-hashes" if unhashed else "--require-hashes"
+    options: list[str | Path] = [
+        "pip",
+        "sync",
+        "--quiet",
+        "--no-config",
+        verify,
+        "--python",
+        python_of(context, cell),
+    ]
+    _uv(context, [*options, *torch, lock])
+
+
+def _add_extras(context: Context, cell: Cell, recipe: Recipe) -> None:
+    """Add what the recipe requires besides wheels."""
+    (packages,) = environment_folder(context, cell).glob("lib/python3*/site-packages")
+    if recipe.named:
+        name, _, version = recipe.named.format(vllm=cell.vllm, trl=cell.trl).partition("==")
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: a name only; no code\n"
+        folder = packages / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(metadata, encoding="utf-8")
+    if recipe.glibcxx:
+        try:
+            libstdcxx.provide(packages, recipe.glibcxx)
+        except libstdcxx.NotProvidedError as error:
+            raise BuildError(str(error), infrastructure=True) from None
+
+
+def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
+    """Run uv.
+
+    Raises:
+        BuildError: it failed or took too long; in one line.
+    """
+    result = context.run_command([context.uv, *arguments], timeout_s=TIMEOUT_S)
+    if result.code != 0:
+        text = explain(result.errors)
+        # A file with another hash than the lock's says nothing about the cell that was locked.
+        infrastructure = bool(NETWORK_FAULT.search(text)) or "hash mismatch" in text.lower()
+        message = f"uv {arguments[0]} failed: {mask_and_cut(text, 300)}"
+        raise BuildError(message, infrastructure=infrastructure, excerpt=result.errors[-4000:])
+
+
+def _check_disk(context: Context, needed_gb: float) -> None:
+    folder = context.folder("environments")
+    free = shutil.disk_usage(folder).free / GB
+    if free < needed_gb:
+        raise BuildError(
+            f"not built: {needed_gb:.1f} GB of free disk are required, {free:.1f} GB are free at {folder}",
+            infrastructure=True,
+        )
+
+
+def _size(path: Path) -> int:
+    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_symlink() or item.is_file())
+
+
+def remove_environment(folder: Path) -> bool:
+    """Remove an environment; its marker goes first, so that a kill leaves none that looks complete."""
+    if not folder.exists():
+        return False
+    (folder / MARKER).unlink(missing_ok=True)
+    shutil.rmtree(folder)
+    return True
+
+
+def make_room(context: Context, cell: Cell, budget_gb: float | None) -> list[str]:
+    """Remove environments of other cells, the oldest first, until the cell's fits; return their names.
+
+    Args:
+        context: The command's context.
+        cell: The cell that is about to be built.
+        budget_gb: Size of all environments together at most; None for the free disk.
+    """
+    if cell.recipe is None or existing_environment(context, cell):
+        return []
+    needed_gb, removed = cell.recipe.disk_gb, []
+    folders = [
+        path for path in context.folder("environments").iterdir() if path.is_dir() and path.name != cell.id
+    ]
+    sizes = {path: _marked_size(path) for path in sorted(folders, key=lambda path: path.stat().st_mtime)}
+    for path in list(sizes):
+        if budget_gb is None:
+            fits = shutil.disk_usage(path).free / GB >= needed_gb
+        else:
+            fits = sum(sizes.values()) + needed_gb <= budget_gb
+        if fits:
+            break
+        remove_environment(path)
+        del sizes[path]
+        removed.append(path.name)
+    return removed
+
+
+def _marked_size(folder: Path) -> float:
+    built = _marker(folder)
+    return built.size_gb if built else 0.0

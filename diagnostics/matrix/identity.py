@@ -1,0 +1,119 @@
+"""Digests of everything an answer depends on: its inputs, and the source files of our own behind it.
+
+An answer stays valid until one of these changes. Expectations, time limits and locations are not part of it. A change
+of a comment or a docstring changes no digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import sys
+import tokenize
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import grimp
+
+# The registry imports all repros; the code in question says which of them runs.
+_REGISTRY = "repro.issues"
+
+
+def question_identity(inputs: Mapping[str, str]) -> str:
+    """Return the identity of a question with these inputs."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class SourceDigests:
+    """Digests of our own source files; each file is read once."""
+
+    places: Mapping[str, Path]
+    """Top-level package -> the folder that holds it."""
+    _digests: dict[Path, str] = field(default_factory=dict)
+    _combined: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def digest(self, names: Iterable[str]) -> str:
+        """Return the digest of these modules and packages; file names count as well as contents.
+
+        A package counts with all files below it, a module of `repro` with the modules it imports.
+        """
+        key = tuple(names)
+        if key not in self._combined:
+            self._combined[key] = self._combine(key)
+        return self._combined[key]
+
+    def _combine(self, names: tuple[str, ...]) -> str:
+        files: dict[str, Path] = {}
+        for name in names:
+            place = self.places[name.partition(".")[0]]
+            for path in self._files(place, name):
+                files[path.relative_to(place).as_posix()] = path
+        text = "".join(f"{name}\0{self._file_digest(files[name])}\0" for name in sorted(files))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _files(self, place: Path, name: str) -> list[Path]:
+        base = place.joinpath(*name.split("."))
+        if base.is_dir() and not (name == "repro" or name.startswith("repro.")):
+            return [path for path in base.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        if not name.startswith("repro"):
+            return [base.with_suffix(".py")]
+        start = f"{name}.__main__" if base.is_dir() else name
+        modules = (
+            {start, *self._repro_imports.find_upstream_modules(start)}
+            if start in self._repro_imports.modules
+            else {start}
+        )
+        parents = {module.rpartition(".")[0] for module in modules} - {""}
+        paths = (place.joinpath(*module.split(".")) for module in modules | parents)
+        sources = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
+        # Requirement files and the like lie in the package's own folder.
+        data = [path for path in (place / "repro").iterdir() if path.is_file() and path.suffix != ".py"]
+        return [path for path in (*sources, *data) if path.is_file()]
+
+    @cached_property
+    def _repro_imports(self) -> grimp.ImportGraph:
+        folder = str(self.places["repro"])
+        sys.path.insert(0, folder)
+        try:
+            graph = grimp.build_graph("repro", exclude_type_checking_imports=True, cache_dir=None)
+        finally:
+            sys.path.remove(folder)
+        if _REGISTRY in graph.modules:
+            for imported in list(graph.find_modules_directly_imported_by(_REGISTRY)):
+                graph.remove_import(importer=_REGISTRY, imported=imported)
+        return graph
+
+    def _file_digest(self, path: Path) -> str:
+        if path not in self._digests:
+            data = path.read_bytes()
+            if path.suffix == ".py":
+                data = without_comments(data.decode()).encode()
+            self._digests[path] = hashlib.sha256(data).hexdigest()[:16]
+        return self._digests[path]
+
+
+def without_comments(text: str) -> str:
+    """Return the tokens of a Python file without comments, docstrings and layout; the text where it has errors.
+
+    >>> without_comments('def f():  # why' + chr(10) + '    "Doc."' + chr(10) * 2 + '    return 1' + chr(10)).split()
+    ['def', 'f', '(', ')', ':', 'return', '1']
+    """
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (SyntaxError, tokenize.TokenError):
+        return text
+    tokens = [token for token in tokens if token.type not in {tokenize.COMMENT, tokenize.NL}]
+    significant = []
+    line_starts = True
+    for token, following in itertools.zip_longest(tokens, tokens[1:]):
+        # A string that is a whole statement is a docstring, or does nothing.
+        alone = line_starts and following is not None and following.type == tokenize.NEWLINE
+        if not (alone and token.type == tokenize.STRING):
+            significant.append("\t" if token.type == tokenize.INDENT else token.string)
+        line_starts = token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    return "\n".join(significant)

@@ -1,0 +1,20 @@
+"""All layers, in the order in which they run for a cell, one module a subject."""
+
+from __future__ import annotations
+
+from diagnostics.matrix.layers import conformance, contract, doctor, environment, programs, repros, resolve
+from diagnostics.matrix.layers.base import Layer
+
+LAYERS: tuple[Layer, ...] = (
+    *resolve.LAYERS,
+    *contract.LAYERS,
+    *environment.LAYERS,
+    repros.SCHEDULER,
+    *programs.ENGINE_LAYERS,
+    *conformance.LAYERS,
+    *programs.SERVER_LAYERS,
+    *repros.LAYERS,
+    *doctor.LAYERS,
+)
+BY_NAME = {layer.name: layer for layer in LAYERS}
+SOLVING = frozenset(layer.name for layer in LAYERS if layer.solves)

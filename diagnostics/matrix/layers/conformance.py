@@ -1,0 +1,132 @@
+"""Layer `conformance`: does the real engine pass the suite of the engine protocol, run by the cell's own Python?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from diagnostics.matrix.cells import Cell, LayerSettings
+from diagnostics.matrix.context import ROOT, Context, InterpreterError
+from diagnostics.matrix.layers import in_cell
+from diagnostics.matrix.layers.base import EarlyAnswer, Layer, infrastructure_fault
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+
+SUITE = "tests/grpo_core/conformance"
+_PACKAGE = SUITE.replace("/", ".")
+# Installed next to the cell, not into it, each with the hash of its wheel; a cell has packaging anyway.
+_TOOLS = {
+    "pytest==8.3.5": "sha256:c69214aa47deac29fad6c2a4f590b9c4a9fdb16a403176fe154b79c0b4d4d820",
+    "pluggy==1.6.0": "sha256:e920276dd6813095e9377c0bc5566d94c932c33b27a3e3945d8389c374dd4746",
+    "iniconfig==2.1.0": "sha256:9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760",
+}
+_OUTCOMES = "outcomes.json"
+_KINDS = ("passed", "not applicable", "failed")
+
+
+def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    return {**in_cell.program_inputs(context, cell), "pytest": " ".join(_TOOLS)}
+
+
+def _program(settings: LayerSettings, _cell: Cell) -> list[str]:
+    options = ["-q", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    plugin = ["-p", f"{_PACKAGE}.plugin", f"{SUITE}/suite.py", "--outcomes", _OUTCOMES]
+    return ["pytest", *options, *plugin, *settings.arguments]
+
+
+def _check(context: Context, cell: Cell) -> Answer:
+    try:
+        tools = _install_tools(context, cell)
+        program = _program(context.matrix.layer("conformance"), cell)
+        completed = in_cell.run_in_cell(
+            context, cell, "conformance", program, import_from=(tools,), prepare=_copy_suite
+        )
+    except EarlyAnswer as early:
+        return early.answer
+    try:
+        outcomes = json.loads((completed.folder / _OUTCOMES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        outcomes = {}
+    outcome, summary = suite_outcome(outcomes, completed)
+    lines = tuple(f"{name}: {item['outcome']}{_reason(item)}" for name, item in outcomes.items())
+    signs = tuple(line for line in lines if not line.endswith(": passed"))
+    return in_cell.executed_answer(completed, cell, outcome, summary, signs=signs, details=lines)
+
+
+def _copy_suite(folder: Path) -> None:
+    """Copy the suite into a package `tests` that is found before any of the cell's."""
+    ignore = shutil.ignore_patterns("__pycache__", "test_*")
+    shutil.copytree(ROOT / SUITE, folder / SUITE, ignore=ignore)
+    shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
+
+
+def _install_tools(context: Context, cell: Cell) -> Path:
+    """Return a folder with pytest for this Python, installed when first needed.
+
+    Raises:
+        EarlyAnswer: it could not be installed.
+    """
+    target = context.folder("beside") / f"pytest-python{cell.python}"
+    if not target.exists():
+        aside = target.with_name(f"{target.name}.part")
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            python, _version = context.interpreter(cell.python)
+        except InterpreterError as error:
+            raise EarlyAnswer(infrastructure_fault(str(error), EvidenceLevel.EXECUTED)) from None
+        options = [
+            "--quiet",
+            "--no-config",
+            "--no-deps",
+            "--require-hashes",
+            "--target",
+            aside,
+            "--python",
+            python,
+        ]
+        requirements = "".join(f"{name} --hash={digest}\n" for name, digest in _TOOLS.items())
+        command: list[str | Path] = [context.uv, "pip", "install", *options, "-r", "-"]
+        result = context.run_command(command, timeout_s=300, stdin=requirements)
+        if result.code != 0:
+            summary = f"pytest could not be installed next to the cell: {result.errors.strip()[-200:]}"
+            raise EarlyAnswer(infrastructure_fault(summary, EvidenceLevel.EXECUTED, result.errors[-4000:]))
+        aside.rename(target)
+    return target
+
+
+def suite_outcome(
+    outcomes: Mapping[str, Mapping[str, str]], completed: in_cell.Completed
+) -> tuple[Outcome, str]:
+    """Return the outcome of the suite and its summary, from its tests and from how its process ended."""
+    names = {kind: [name for name, item in outcomes.items() if item["outcome"] == kind] for kind in _KINDS}
+    counts = ", ".join(f"{len(tests)} {kind}" for kind, tests in names.items() if tests)
+    process = completed.process
+    if process.code < 0:
+        return in_cell.blame(process), f"{in_cell.signal_text(process)} after these: {counts or 'none'}"
+    if names["failed"]:
+        first = names["failed"][0]
+        return Outcome.FAIL, f"{counts}; first {first}{_reason(outcomes[first])}"
+    if process.code != 0 or not names["passed"]:
+        return Outcome.INFRA_ERROR, f"pytest ended with {process.code}: {counts or 'no test ran'}"
+    return Outcome.PASS, counts
+
+
+def _reason(item: Mapping[str, str]) -> str:
+    return f" ({item['why']})" if item.get("why") else ""
+
+
+LAYERS = (
+    Layer(
+        name="conformance",
+        group="engine",
+        question="Does the real engine pass the conformance suite that every engine passes?",
+        evidence=EvidenceLevel.EXECUTED,
+        check=_check,
+        code=(__name__, _PACKAGE, "grpo_core"),
+        needs=(*in_cell.USABLE, "engine"),
+        inputs=_inputs,
+        program=_program,
+    ),
+)

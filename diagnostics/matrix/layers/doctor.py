@@ -1,0 +1,91 @@
+"""Layer `doctor`: what does `grpo-doctor doctor` report for the cell's environment?
+
+It passes whatever doctor reports. The page shows the findings next to what the cell's other layers observed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from diagnostics.collect import compat
+from diagnostics.matrix.cells import Cell
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.environments import python_of
+from diagnostics.matrix.layers import in_cell
+from diagnostics.matrix.layers.base import EarlyAnswer, Layer, infrastructure_fault
+from diagnostics.matrix.locks import pins_digest
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+
+TIMEOUT_S = 300.0
+_SCHEMA = "grpo-doctor.report.v1"
+_ORDER = ("info", "warning", "error", "blocker")
+
+
+def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    verdicts = [
+        (item["id"], {name: layer["verdict"] for name, layer in item["layers"].items() if name != "doctor"})
+        for item in compat.load().cells
+    ]
+    table = pins_digest([json.dumps(verdicts, sort_keys=True)])
+    return {**in_cell.program_inputs(context, cell), "table": table}
+
+
+def _check(context: Context, cell: Cell) -> Answer:
+    try:
+        in_cell.built_environment(context, cell)
+    except EarlyAnswer as early:
+        return early.answer
+    command = ["-m", "diagnostics", "doctor", "--python", str(python_of(context, cell)), "--format", "json"]
+    result = context.run_command([sys.executable, *command], timeout_s=TIMEOUT_S)
+    try:
+        document = json.loads(result.output)
+    except ValueError:
+        document = {}
+    if document.get("schema") != _SCHEMA:
+        summary = f"doctor ended with {result.code}: {' '.join(result.errors.split())[-200:]}"
+        return infrastructure_fault(summary, EvidenceLevel.EXECUTED, result.errors[-4000:])
+    return doctor_answer(document)
+
+
+def doctor_answer(document: Mapping[str, Any]) -> Answer:
+    """Return the answer of doctor's report: one sign a finding, as 'error CMP902'."""
+    checks, findings = document.get("checks", []), document.get("findings", [])
+    crashed = [f"{item['check']}: {item['reason']}" for item in checks if item["outcome"] == "crashed"]
+    if crashed:
+        summary = f"a check of doctor crashed: {crashed[0]}"
+        return Answer(Outcome.FAIL, summary, EvidenceLevel.EXECUTED, signs=tuple(crashed))
+    codes = {(item["severity"], item["code"]): None for item in findings}
+    worst = max((severity for severity, _code in codes), key=_ORDER.index, default="")
+    named = [code for severity, code in codes if severity == worst]
+    skipped = [
+        f"{item['check']} skipped: {item['reason']}" for item in checks if item["outcome"] == "skipped"
+    ]
+    lines = [
+        f"{item['severity']} {item['code']} {item['title']}: {item.get('detail', '')[:300]}"
+        for item in findings
+    ]
+    return Answer(
+        Outcome.PASS,
+        f"{worst} {' '.join(named)}" if named else "no findings",
+        EvidenceLevel.EXECUTED,
+        signs=tuple(f"{severity} {code}" for severity, code in codes),
+        details=(*lines, *skipped),
+        facts=tuple(("said", "with", severity, code) for severity, code in codes),
+    )
+
+
+LAYERS = (
+    Layer(
+        name="doctor",
+        group="harness",
+        question="What does doctor report for this environment?",
+        evidence=EvidenceLevel.EXECUTED,
+        check=_check,
+        code=(__name__, "diagnostics.doctor", "diagnostics.collect", "diagnostics.catalog"),
+        needs=("install",),
+        inputs=_inputs,
+    ),
+)

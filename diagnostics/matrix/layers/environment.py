@@ -1,0 +1,90 @@
+"""Layers `install` and `import`: can the cell's environment be built, and do its modules import?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnostics.matrix import locks
+from diagnostics.matrix.cells import Cell, LayerSettings
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.layers import in_cell
+from diagnostics.matrix.layers.base import EarlyAnswer, Layer
+from diagnostics.matrix.resolve import package_facts
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+
+
+def _install(context: Context, cell: Cell) -> Answer:
+    assert cell.recipe is not None
+    try:
+        built = in_cell.built_environment(context, cell)
+    except EarlyAnswer as early:
+        return early.answer
+    pins = locks.read_pins(context, cell, runs=True)
+    return Answer(
+        Outcome.PASS,
+        f"{built.packages} packages, {built.size_gb:.1f} GB, built in {built.seconds:.0f} s",
+        EvidenceLevel.EXECUTED,
+        details=(f"recipe: {cell.recipe.about}", f"Python {built.python}"),
+        ran_with=tuple(cell.recipe.differs.items()),
+        facts=package_facts(pins),
+        excerpt="\n".join(pins),
+    )
+
+
+def _import_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
+    assert cell.recipe is not None
+    return ("repro", "imports", *cell.recipe.imports)
+
+
+def import_answer(reply: in_cell.Reply, cell: Cell) -> Answer:
+    """Return the answer of importing each module in a process of its own."""
+    modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
+    broken = {name: item for name, item in modules.items() if not item.get("ok")}
+    late = [name for name, item in broken.items() if item.get("timeout")]
+    lines = tuple(_module_line(name, item) for name, item in modules.items())
+    outcome, signs = Outcome.FAIL, lines
+    if late:
+        outcome, signs = Outcome.TIMEOUT, ()
+        summary = f"{', '.join(late)}: {broken[late[0]].get('error')}"
+    elif broken or not modules:
+        summary = (
+            "; ".join(_module_line(name, item) for name, item in broken.items()) or "no module was tried"
+        )
+    else:
+        outcome = Outcome.PASS
+        seconds = sum(float(item.get("seconds") or 0) for item in modules.values())
+        summary = f"{', '.join(modules)} import ({seconds:.0f} s)"
+    versions = {name: item.get("version") for name, item in modules.items() if "." not in name}
+    return in_cell.executed_answer(reply, cell, outcome, summary, versions, signs=signs, details=lines)
+
+
+def _module_line(name: str, item: Mapping[str, Any]) -> str:
+    if item.get("ok"):
+        return f"{name}: ok, version {item['version']}" if item.get("version") else f"{name}: ok"
+    location = f" at {item['where']}" if item.get("where") else ""
+    return f"{name}: {item.get('error')}{location}"
+
+
+LAYERS = (
+    # It does not need `resolve`: the runnable environment has a lock of its own, and forbidden pairs run, too.
+    Layer(
+        name="install",
+        group="environment",
+        question="Can the environment in which this cell runs without a GPU be built from its committed lock?",
+        evidence=EvidenceLevel.EXECUTED,
+        check=_install,
+        code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),
+        inputs=in_cell.environment_inputs,
+    ),
+    in_cell.program_layer(
+        "import",
+        "environment",
+        "Can its modules be imported?",
+        _import_program,
+        "grpo-doctor.imports.v1",
+        import_answer,
+        code=(__name__, "repro.drivers.imports"),
+        needs=("install",),
+    ),
+)

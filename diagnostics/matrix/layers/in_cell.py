@@ -1,0 +1,258 @@
+"""Run one of our programs inside a cell's environment, and read the JSON document it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostics.matrix import environments, locks
+from diagnostics.matrix.cells import Cell, LayerSettings
+from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
+from diagnostics.matrix.environments import BuildError, Built
+from diagnostics.matrix.layers.base import EarlyAnswer, Layer
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.output.redact import mask_and_cut
+from diagnostics.process import Completed as Finished
+from diagnostics.process import log_tail, run
+
+# Layers that must pass before our programs can run in an environment.
+USABLE = ("install", "import")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A program that ended by itself."""
+
+    process: Finished
+    excerpt: str
+    """The tail of its log, without local paths."""
+    log: str
+    folder: Path
+    """Its working folder."""
+
+
+@dataclass(frozen=True)
+class Reply(Completed):
+    """A program that printed a document of the expected schema."""
+
+    document: dict[str, Any]
+
+
+def program_layer(
+    name: str,
+    group: str,
+    question: str,
+    program: Sequence[str] | Callable[[LayerSettings, Cell], Sequence[str]],
+    schema: str,
+    answer: Callable[[Reply, Cell], Answer],
+    *,
+    code: tuple[str, ...],
+    needs: tuple[str, ...] = USABLE,
+    codes: Callable[[LayerSettings], Sequence[str]] | None = None,
+) -> Layer:
+    """Return a layer that runs one of our programs in the cell and reads its document.
+
+    Args:
+        name: Name of the layer.
+        group: Heading in reports.
+        question: For the page.
+        program: Arguments of `python -m`; those of the matrix file are added.
+        schema: Schema of the program's document.
+        answer: Converts the document.
+        code: Our own modules and packages behind the answer.
+        needs: Layers that must have passed.
+        codes: Known issues that the program reproduces.
+    """
+
+    def arguments(settings: LayerSettings, cell: Cell) -> Sequence[str]:
+        chosen = program(settings, cell) if callable(program) else program
+        return (*chosen, *settings.arguments)
+
+    def check(context: Context, cell: Cell) -> Answer:
+        command = [*arguments(context.matrix.layer(name), cell), "--json"]
+        try:
+            return answer(read_document(run_in_cell(context, cell, name, command), schema), cell)
+        except EarlyAnswer as early:
+            return early.answer
+
+    return Layer(
+        name=name,
+        group=group,
+        question=question,
+        evidence=EvidenceLevel.EXECUTED,
+        check=check,
+        code=code,
+        needs=needs,
+        inputs=program_inputs,
+        program=arguments,
+        codes=codes,
+    )
+
+
+def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    """Return the inputs of everything that runs in the cell's environment."""
+    try:
+        _path, version = context.interpreter(cell.python)
+    except InterpreterError:
+        version = f"{cell.python} (absent)"
+    return {"python": version, "machine": machine(), "lock": locks.environment_digest(context, cell)}
+
+
+def program_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    """Return the inputs of a program in the cell besides its arguments."""
+    assert cell.recipe is not None
+    variables = tuple(cell.recipe.environment.items())
+    return {**environment_inputs(context, cell), "variables": str(variables)}
+
+
+def built_environment(context: Context, cell: Cell) -> Built:
+    """Return the cell's environment, built if necessary.
+
+    Raises:
+        EarlyAnswer: it could not be built.
+    """
+    try:
+        return environments.ensure_environment(context, cell)
+    except BuildError as error:
+        outcome = Outcome.INFRA_ERROR if error.infrastructure else Outcome.FAIL
+        answer = Answer(outcome, str(error), EvidenceLevel.EXECUTED, excerpt=error.excerpt)
+        raise EarlyAnswer(answer) from None
+
+
+def run_in_cell(
+    context: Context,
+    cell: Cell,
+    layer: str,
+    arguments: Sequence[str],
+    *,
+    import_from: Sequence[Path] = (),
+    prepare: Callable[[Path], None] = lambda _folder: None,
+) -> Completed:
+    """Run `python -m <arguments>` in the cell.
+
+    Args:
+        context: The command's context.
+        cell: The cell.
+        layer: The layer that runs it; log and working folder are named after it.
+        arguments: Arguments of Python after `-m`.
+        import_from: Further folders for imports, after our own programs.
+        prepare: Writes the program's files into its working folder.
+
+    Raises:
+        EarlyAnswer: the environment could not be built, or the program took too long.
+    """
+    built_environment(context, cell)
+    environment = context.cell_environ(cell)
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], *map(os.fspath, import_from)])
+    name = layer.replace(":", "-")
+    log = context.folder("logs", cell.id) / f"{name}.log"
+    folder = context.folder("runs", cell.id, name)
+    shutil.rmtree(folder)  # files of an earlier run are no evidence of this one
+    folder.mkdir()
+    prepare(folder)
+    context.say(f"running python -m {' '.join(arguments[:2])}")
+    limit_s = context.matrix.layer(layer).timeout_s
+    process = run(
+        [environments.python_of(context, cell), "-m", *arguments],
+        env=environment,
+        log=log,
+        timeout_s=limit_s,
+        cwd=folder,
+        ledger=context.store.folder / "running.json",
+    )
+    excerpt = without_local_paths(log_tail(log), context.store.folder)
+    log_name = log.relative_to(context.store.folder).as_posix()
+    if process.timed_out:
+        summary = f"no answer within {limit_s:.0f} s"
+        raise EarlyAnswer(
+            Answer(Outcome.TIMEOUT, summary, EvidenceLevel.EXECUTED, excerpt=excerpt, log=log_name)
+        )
+    return Completed(process, excerpt, log_name, folder)
+
+
+def read_document(completed: Completed, schema: str) -> Reply:
+    """Return the document that a program printed.
+
+    Raises:
+        EarlyAnswer: it printed none, or one of another schema.
+    """
+    process = completed.process
+    document, problem = {}, ""
+    try:
+        document = json.loads(process.output)
+    except (ValueError, RecursionError):
+        printed = " ".join(process.output.split())[:80]
+        problem = f"the program ended with {process.code} and printed "
+        problem += f"no JSON document: {printed!r}" if printed else "nothing"
+    if process.code < 0:
+        problem = f"{signal_text(process)} before it answered"
+    elif not problem and isinstance(document, dict) and process.code == 2:
+        problem = f"the program could not work: {document.get('error')}"
+    elif not problem and (not isinstance(document, dict) or document.get("schema") != schema):
+        actual = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        problem = f"the program answered with {actual!r} where {schema!r} was expected"
+    if problem:
+        raise EarlyAnswer(
+            Answer(
+                blame(process), problem, EvidenceLevel.EXECUTED, excerpt=completed.excerpt, log=completed.log
+            )
+        )
+    return Reply(completed.process, completed.excerpt, completed.log, completed.folder, document)
+
+
+def blame(process: Finished) -> Outcome:
+    """Return whose fault a missing answer is: a crash (a signal) is the cell's, anything else our program's.
+
+    SIGKILL comes from outside, mostly because memory ran out.
+    """
+    crashed = process.code < 0 and -process.code not in {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
+    return Outcome.FAIL if crashed else Outcome.INFRA_ERROR
+
+
+def signal_text(process: Finished) -> str:
+    """Return which signal ended a program."""
+    try:
+        name = signal.Signals(-process.code).name
+    except ValueError:
+        name = f"signal {-process.code}"
+    return f"the program was ended by {name}"
+
+
+def executed_answer(
+    reply: Completed, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
+) -> Answer:
+    """Return the answer of a program in the cell: with versions, excerpt and log."""
+    return Answer(
+        outcome,
+        summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
+        EvidenceLevel.EXECUTED,
+        ran_with=versions_that_ran(cell, versions),
+        excerpt="" if outcome is Outcome.PASS else reply.excerpt,
+        log=reply.log,
+        **more,
+    )
+
+
+def document_lines(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return each entry of a document as a line."""
+    return tuple(f"{key}: {value}" for key, value in document.items() if key not in {"versions", "schema"})
+
+
+def document_error(document: Mapping[str, Any]) -> str:
+    """Return the error of a document whose outcome is not `ok`, on one line."""
+    return " ".join(str(document.get("error") or f"outcome {document.get('outcome')!r}").split())
+
+
+def versions_that_ran(cell: Cell, versions: Any) -> tuple[tuple[str, str], ...]:
+    """Return what ran: the versions a program reported, and the recipe's differences."""
+    reported = versions if isinstance(versions, dict) else {}
+    ran = {str(name): str(value) for name, value in reported.items() if value}
+    for name, remark in (cell.recipe.differs if cell.recipe else {}).items():
+        ran[name] = f"{ran[name]}: {remark}" if name in ran else remark
+    return tuple(sorted(ran.items()))

@@ -1,0 +1,216 @@
+"""Layers `scheduler` and `repro:CODE`: do known issues happen in this cell, and which mitigations help?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from diagnostics.matrix.cells import Cell, LayerSettings
+from diagnostics.matrix.context import ROOT
+from diagnostics.matrix.layers.in_cell import USABLE, Reply, program_layer, versions_that_ran
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Grid, Outcome
+
+SCHEMA = "grpo-doctor.repro.v1"
+UNMITIGATED = "unmitigated"
+ALL_TRIGGERS = "*"
+"""Stands for all triggers, where a release does not have the code at all."""
+ATTEMPT_S = 240.0
+_SYMBOLS = {
+    "reproduced": "✘ happens",
+    "not_reproduced": "✔ does not happen",
+    "mitigated": "✔ helps",
+    "not_mitigated": "✘ does not help",
+    "inapplicable": "- not applicable",
+}
+# Their modules cannot be imported; that is the issue.
+_IMPORT_ISSUES = frozenset({"CMP002", "CMP003"})
+_REGISTERED = re.compile(r"repro\(\s*\"([A-Z]{3}[0-9]{3})\"")
+
+
+def _repro_modules() -> dict[str, str]:
+    """Return code -> module of its repro; a module names several codes in its file name or its decorators."""
+    modules = {}
+    for path in sorted((ROOT / "repro" / "issues").glob("[a-z]*.py")):
+        in_name = re.findall(r"[A-Z]{3}[0-9]{3}", path.stem.upper())
+        for code in (*in_name, *_REGISTERED.findall(path.read_text(encoding="utf-8"))):
+            modules[code] = f"repro.issues.{path.stem}"
+    return dict(sorted(modules.items()))
+
+
+REPRO_MODULES = _repro_modules()
+
+
+def repro_program(codes: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments of `python -m` that try to reproduce known issues, with and without mitigations."""
+    return ("repro", "run", *codes, "--mitigation", "all", "--timeout", f"{ATTEMPT_S:g}")
+
+
+def repro_answer(reply: Reply, cell: Cell) -> Answer:
+    """Return the answer of a repro's document."""
+    issues: Mapping[str, Any] = reply.document.get("codes", {})
+    attempts = [(code, attempt) for code, item in issues.items() for attempt in item.get("attempts", [])]
+    upstream: Mapping[str, Any] = reply.document.get("upstream") or {}
+    outcome, codes, summary = _conclusion(issues, attempts, upstream)
+    hashed = (
+        f"{upstream.get('files_checked', 0)} Python files of {upstream.get('distribution', 'vllm')} hashed "
+        f"against the wheel's own record, {len(upstream.get('modified') or [])} modified"
+    )
+    return Answer(
+        outcome,
+        summary,
+        EvidenceLevel.EXECUTED,
+        codes=codes,
+        signs=tuple(_sign(code, attempt) for code, attempt in attempts),
+        details=(
+            hashed,
+            *(line for code in issues for line in _mitigation_lines(code, attempts)),
+            *(_detail(code, attempt) for code, attempt in attempts),
+        ),
+        facts=(*(_fact(code, attempt) for code, attempt in attempts), *_absent_facts(issues)),
+        grids=tuple(_grid(code, attempts) for code, item in issues.items() if item.get("attempts")),
+        ran_with=versions_that_ran(cell, reply.document.get("versions")),
+        excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
+        log=reply.log,
+    )
+
+
+def _conclusion(
+    issues: Mapping[str, Any], attempts: list[tuple[str, Any]], upstream: Mapping[str, Any]
+) -> tuple[Outcome, tuple[str, ...], str]:
+    """Return (outcome, codes reproduced, summary)."""
+    if upstream.get("modified"):
+        modified = ", ".join(map(str, upstream["modified"][:3]))
+        return Outcome.INFRA_ERROR, (), f"the installed files differ from the wheel's: {modified}"
+    unmitigated = [(code, attempt) for code, attempt in attempts if not attempt.get("mitigation")]
+    # Where the release does not have the code, one outcome stands for all triggers.
+    outcomes = {attempt.get("outcome") for _code, attempt in unmitigated}
+    outcomes = outcomes or {item.get("outcome") for item in issues.values()}
+    every_outcome = outcomes | {attempt.get("outcome") for _code, attempt in attempts}
+    if "error" in every_outcome or not outcomes - {None}:
+        details = (attempt.get("detail") for _code, attempt in attempts if attempt.get("outcome") == "error")
+        return Outcome.INFRA_ERROR, (), f"a repro failed itself: {next(details, 'it tried nothing')}"
+    if "timeout" in every_outcome:
+        return Outcome.TIMEOUT, (), "a repro did not end in time"
+    reproduced = [(code, attempt) for code, attempt in unmitigated if attempt.get("outcome") == "reproduced"]
+    if reproduced:
+        codes = tuple(dict.fromkeys(code for code, _attempt in reproduced))
+        return Outcome.FAIL, codes, "; ".join(_locations(code, reproduced) for code in codes)
+    if outcomes == {"inapplicable"}:
+        details = (attempt.get("detail") for _code, attempt in attempts if attempt.get("detail"))
+        summary = next(details, "the code of these known issues is not in this release")
+        return Outcome.NOT_RUN, (), str(summary)
+    return Outcome.PASS, (), f"{', '.join(issues)}: not reproduced"
+
+
+def _locations(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
+    """Return 'SCH001 at vllm/core/scheduler.py:1278 (lost_step, two_owners)'."""
+    triggers: dict[str, dict[str, None]] = {}
+    for name, attempt in reproduced:
+        if name == code:
+            location = f"at {attempt['where']}" if attempt.get("where") else "silently"
+            triggers.setdefault(location, {})[str(attempt.get("trigger"))] = None
+    parts = [f"{location} ({', '.join(names)})" for location, names in triggers.items()]
+    return f"{code} {', '.join(parts)}"
+
+
+def _grid(code: str, attempts: Iterable[tuple[str, Any]]) -> Grid:
+    """Return mitigations by triggers."""
+    rows: dict[str, dict[str, str]] = {}
+    for name, attempt in attempts:
+        if name == code:
+            row = rows.setdefault(_mitigation(attempt), {})
+            row[str(attempt.get("trigger"))] = _symbol(attempt)
+    triggers = list(dict.fromkeys(name for row in rows.values() for name in row))
+    lines = tuple((name, *(row.get(trigger, "") for trigger in triggers)) for name, row in rows.items())
+    return Grid(f"{code}: triggers and mitigations", ("", *triggers), lines)
+
+
+def _symbol(attempt: Mapping[str, Any]) -> str:
+    symbol = _SYMBOLS.get(str(attempt.get("outcome")), str(attempt.get("outcome")))
+    if attempt.get("where"):
+        return f"{symbol} ({str(attempt['where']).rpartition('/')[2]})"
+    return f"{symbol} silently" if attempt.get("outcome") == "reproduced" else symbol
+
+
+def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """Yield one line a mitigation: the triggers against which it helps, and those against which it does not."""
+    results: dict[str, dict[str, list[str]]] = {}
+    for name, attempt in attempts:
+        if name == code and attempt.get("mitigation"):
+            triggers = results.setdefault(str(attempt["mitigation"]), {})
+            triggers.setdefault(str(attempt.get("outcome")), []).append(str(attempt.get("trigger")))
+    for mitigation, triggers in results.items():
+        parts = [
+            f"{effect} {', '.join(triggers[outcome])}"
+            for outcome, effect in (
+                ("mitigated", "helped against"),
+                ("not_mitigated", "did not help against"),
+            )
+            if outcome in triggers
+        ]
+        if parts:
+            yield f"{code}: {mitigation} {', '.join(parts)}"
+
+
+def _mitigation(attempt: Mapping[str, Any]) -> str:
+    return str(attempt.get("mitigation") or UNMITIGATED)
+
+
+def _sign(code: str, attempt: Mapping[str, Any]) -> str:
+    location = f" {attempt['where']}" if attempt.get("where") else ""
+    return f"{code} {attempt.get('trigger')} {_mitigation(attempt)} {attempt.get('outcome')}{location}"
+
+
+def _fact(code: str, attempt: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return an attempt as a fact: code, trigger, mitigation, outcome, location."""
+    parts = (attempt.get("trigger"), _mitigation(attempt), attempt.get("outcome"), attempt.get("where") or "")
+    return ("attempt", code, *map(str, parts))
+
+
+def _absent_facts(issues: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield a fact for each known issue whose code is not in this release."""
+    for code, item in issues.items():
+        if not item.get("attempts") and item.get("outcome"):
+            yield "attempt", code, ALL_TRIGGERS, UNMITIGATED, str(item["outcome"]), ""
+
+
+def _detail(code: str, attempt: Mapping[str, Any]) -> str:
+    with_mitigation = f"with {attempt['mitigation']}" if attempt.get("mitigation") else UNMITIGATED
+    line = f"{code} by {attempt.get('trigger')}, {with_mitigation}: {attempt.get('outcome')}"
+    if attempt.get("where"):
+        line += f" at {attempt['where']} in {attempt.get('function')}: {attempt.get('assertion')}"
+    if attempt.get("detail"):
+        line += f" ({attempt['detail']})"
+    simulated = attempt.get("simulated") or []
+    return line + (f" [simulated: {', '.join(map(str, simulated))}]" if simulated else "")
+
+
+def _scheduler_program(settings: LayerSettings, _cell: Cell) -> tuple[str, ...]:
+    return repro_program(settings.codes)
+
+
+SCHEDULER = program_layer(
+    "scheduler",
+    "engine",
+    "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
+    _scheduler_program,
+    SCHEMA,
+    repro_answer,
+    code=(__name__, "repro"),
+    codes=lambda settings: settings.codes,
+)
+LAYERS = tuple(
+    program_layer(
+        f"repro:{code}",
+        "repros",
+        f"Does {code} happen with the cell's own packages, and which mitigations help?",
+        repro_program((code,)),
+        SCHEMA,
+        repro_answer,
+        code=(__name__, "repro"),
+        needs=("install",) if code in _IMPORT_ISSUES else USABLE,
+        codes=lambda _settings, code=code: (code,),  # type: ignore[misc]
+    )
+    for code in REPRO_MODULES
+)

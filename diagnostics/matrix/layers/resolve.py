@@ -1,0 +1,153 @@
+"""Layers `resolve` and `resolve:today`: have the declared requirements of a pair a solution?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diagnostics.matrix import locks
+from diagnostics.matrix.cells import Cell
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.layers.base import Layer, infrastructure_fault
+from diagnostics.matrix.releases import load_releases
+from diagnostics.matrix.resolve import (
+    Resolution,
+    hash_coverage,
+    lock_digest,
+    package_facts,
+    resolve_declared,
+)
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.output.redact import mask_and_cut
+
+# The packages whose versions a reader looks for first.
+SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
+
+
+def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    return {
+        "python": cell.python,
+        "platform": context.matrix.platform,
+        "exclude_newer": cell.exclude_newer.isoformat(),
+        "lock": locks.pins_digest(locks.read_pins(context, cell, runs=False)),
+    }
+
+
+def _check(context: Context, cell: Cell) -> Answer:
+    context.say("resolving its declared requirements")
+    resolution = resolve_declared(context, cell, timeout_s=context.matrix.layer("resolve").timeout_s)
+    committed = set(locks.read_pins(context, cell, runs=False))
+    if not committed:
+        return resolution_answer(resolution, "no lock is committed" if cell.declares is None else "")
+    removed, added = sorted(committed - {*resolution.pins}), sorted({*resolution.pins} - committed)
+    changes = (*(f"- {line}" for line in removed), *(f"+ {line}" for line in added))
+    note = f"{len(changes)} lines differ from the committed lock" if changes else "as the committed lock says"
+    return resolution_answer(resolution, note, changes)
+
+
+def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    releases = load_releases(context.matrix)
+    return {
+        "python": cell.python,
+        "platform": context.matrix.platform,
+        # Today is the day on which the list of releases was read: a verdict stays valid until it is read again.
+        "exclude_newer": releases.read.isoformat() if releases else "no list of releases",
+    }
+
+
+def _check_today(context: Context, cell: Cell) -> Answer:
+    releases = load_releases(context.matrix)
+    if releases is None:
+        summary = "no list of releases: `nox -s matrix -- lock --releases` reads the index"
+        return Answer(Outcome.NOT_RUN, summary, EvidenceLevel.STATIC)
+    context.say("resolving its declared requirements with today's packages")
+    limit_s = context.matrix.layer("resolve:today").timeout_s
+    return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=releases.read))
+
+
+def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> Answer:
+    """Return the answer of a resolution.
+
+    Args:
+        resolution: The result of resolving.
+        note: Added to the summary of a solution.
+        changes: Differences from a committed lock.
+    """
+    if resolution.infrastructure:
+        summary = f"uv could not resolve: {mask_and_cut(resolution.explanation, 200)}"
+        return infrastructure_fault(summary, EvidenceLevel.STATIC, resolution.explanation)
+    platform = platform_text(resolution.platform)
+    if not resolution.packages:
+        explanation = resolution.explanation
+        reason = explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
+        return Answer(
+            Outcome.UNRESOLVABLE,
+            f"{mask_and_cut(reason, 300)} (resolved for {platform})",
+            EvidenceLevel.STATIC,
+            signs=(explanation,),
+            excerpt=explanation,
+        )
+    facts = package_facts(resolution.pins)
+    by_name = {name: version for _kind, name, version in facts}
+    versions = [f"{name} {by_name[name]}" for name in SHOWN if name in by_name]
+    source_only = [item.pin for item in resolution.packages if item.source_only]
+    parts = [f"{len(facts)} packages on {platform}: {', '.join(versions)}"]
+    if source_only:
+        parts.append(f"of {len(source_only)} only a source archive fits")
+        changes = (*changes, f"only a source archive fits: {', '.join(source_only)}")
+    if resolution.refused:
+        parts.append("none on the matrix's older platform")
+        changes = (*changes, f"on the matrix's own platform: {resolution.refused}")
+    digest = lock_digest(resolution.packages)
+    return Answer(
+        Outcome.PASS,
+        "; ".join([*parts, note] if note else parts),
+        EvidenceLevel.STATIC,
+        signs=tuple(versions),
+        details=(*changes, f"lock: {digest}; {hash_coverage(resolution.packages)}"),
+        facts=(
+            *facts,
+            ("lock", digest, str(len(facts))),
+            ("platform", resolution.platform),
+            *(("archive", pin) for pin in source_only),
+        ),
+        excerpt="".join(f"{pin}\n" for pin in resolution.pins),
+    )
+
+
+def platform_text(platform: str) -> str:
+    """Return a platform with its glibc, readable.
+
+    >>> platform_text("x86_64-manylinux_2_28"), platform_text("x86_64-manylinux2014"), platform_text("")
+    ('x86_64 with glibc 2.28', 'x86_64-manylinux2014', 'this machine')
+    """
+    machine, separator, minor = platform.partition("-manylinux_2_")
+    return f"{machine} with glibc 2.{minor}" if separator else platform or "this machine"
+
+
+_CODE = (__name__, "diagnostics.matrix.resolve")
+LAYERS = (
+    Layer(
+        name="resolve",
+        group="read",
+        question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
+        evidence=EvidenceLevel.STATIC,
+        check=_check,
+        code=_CODE,
+        heavy=False,
+        of_pairs=True,
+        solves=True,
+        inputs=_inputs,
+    ),
+    Layer(
+        name="resolve:today",
+        group="read",
+        question="Have the declared requirements of this pair a solution with the packages of today?",
+        evidence=EvidenceLevel.STATIC,
+        check=_check_today,
+        code=_CODE,
+        heavy=False,
+        of_pairs=True,
+        solves=True,
+        inputs=_today_inputs,
+    ),
+)

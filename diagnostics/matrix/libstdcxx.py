@@ -1,0 +1,94 @@
+"""Let wheels that were built against a newer libstdc++ load on a machine with an older one.
+
+Some CPU builds of vLLM need one symbol that libstdc++ has since gcc 13, `std::ios_base_library_init()`: a marker
+that code using <iostream> was linked; it does nothing. Where the machine's libstdc++ lacks it, a small library of
+ours takes its name, has that symbol and loads the machine's own for everything else. Only the cell contains it.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SONAME = "libstdc++.so.6"
+# The only version that is known to need no more than this one symbol.
+_KNOWN = "3.4.32"
+_SOURCE = """
+void _ZNSt8ios_base4InitC1Ev(void *);
+void _ZSt21ios_base_library_initv(void) {}
+__attribute__((constructor)) static void ready(void) { static char init; _ZNSt8ios_base4InitC1Ev(&init); }
+"""
+# Run by the cell's Python when it starts, before anything else can load the machine's library by that name.
+_START = "import ctypes; ctypes.CDLL({path!r}, mode=ctypes.RTLD_GLOBAL)\n"
+
+
+class NotProvidedError(RuntimeError):
+    """Raised when a machine's libstdc++ is too old for a cell and cannot be substituted."""
+
+
+def provide(packages: Path, wanted: str) -> bool:
+    """Provide libstdc++'s symbols up to a version to the wheels in this `site-packages`.
+
+    Returns:
+        Whether a stand-in was built.
+
+    Raises:
+        NotProvidedError: with the fix.
+    """
+    own = _system_library()
+    provided = _symbol_versions(own)
+    if f"GLIBCXX_{wanted}" in provided:
+        return False
+    fix = f"its wheels need GLIBCXX_{wanted}, which {own} lacks: install libstdc++ of gcc 13 or newer"
+    compiler = shutil.which("cc")
+    if wanted != _KNOWN or compiler is None:
+        raise NotProvidedError(f"{fix}, or a C compiler")
+    target = packages / "grpo_doctor_libstdcxx"
+    target.mkdir()
+    try:
+        _compile(compiler, own, provided, target / SONAME)
+    except subprocess.SubprocessError as error:
+        raise NotProvidedError(f"{fix}; {compiler} could not build a stand-in: {error}") from None
+    start = _START.format(path=str(target / SONAME))
+    (packages / "grpo_doctor_libstdcxx.pth").write_text(start, encoding="utf-8")
+    return True
+
+
+def _system_library() -> Path:
+    """Return the library that the machine's linker finds by its name."""
+    name = ctypes.util.find_library("stdc++")
+    if name is None:
+        raise NotProvidedError("this machine has no libstdc++: install it (Debian: libstdc++6)")
+    ctypes.CDLL(name)
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    return Path(next(line.split()[-1] for line in maps.splitlines() if "/libstdc++.so.6" in line))
+
+
+def _symbol_versions(library: Path) -> set[str]:
+    """Return the names of versions in a library's string table."""
+    names = re.findall(rb"(?<=\0)(?:GLIBCXX|CXXABI)_[A-Z0-9_.]+(?=\0)", library.read_bytes())
+    return {name.decode() for name in names}
+
+
+def _compile(compiler: str, own: Path, provided: set[str], target: Path) -> None:
+    """Build the stand-in.
+
+    It must define every version that others look for under its name, or the loader refuses them; the symbols
+    themselves are then found in the machine's library. That one is needed by its path, since by its name the
+    stand-in would need itself: an empty library that is called like the path makes the linker write it down.
+    """
+    versions = "".join(f"{name} {{}};\n" for name in sorted(provided))
+    versions += f"GLIBCXX_{_KNOWN} {{ global: _ZSt21ios_base_library_initv; local: *; }};\n"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, text in (("empty.c", ""), ("source.c", _SOURCE), ("versions", versions)):
+            (folder / file).write_text(text, encoding="utf-8")
+        shared = [compiler, "-shared", "-fPIC", "-nostdlib"]
+        named_as_path = [f"-Wl,-soname,{own}", "-o", "own.so", "empty.c"]
+        stand_in = [f"-Wl,-soname,{SONAME}", "-Wl,--version-script=versions", "-Wl,--no-as-needed"]
+        for arguments in (named_as_path, [*stand_in, "-o", str(target), "source.c", "own.so"]):
+            subprocess.run([*shared, *arguments], cwd=folder, check=True, capture_output=True, timeout=60)

@@ -1,0 +1,166 @@
+"""The committed locks: read, check and refresh them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from diagnostics.fixes import quote_command
+from diagnostics.matrix.cells import Cell
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.resolve import (
+    Resolution,
+    hash_coverage,
+    lock_text,
+    lookup_hashes,
+    package_facts,
+    resolve_declared,
+    resolve_runnable,
+)
+
+TIMEOUT_S = 300.0
+
+
+def lock_path(context: Context, cell: Cell, *, runs: bool) -> Path:
+    """Return the file of the declared environment's lock, or of the one that `runs` without a GPU."""
+    return context.locks / f"{cell.id}{'.cpu' if runs else ''}.txt"
+
+
+def read_pins(context: Context, cell: Cell, *, runs: bool) -> tuple[str, ...]:
+    """Return the pins of a committed lock, nothing if there is none."""
+    path = lock_path(context, cell, runs=runs)
+    return pins_of(path.read_text(encoding="utf-8")) if path.exists() else ()
+
+
+def pins_of(text: str) -> tuple[str, ...]:
+    r"""Return the requirement lines of a lock, without comments and hashes, sorted.
+
+    A lock's identity rests on these: a file that is added to a release changes no version.
+
+    >>> pins_of("# made by uv\nb==2\na==1  # via b\n")
+    ('a==1', 'b==2')
+    >>> pins_of("a==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\nb==2 --hash=sha256:02\n")
+    ('a==1', 'b==2')
+    """
+    lines = (line.partition(" #")[0].partition(" --hash=")[0].strip() for line in _requirement_lines(text))
+    return tuple(sorted(line for line in lines if line))
+
+
+def unhashed_pins(text: str) -> list[str]:
+    r"""Return the pins of a lock without a hash: packages from a folder of wheels.
+
+    >>> unhashed_pins("# a lock\na==1 \\\n    --hash=sha256:00\nb==2\n")
+    ['b==2']
+    """
+    return [line for line in _requirement_lines(text) if line.strip() and " --hash=" not in line]
+
+
+def _requirement_lines(text: str) -> list[str]:
+    joined = text.replace("\\\n", " ")
+    return [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
+
+
+def pins_digest(pins: Iterable[str]) -> str:
+    """Return the digest of a lock's pins; 'none' without a lock."""
+    text = "\n".join(pins)
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else "none"
+
+
+def environment_digest(context: Context, cell: Cell) -> str:
+    """Return the digest of the contents of the cell's environment: its lock and the recipe's additions."""
+    pins = read_pins(context, cell, runs=True)
+    additions = cell.recipe.additions(cell) if pins and cell.recipe else ()
+    return pins_digest((*pins, *additions))
+
+
+def refresh_locks(context: Context, cells: Iterable[Cell], *, keep: bool = False) -> list[str]:
+    """Resolve and write the locks of these cells; return one line for each that could not be made.
+
+    Args:
+        context: The command's context.
+        cells: The cells.
+        keep: An existing lock keeps its versions; only the hashes of their files are looked up.
+    """
+    problems = []
+    for cell, runs in _each_lock(cells):
+        pinned = read_pins(context, cell, runs=runs) if keep else ()
+        kind = "runnable" if runs else "declared"
+        context.say(f"{cell.id}: {'hashes of' if pinned else 'resolving'} the {kind} environment")
+        if pinned:
+            resolution = lookup_hashes(context, cell, pinned, runs=runs, timeout_s=TIMEOUT_S)
+        elif runs:
+            resolution = resolve_runnable(context, cell, timeout_s=TIMEOUT_S)
+        else:
+            resolution = resolve_declared(context, cell, timeout_s=TIMEOUT_S)
+        problems += _write_lock(context, cell, resolution, runs=runs)
+    return problems
+
+
+def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
+    """Return one line for each lock that is missing, made for something else, or without a cell."""
+    cells = list(cells)
+    problems, known = [], set()
+    for cell, runs in _each_lock(cells):
+        path = lock_path(context, cell, runs=runs)
+        known.add(path.name)
+        problem = _lock_problem(context, cell, path, runs=runs)
+        unresolvable = "resolve" in cell.expect and not runs and not path.exists()
+        if problem and not unresolvable:
+            problems.append(f"{path}: {problem}: `{_lock_command(cell)}` makes it")
+    orphans = sorted(path for path in context.locks.glob("vllm-*.txt") if path.name not in known)
+    return [*problems, *(f"{path}: no cell of {context.matrix.path.name} has this lock" for path in orphans)]
+
+
+def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
+    for cell in cells:
+        yield cell, False
+        if cell.recipe is not None:
+            yield cell, True
+
+
+def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> str:
+    if not path.exists():
+        return "does not exist"
+    if path.read_text(encoding="utf-8").partition("\n")[0] != _first_line(cell, runs=runs):
+        return f"was made for something else: expected {_first_line(cell, runs=runs)!r}"
+    if not runs or cell.recipe is None:
+        return ""
+    locked = {name: version for _kind, name, version in package_facts(read_pins(context, cell, runs=True))}
+    for item in map(Requirement, itertools.chain(*cell.recipe.requirements_for(cell))):
+        version = locked.get(canonicalize_name(item.name))
+        if version is None or not item.specifier.contains(version, prereleases=True):
+            return f"has {item.name} {version or 'nowhere'} where the recipe requires {item}"
+    return ""
+
+
+def _write_lock(context: Context, cell: Cell, resolution: Resolution, *, runs: bool) -> list[str]:
+    path = lock_path(context, cell, runs=runs)
+    if resolution.packages:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = f"{_first_line(cell, runs=runs)}\n# Made by: {_lock_command(cell)}\n"
+        coverage = f"# {hash_coverage(resolution.packages)}.\n"
+        path.write_text(head + coverage + lock_text(resolution.packages), encoding="utf-8")
+        return []
+    if not runs and not resolution.infrastructure and "resolve" in cell.expect:
+        path.unlink(missing_ok=True)
+        return []
+    return [f"{path.name}: {resolution.explanation}"]
+
+
+def _first_line(cell: Cell, *, runs: bool) -> str:
+    """Return the lock's first line, which names its cell, Python and date cut."""
+    what = f"trl[vllm]=={cell.trl} with vllm=={cell.vllm}, as declared"
+    cut = cell.exclude_newer
+    if runs and cell.recipe is not None:
+        what = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"
+        cut = cell.recipe.exclude_newer or cut
+    return f"# {what}; Python {cell.python}; nothing newer than {cut}."
+
+
+def _lock_command(cell: Cell) -> str:
+    return quote_command(("nox", "-s", "lock", "--", "--cells", cell.id))

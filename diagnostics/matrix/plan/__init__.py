@@ -1,1 +1,0 @@
-"""What is to be asked: cells, pairs, releases, and what is expected of them."""

@@ -1,0 +1,287 @@
+"""Update compat.json, from which `doctor` answers offline, from the grid; no published verdict is lost unasked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from diagnostics import safe_io
+from diagnostics.collect.compat import problem_of
+from diagnostics.matrix.cells import Cell
+from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.layers.contract import AT_IMPORT
+from diagnostics.matrix.match_issues import depends_on_setting
+from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
+from diagnostics.matrix.verdicts import Outcome
+from diagnostics.tables import TableError
+
+SCHEMA = "grpo-doctor.compat.v1"
+_FAILED = frozenset({"fail", "expected_fail", "flaky"})
+_PASSED = frozenset({"pass", "unexpected_pass"})
+_Pairs = dict[tuple[str, str], dict[str, str]]
+"""(TRL, layer) -> vLLM -> outcome, with the name that decided it."""
+
+
+@dataclass
+class Publication:
+    """The document, and how it differs from the published one; each line is about one question."""
+
+    document: dict[str, Any]
+    changed: list[str] = field(default_factory=list)
+    """New or different verdicts."""
+    kept: int = 0
+    """Questions that stay as published: the store has no answer to them."""
+    lost: list[str] = field(default_factory=list)
+    """Published verdicts of questions that no cell has any more."""
+    unanswered: list[str] = field(default_factory=list)
+    """Questions with no answer, neither here nor published."""
+
+
+def read_published(path: Path) -> dict[str, Any]:
+    """Return the table of a file, {} for none.
+
+    Raises:
+        TableError: it cannot be read: its verdicts would be lost.
+    """
+    if not path.exists():
+        return {}
+    try:
+        published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TableError(f"{path}: cannot be read: {error}") from None
+    if problem := problem_of(published):
+        raise TableError(f"{path}: expected a table of the schema {SCHEMA}: {problem}")
+    return published
+
+
+def make_publication(
+    grid: ResultsGrid,
+    generated: ResultsGrid,
+    published: Mapping[str, Any],
+    day: str,
+    update: Callable[[str], bool] = lambda _cell: True,
+) -> Publication:
+    """Return the document of the store; where the store has no answer, the published one.
+
+    Args:
+        grid: The written cells.
+        generated: The generated cells.
+        published: The existing document, {} for none.
+        day: Day of publishing.
+        update: Whether a cell is updated from the store at all; the others stay as published.
+    """
+    document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": _version(), "cells": []}
+    publication = Publication(document)
+    before = {cell["id"]: cell for cell in published.get("cells", ())}
+    for row in grid.rows:
+        old = before.pop(row.cell.id, {"layers": {}})
+        cell = _merge_cell(publication, row, old, update=update(row.cell.id))
+        document["cells"].append(cell)
+        if old.get("verdict") not in {None, cell["verdict"]}:
+            publication.changed.append(f"{row.cell.id}: the cell is {cell['verdict']}, was {old['verdict']}")
+    publication.lost += [
+        f"{name} {layer}: {item['verdict']}"
+        for name, old in before.items()
+        for layer, item in _answered_layers(old).items()
+    ]
+    _merge_breadth(publication, published.get("breadth"), generated, update)
+    return publication
+
+
+def publication_text(document: Mapping[str, Any]) -> str:
+    """Return the file."""
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def _merge_cell(
+    publication: Publication, row: CellResults, old: Mapping[str, Any], *, update: bool
+) -> dict[str, Any]:
+    cell, before, name = _cell_entry(row), _answered_layers(old), row.cell.id
+    for layer, result in row.layers.items():
+        published, entry = before.pop(layer, None), cell["layers"][layer]
+        answered = update and _is_answered(result)
+        if not answered and published is not None:
+            cell["layers"][layer] = published
+            publication.kept += 1
+            if layer == "resolve":
+                cell |= {key: old[key] for key in ("transformers", "torch")}
+        elif not answered:
+            publication.unanswered.append(f"{name} {layer}: {entry['verdict']}: {entry['summary']}")
+        elif published is None or _verdict_and_codes(published) != _verdict_and_codes(entry):
+            was = _verdict_and_codes(published) if published else "not published"
+            now = _verdict_and_codes(entry)
+            publication.changed.append(f"{name} {layer}: {now}, was {was}: {entry['summary'][:160]}")
+    publication.lost += [f"{name} {layer}: {item['verdict']}" for layer, item in before.items()]
+    cell["verdict"] = cell_verdict(row.cell, cell["layers"])
+    return cell
+
+
+def _answered_layers(cell: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {name: layer for name, layer in cell["layers"].items() if layer["date"]}
+
+
+def _is_answered(result: LayerResult) -> bool:
+    """Return whether a question has a final answer: its own, or that of a layer it needs."""
+    return bool(result.event and result.event.finished) or not result.judgement.incomplete
+
+
+def _verdict_and_codes(layer: Mapping[str, Any]) -> str:
+    return " ".join((layer["verdict"], *layer["codes"]))
+
+
+def _cell_entry(row: CellResults) -> dict[str, Any]:
+    resolved = row.layers.get("resolve")
+    packages = resolved.event.answer.packages if resolved and resolved.event else {}
+    return {
+        "id": row.cell.id,
+        "vllm": row.cell.vllm,
+        "trl": row.cell.trl,
+        "python": row.cell.python,
+        "transformers": packages.get("transformers"),
+        "torch": packages.get("torch"),
+        "verdict": "unknown",
+        "note": row.cell.note or None,
+        "layers": {name: _layer_entry(result) for name, result in row.layers.items()},
+    }
+
+
+def _layer_entry(result: LayerResult) -> dict[str, Any]:
+    event = result.event
+    return {
+        "verdict": result.judgement.verdict.value,
+        "expected": result.judgement.expected,
+        "evidence": result.evidence.value,
+        "codes": list(result.codes),
+        "summary": result.summary,
+        "reason": result.judgement.remark or None,
+        "ran_with": dict(event.answer.ran_with) if event else {},
+        "command": result.question.command,
+        "date": event.started[:10] if event else None,
+    }
+
+
+def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the verdict of a cell from its published layers.
+
+    - `unresolvable`: its requirements have no solution, and nothing of it ran.
+    - `fail`: a layer failed, other than those that reproduce known issues, and not only for want of a GPU.
+    - `pass`: every question that applies passed, and at least one answer is executed.
+    - `unknown`: nothing is answered.
+    - `partial`: otherwise. An issue that a setting decides says nothing about the pair.
+    """
+    answered = {name: layer for name, layer in layers.items() if layer["date"]}
+    if not answered:
+        return "unknown"
+    about_pair = {name: layer for name, layer in answered.items() if not _reproduces_issues(name)}
+    works = any(
+        layer["verdict"] in _PASSED and layer["evidence"] == "executed" and name not in {"install", "doctor"}
+        for name, layer in about_pair.items()
+    )
+    if any(layer["verdict"] == "unresolvable" for layer in answered.values()) and not works:
+        return "unresolvable"
+    if any(
+        layer["verdict"] in _FAILED and not _fails_for_machine(cell, name, layer)
+        for name, layer in about_pair.items()
+    ):
+        return "fail"
+    executed = any(layer["evidence"] == "executed" for layer in layers.values())
+    complete = all(_is_settled(name, layer) for name, layer in layers.items())
+    return "pass" if complete and executed else "partial"
+
+
+def _fails_for_machine(cell: Cell, name: str, layer: Mapping[str, Any]) -> bool:
+    expectation = cell.expect.get(name)
+    return bool(expectation and expectation.of_machine and layer["expected"])
+
+
+def _reproduces_issues(name: str) -> bool:
+    return name in BY_NAME and BY_NAME[name].codes is not None
+
+
+def _is_settled(name: str, layer: Mapping[str, Any]) -> bool:
+    """Return whether a layer passed, does not apply as expected, or reproduced only issues that a setting decides."""
+    not_applicable = layer["date"] and layer["verdict"] == "not_run" and layer["expected"]
+    issue_codes = layer["codes"] if layer["verdict"] == "expected_fail" and _reproduces_issues(name) else ()
+    by_setting = bool(issue_codes) and all(map(depends_on_setting, issue_codes))
+    return layer["verdict"] == "pass" or bool(not_applicable) or by_setting
+
+
+def _merge_breadth(
+    publication: Publication,
+    published: Mapping[str, Any] | None,
+    generated: ResultsGrid,
+    update: Callable[[str], bool],
+) -> None:
+    """Merge the generated pairs; where the store has no answer, the published one stays.
+
+    Published by TRL and layer: outcome -> the vLLM releases, separated by spaces. A release that occurs nowhere in a
+    layer has no answer. A failed contract names the first missing use.
+    """
+    before = _pairs_of(published["trl"] if published else {})
+    declares = {trl: entry["declares"] for trl, entry in (published or {"trl": {}})["trl"].items()}
+    merged: _Pairs = {}
+    for result in generated.results:
+        cell, layer = result.question.cell, result.question.layer.name
+        declares[cell.trl] = cell.declares or ""
+        was = before.get((cell.trl, layer), {}).pop(cell.vllm, None)
+        finished = result.event is not None and result.event.finished and update(cell.id)
+        now = _outcome_text(result) if finished else None
+        publication.kept += was is not None and now is None
+        if now is not None and now != was:
+            publication.changed.append(f"{cell.id} {layer}: {now}, was {was or 'not published'}")
+        if now or was:
+            merged.setdefault((cell.trl, layer), {})[cell.vllm] = str(now or was)
+    publication.lost += [
+        f"vllm-{vllm}+trl-{trl} {layer}: {outcome}"
+        for (trl, layer), outcomes in before.items()
+        for vllm, outcome in outcomes.items()
+    ]
+    if merged:
+        publication.document["breadth"] = {
+            "evidence": "static",
+            "questions": len(generated.results),
+            "answered": sum(map(len, merged.values())),
+            "trl": _by_trainer(merged, declares),
+        }
+
+
+def _outcome_text(result: LayerResult) -> str:
+    """Return an outcome and the name that decided it: the first one missing at import, or the first undecided one."""
+    assert result.event is not None
+    answer = result.event.answer
+    kind = {Outcome.FAIL: "missing", Outcome.NOT_CHECKED: "undecided"}.get(answer.outcome, "")
+    facts = sorted(answer.facts_of(kind), key=lambda fact: (fact[1] != AT_IMPORT, fact[0]))
+    return " ".join((answer.outcome.value, *(fact[0] for fact in facts[:1])))
+
+
+def _pairs_of(trl: Mapping[str, Any]) -> _Pairs:
+    return {
+        (name, layer): {vllm: outcome for outcome, names in outcomes.items() for vllm in names.split()}
+        for name, entry in trl.items()
+        for layer, outcomes in entry.items()
+        if layer != "declares"
+    }
+
+
+def _by_trainer(pairs: _Pairs, declares: Mapping[str, str]) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for (trl, layer), outcomes in pairs.items():
+        releases: dict[str, list[str]] = {}
+        for vllm in sorted(outcomes, key=Version):
+            releases.setdefault(outcomes[vllm], []).append(vllm)
+        entry = entries.setdefault(trl, {"declares": declares[trl]})
+        entry[layer] = {outcome: " ".join(names) for outcome, names in releases.items()}
+    return entries
+
+
+def _version() -> str:
+    try:
+        return version("grpo-doctor")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,1 +1,0 @@
-"""What was answered, kept: events, the store, and what an answer rests on."""

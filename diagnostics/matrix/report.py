@@ -1,0 +1,332 @@
+"""Reports of the grid: a terminal table, Markdown, JSON, JUnit and an HTML page, written into one folder."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jinja2
+import msgspec
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from diagnostics.matrix.layers import BY_NAME
+from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
+from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Verdict
+from diagnostics.output import sanitize
+from diagnostics.output.markdown import escape as escape_markdown
+from diagnostics.output.redact import redact
+
+SCHEMA = "grpo-doctor.matrix-report.v1"
+TEMPLATES = Path(__file__).with_name("templates")
+LEGEND = "● run  ○ read in source  ◌ nothing run"
+_WIDTH, _CELL_WIDTH, _COLUMN_WIDTH = 200, 20, 16
+# A symbol and a word each, since colour alone says nothing.
+EVIDENCE_SYMBOLS: Mapping[EvidenceLevel, str] = {
+    EvidenceLevel.EXECUTED: "●",
+    EvidenceLevel.STATIC: "○",
+    EvidenceLevel.DECLARED: "◌",
+}
+# Verdict -> (symbol, word, style).
+VERDICTS: Mapping[Verdict, tuple[str, str, str]] = {
+    Verdict.PASS: ("✔", "pass", "green"),
+    Verdict.FAIL: ("✘", "FAIL", "bold red"),
+    Verdict.EXPECTED_FAIL: ("✘", "expected fail", "magenta"),
+    Verdict.UNEXPECTED_PASS: ("!", "UNEXPECTED PASS", "bold red"),
+    Verdict.UNRESOLVABLE: ("∅", "unresolvable", "blue"),
+    Verdict.NOT_RUN: ("-", "not run", "dim"),
+    Verdict.NOT_CHECKED: ("?", "not checked", "yellow"),
+    Verdict.TIMEOUT: ("◷", "timeout", "yellow"),
+    Verdict.INFRA_ERROR: ("⚠", "infra error", "yellow"),
+    Verdict.FLAKY: ("~", "FLAKY", "bold red"),
+}
+_JUNIT_ERRORS = frozenset({Verdict.INFRA_ERROR, Verdict.TIMEOUT})
+_JUNIT_OPEN = frozenset({Verdict.NOT_RUN, Verdict.NOT_CHECKED})
+
+
+def write_reports(folder: Path, grid: ResultsGrid) -> Path:
+    """Write all reports into a folder and return the page's path; secrets and local names are redacted."""
+    rows = [_redacted_row(row) for row in grid.rows]
+    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "index.html": html_page(grid, rows, made),
+        "report.md": markdown_report(grid, rows, made),
+        "junit.xml": junit_report(rows, made),
+        "report.json": json_report(grid, rows, made),
+    }
+    for name, text in texts.items():
+        aside = folder / f"{name}.part"
+        aside.write_text(sanitize.escape(text), encoding="utf-8")
+        aside.replace(folder / name)
+    return folder / "index.html"
+
+
+def _redacted_row(row: CellResults) -> CellResults:
+    return replace(row, layers={name: _redacted(result) for name, result in row.layers.items()})
+
+
+def _redacted(result: LayerResult) -> LayerResult:
+    """Return the result without secrets and local names: reports hold output of upstream code, and are shared."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return sanitize.escape(redact(value))
+        return type(value)(map(clean, value)) if isinstance(value, tuple) else value
+
+    judgement = msgspec.structs.replace(result.judgement, remark=clean(result.judgement.remark))
+    if result.event is None:
+        return replace(result, judgement=judgement)
+    answer = result.event.answer
+    texts = {
+        name: clean(getattr(answer, name)) for name in ("summary", "excerpt", "signs", "details", "ran_with")
+    }
+    grids = tuple(
+        msgspec.structs.replace(item, columns=clean(item.columns), rows=clean(item.rows))
+        for item in answer.grids
+    )
+    answer = msgspec.structs.replace(answer, **texts, grids=grids)
+    return replace(result, judgement=judgement, event=msgspec.structs.replace(result.event, answer=answer))
+
+
+def verdict_text(judgement: Judgement) -> str:
+    """Return the verdict's word; an unexpected `unresolvable` or `not run` says so."""
+    text = VERDICTS[judgement.verdict][1]
+    quiet = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
+    surprising = not judgement.expected and not judgement.incomplete
+    return f"UNEXPECTED: {text}" if quiet and surprising else text
+
+
+def symbols(result: LayerResult) -> str:
+    """Return the two symbols of a result: evidence and verdict."""
+    return f"{EVIDENCE_SYMBOLS[result.evidence]} {VERDICTS[result.judgement.verdict][0]}"
+
+
+def totals(grid: ResultsGrid) -> str:
+    """Return the figures in one line; a layer that was not run never counts as passed."""
+    counts, number = grid.counts(), len(grid.results)
+    passed = counts[Verdict.PASS]
+    share = f"{100 * passed / number:.0f} %" if number else "0 %"
+    others = [
+        f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item] and item is not Verdict.PASS
+    ]
+    surprising = sum(result.surprising for result in grid.results)
+    head = f"{passed} of {number} questions passed ({share})"
+    return f"{'; '.join([head, ', '.join(others)] if others else [head])}; {surprising} not as expected"
+
+
+def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None) -> str:
+    """Return the table, the remarks below it and the totals."""
+    stream = io.StringIO()
+    width = width or (shutil.get_terminal_size((_WIDTH, 40)).columns if colour else _WIDTH)
+    console = sanitize.console(stream, width=width, force_terminal=colour)
+    per_table = max(1, (width - _CELL_WIDTH) // _COLUMN_WIDTH)
+    for start in range(0, len(grid.layers), per_table):
+        console.print(_rich_table(grid, grid.layers[start : start + per_table]))
+    for line, style in remarks(grid.results):
+        console.print(Text(line, style=style), soft_wrap=not colour)
+    console.print(f"{LEGEND}\n{totals(grid)}")
+    return stream.getvalue()
+
+
+def _rich_table(grid: ResultsGrid, layers: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("cell", no_wrap=True)
+    for layer in layers:
+        table.add_column(layer.replace(":", "\n"), vertical="top")
+    for row in grid.rows:
+        results = [row.layers.get(layer) for layer in layers]
+        if any(results):
+            table.add_row(row.cell.id.replace("+", "\n+ "), *(_rich_result(result) for result in results))
+    return table
+
+
+def _rich_result(result: LayerResult | None) -> Text:
+    if result is None:
+        return Text("")
+    codes = "\n" + " ".join(result.codes) if result.codes else ""
+    style = VERDICTS[result.judgement.verdict][2]
+    return Text(sanitize.escape(f"{symbols(result)} {verdict_text(result.judgement)}{codes}"), style=style)
+
+
+def short_summary(grid: ResultsGrid) -> str:
+    """Return the totals and the unexpected results, for a screen too small for the table."""
+    lines = [f"{line}" for line, _style in remarks(result for result in grid.results if result.surprising)]
+    return (
+        "\n".join([*lines, totals(grid), "--verbose shows the table; --only-failed runs these again"]) + "\n"
+    )
+
+
+def remarks(results: Any) -> list[tuple[str, str]]:
+    """Return (line, style) for every answer except a plain pass: the observation, and whether it is expected."""
+    lines = []
+    for result in results:
+        judgement = result.judgement
+        if result.event is None or judgement.verdict is Verdict.PASS:
+            continue
+        label = "expected: " if judgement.expected else ""
+        reason = f" ({label}{judgement.remark})" if judgement.remark else ""
+        head = f"{result.question.cell.id} {result.question.layer.name}: {verdict_text(judgement)}"
+        style = "" if judgement.expected else VERDICTS[judgement.verdict][2]
+        lines.append((sanitize.escape(f"{head}: {result.summary}{reason}"), style))
+    return lines
+
+
+def markdown_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
+    """Return the table and the remarks as a Markdown document."""
+
+    def table_line(parts: Sequence[str]) -> str:
+        return f"| {' | '.join(parts)} |"
+
+    def result_text(result: LayerResult | None) -> str:
+        return (
+            f"{symbols(result)} {' '.join([verdict_text(result.judgement), *result.codes])}" if result else ""
+        )
+
+    head = ["cell", *grid.layers]
+    lines = ["# Compatibility matrix", "", f"Made {made}. {totals(grid)}. {LEGEND}.", ""]
+    lines += [table_line(head), table_line(["---"] * len(head))]
+    for row in rows:
+        lines.append(
+            table_line([f"`{row.cell.id}`", *(result_text(row.layers.get(name)) for name in grid.layers)])
+        )
+    listed = [
+        escape_markdown(line)
+        for line, _style in remarks(result for row in rows for result in row.layers.values())
+    ]
+    lines += ["", "## What was observed", "", *(f"- {line}" for line in listed)] if listed else []
+    return "\n".join(lines) + "\n"
+
+
+def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
+    """Return the whole grid, evidence included, as one JSON document."""
+    document = {
+        "schema": SCHEMA,
+        "generated": made,
+        "counts": {verdict.value: count for verdict, count in sorted(grid.counts().items())},
+        "questions": len(grid.results),
+        "cells": [
+            {
+                "id": row.cell.id,
+                "vllm": row.cell.vllm,
+                "trl": row.cell.trl,
+                "python": row.cell.python,
+                "exclude_newer": row.cell.exclude_newer.isoformat(),
+                "note": row.cell.note,
+                "layers": {name: _json_result(result) for name, result in row.layers.items()},
+            }
+            for row in rows
+        ],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def _json_result(result: LayerResult) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "verdict": result.judgement.verdict.value,
+        "expected": result.judgement.expected,
+        "remark": result.judgement.remark,
+        "evidence": result.evidence.value,
+        "codes": list(result.codes),
+        "summary": result.summary,
+        "command": result.question.command,
+        "identity": result.question.identity,
+        "inputs": dict(result.question.inputs),
+    }
+    if result.event is not None:
+        answer = result.event.answer
+        values |= {
+            "outcome": answer.outcome.value,
+            "signs": list(answer.signs),
+            "details": list(answer.details),
+            "ran_with": dict(answer.ran_with),
+            "log": answer.log,
+            "started": result.event.started,
+            "seconds": result.event.seconds,
+        }
+    return values
+
+
+def junit_report(rows: Sequence[CellResults], made: str) -> str:
+    """Return JUnit XML: one suite a cell, one case a layer.
+
+    A timeout or infrastructure fault is an error, an unexpected verdict a failure; an expected failure, and a layer
+    that was not run or not checked, is skipped with the reason.
+    """
+    root = ET.Element("testsuites", name="grpo-doctor matrix", timestamp=made)
+    kinds = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    for row in rows:
+        cases = [_junit_case(result) for result in row.layers.values()]
+        suite = ET.SubElement(root, "testsuite", name=row.cell.id, tests=str(len(cases)))
+        for kind, tag in kinds:
+            suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
+        suite.extend(cases)
+    for kind in ("tests", "failures", "errors", "skipped"):
+        root.set(kind, str(sum(int(suite.get(kind, "0")) for suite in root)))
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _junit_case(result: LayerResult) -> ET.Element:
+    question, judgement = result.question, result.judgement
+    seconds = result.event.seconds if result.event else 0.0
+    case = ET.Element("testcase", classname=question.cell.id, name=question.layer.name, time=f"{seconds:.2f}")
+    if judgement.verdict is Verdict.PASS:
+        return case
+    skipped = judgement.expected or judgement.verdict in _JUNIT_OPEN
+    tag = "error" if judgement.verdict in _JUNIT_ERRORS else "skipped" if skipped else "failure"
+    remark = f" ({judgement.remark})" if judgement.remark else ""
+    mark = ET.SubElement(case, tag, message=_xml_text(f"{verdict_text(judgement)}: {result.summary}{remark}"))
+    if result.event is not None:
+        answer = result.event.answer
+        mark.text = _xml_text("\n".join([*answer.details, answer.excerpt, question.command]))
+    return case
+
+
+def _xml_text(text: str) -> str:
+    """Replace the control characters that XML cannot represent."""
+    return "".join(item if item >= " " or item in "\t\n" else "�" for item in text)
+
+
+def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
+    """Return the grid as one HTML page without outside assets; the template escapes everything."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page: str = environment.get_template("page.html").render(
+        made=made,
+        totals=totals(grid),
+        layers=[BY_NAME[name] for name in grid.layers],
+        rows=rows,
+        verdicts=VERDICTS,
+        evidence=EVIDENCE_SYMBOLS,
+        symbols=symbols,
+        verdict_text=verdict_text,
+        link=_link,
+        curve_points=_curve_points,
+    )
+    return page
+
+
+def _link(result: LayerResult) -> str:
+    expectation = result.question.cell.expect.get(result.question.layer.name)
+    return expectation.link if expectation and expectation.link.startswith("https://") else ""
+
+
+def _curve_points(curve: Sequence[float]) -> str:
+    """Return a curve as the points of an SVG line in a box of 400 by 100, the vertical axis from 0 to 1."""
+    step = 400 / max(1, len(curve) - 1)
+    heights = (100 - 100 * min(1.0, max(0.0, value)) for value in curve)
+    return " ".join(f"{index * step:.1f},{height:.1f}" for index, height in enumerate(heights))

@@ -1,0 +1,260 @@
+"""Resolve a cell's requirements with uv. Only metadata is read; nothing is installed."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from diagnostics.matrix.cells import Cell
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.uv import torch_arguments
+
+NETWORK_FAULT = re.compile(
+    r"error sending request|failed to fetch|connection (refused|reset|closed)|timed out|dns error|\bnetwork\b|"
+    r"could not connect|temporary failure|no space left|no result within|"
+    r"5\d\d (server error|bad gateway|service unavailable)",
+    re.IGNORECASE,
+)
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class LockedPackage:
+    """One package of a lock, and the hashes of the files that may be installed."""
+
+    pin: str
+    """As 'numpy==2.4.6'."""
+    hashes: tuple[str, ...] = ()
+    """'sha256:…' of each file that fits the platform, sorted; none for files in a folder of this machine."""
+    source_only: bool = False
+    """Only a source archive fits: installing means building."""
+
+    @property
+    def lock_lines(self) -> str:
+        r"""The package as pip and uv read it.
+
+        >>> print(LockedPackage("a==1", ("sha256:00",)).lock_lines)
+        a==1 \
+            --hash=sha256:00
+        """
+        return " \\\n    ".join((self.pin, *(f"--hash={item}" for item in self.hashes)))
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The result of resolving: packages, or an explanation."""
+
+    packages: tuple[LockedPackage, ...] = ()
+    """Sorted by pin; empty if there is no solution."""
+    explanation: str = ""
+    """uv's message if there is no solution."""
+    infrastructure: bool = False
+    """The index, the network or the disk failed: nothing is known about the requirements."""
+    platform: str = ""
+    """The target, as 'x86_64-manylinux_2_28'; empty for this machine."""
+    refused: str = ""
+    """Why there is no solution on the older platform that was tried first."""
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """The lock's lines without hashes."""
+        return tuple(item.pin for item in self.packages)
+
+
+def resolve_declared(
+    context: Context, cell: Cell, *, timeout_s: float, cut: datetime.date | None = None
+) -> Resolution:
+    """Resolve the environment of a user who installs this TRL with its vLLM extra and this vLLM.
+
+    Args:
+        context: The command's context.
+        cell: The pair.
+        timeout_s: Seconds for uv.
+        cut: Nothing uploaded after this day counts; the cell's date cut by default.
+    """
+
+    def attempt(platform: str) -> Resolution:
+        requirements = (f"trl[vllm]=={cell.trl}", f"vllm=={cell.vllm}")
+        arguments = ["--python-platform", platform]
+        resolution = _compile(
+            context, cell, requirements, arguments, cut or cell.exclude_newer, timeout_s, wheels=False
+        )
+        return replace(resolution, platform=platform)
+
+    resolution = attempt(context.matrix.platform)
+    newer = newer_glibc(resolution.explanation, context.matrix.platform)
+    if resolution.packages or resolution.infrastructure or not newer:
+        return resolution
+    # A wheel that needs a newer glibc says something about the platform, and nothing about the pair.
+    return replace(attempt(newer), refused=resolution.explanation)
+
+
+def newer_glibc(explanation: str, platform: str) -> str:
+    """Return the platform with the newer glibc that uv says the wheels need, '' if it names none.
+
+    >>> newer_glibc("hint: Wheels are available on: `manylinux_2_31_x86_64`", "x86_64-manylinux_2_28")
+    'x86_64-manylinux_2_31'
+    >>> newer_glibc("hint: Wheels are available on: `manylinux_2_17_x86_64`", "x86_64-manylinux_2_28")
+    ''
+    """
+    machine, _, minor = platform.partition("-manylinux_2_")
+    named = [int(text) for text in re.findall(rf"`manylinux_2_(\d+)_{re.escape(machine)}`", explanation)]
+    newer = [number for number in named if minor.isdigit() and number > int(minor)]
+    return f"{machine}-manylinux_2_{min(newer)}" if newer else ""
+
+
+def resolve_runnable(context: Context, cell: Cell, *, timeout_s: float) -> Resolution:
+    """Resolve the environment in which a machine without a GPU runs this cell, by its recipe."""
+    assert cell.recipe is not None
+    recipe = cell.recipe
+    requirements, alone = recipe.requirements_for(cell)
+    cut = recipe.exclude_newer or cell.exclude_newer
+    # An override whose marker never holds leaves a package out.
+    overrides = (*recipe.instead, *(f"{item} ; sys_platform == 'never'" for item in recipe.without))
+    torch = cpu_torch(context, cell)
+    resolution = _compile(context, cell, requirements, torch, cut, timeout_s, overrides=overrides)
+    if not resolution.packages or not alone:
+        return resolution
+    more = _compile(context, cell, alone, ["--no-deps", *torch], cut, timeout_s)
+    return Resolution(_sorted((*resolution.packages, *more.packages))) if more.packages else more
+
+
+def lookup_hashes(
+    context: Context, cell: Cell, pins: Sequence[str], *, runs: bool, timeout_s: float
+) -> Resolution:
+    """Look up the files of pins without changing any version.
+
+    Args:
+        context: The command's context.
+        cell: The lock's cell.
+        pins: The versions.
+        runs: Whether the lock is that of the runnable environment or of the declared one.
+        timeout_s: Seconds for uv.
+    """
+    arguments, cut = ["--python-platform", context.matrix.platform], cell.exclude_newer
+    if runs and cell.recipe is not None:
+        arguments, cut = cpu_torch(context, cell), cell.recipe.exclude_newer or cut
+    return _compile(context, cell, pins, ["--no-deps", *arguments], cut, timeout_s, wheels=runs)
+
+
+def cpu_torch(context: Context, cell: Cell) -> list[str]:
+    """Return uv's arguments for PyTorch's CPU build for the cell's Python."""
+    major, minor = (int(part) for part in cell.python.split("."))
+    return torch_arguments(context.environ, python=(major, minor))
+
+
+def _compile(
+    context: Context,
+    cell: Cell,
+    requirements: Iterable[str],
+    arguments: Sequence[str],
+    cut: datetime.date,
+    timeout_s: float,
+    *,
+    overrides: Iterable[str] = (),
+    wheels: bool = True,
+) -> Resolution:
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
+        folder = Path(name)
+        (folder / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        (folder / "overrides.txt").write_text("".join(f"{line}\n" for line in overrides), encoding="utf-8")
+        # A date alone would be read in the machine's time zone.
+        newest = f"{cut.isoformat()}T23:59:59Z"
+        command: list[str | Path] = [
+            context.uv, "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate",
+            "--format", "pylock.toml", "--python-version", cell.python, "--exclude-newer", newest,
+            "--override", "overrides.txt", *arguments, "requirements.txt",
+        ]  # fmt: skip
+        result = context.run_command(command, timeout_s=timeout_s, wheels=wheels, folder=folder)
+    if result.code == 0:
+        return Resolution(read_pylock(result.output))
+    # uv reports index faults and contradictions alike; only "No solution found" is about the requirements.
+    unsolvable = "No solution found" in result.errors and not NETWORK_FAULT.search(result.errors)
+    return Resolution(explanation=explain(result.errors), infrastructure=not unsolvable)
+
+
+def read_pylock(text: str) -> tuple[LockedPackage, ...]:
+    r"""Return the packages of a lock in the standard form (`pylock.toml`), sorted.
+
+    A package with wheels for the platform is installed from one of them; the source archive's hash is used only where
+    there are none.
+
+    Raises:
+        ValueError: it is something else.
+
+    >>> read_pylock('[[packages]]\nname = "a"\nversion = "1"\nwheels = [{url = "x", hashes = {sha256 = "0f"}}]')
+    (LockedPackage(pin='a==1', hashes=('sha256:0f',), source_only=False),)
+    """
+    try:
+        return _sorted(map(_locked, tomllib.loads(text)["packages"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a pylock.toml: {type(error).__name__}: {error}") from None
+
+
+def _sorted(packages: Iterable[LockedPackage]) -> tuple[LockedPackage, ...]:
+    by_pin = {item.pin: item for item in packages}
+    return tuple(by_pin[pin] for pin in sorted(by_pin))
+
+
+def _locked(package: Mapping[str, Any]) -> LockedPackage:
+    files = package.get("wheels") or [package[key] for key in ("sdist", "archive") if key in package]
+    # Another machine takes a package of a local folder from an index, where its file may be another build.
+    shared = [item for item in files if not item.get("url", "").startswith("file:") and "path" not in item]
+    hashes = {f"{kind}:{value}" for item in shared for kind, value in item.get("hashes", {}).items()}
+    pin = f"{package['name']}=={package['version']}"
+    return LockedPackage(pin, tuple(sorted(hashes)), source_only=bool(files) and not package.get("wheels"))
+
+
+def lock_text(packages: Iterable[LockedPackage]) -> str:
+    """Return the lock's lines with hashes."""
+    return "".join(f"{item.lock_lines}\n" for item in _sorted(packages))
+
+
+def lock_digest(packages: Iterable[LockedPackage]) -> str:
+    """Return the digest of a lock with all its hashes, as 'sha256:…'."""
+    return f"sha256:{hashlib.sha256(lock_text(packages).encode()).hexdigest()}"
+
+
+def hash_coverage(packages: Iterable[LockedPackage]) -> str:
+    """Describe how many packages have hashes, and which have none."""
+    packages = list(packages)
+    bare = [item.pin for item in packages if not item.hashes]
+    if not bare:
+        return f"{len(packages)} packages, each with the hashes of its files"
+    named = ", ".join(bare[:_NAMED]) + (", …" if len(bare) > _NAMED else "")
+    return (
+        f"{len(packages)} packages; no hash for {named}, from a folder of wheels or an index without hashes"
+    )
+
+
+def package_facts(pins: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Return pins as facts of an answer.
+
+    >>> package_facts(("numpy==2.4.6", "torch==2.13.0+cpu ; sys_platform == 'linux'"))
+    (('package', 'numpy', '2.4.6'), ('package', 'torch', '2.13.0+cpu'))
+    """
+    lines = (line.partition(";")[0].partition("==") for line in pins)
+    return tuple(
+        ("package", canonicalize_name(name.partition("[")[0].strip()), version.strip())
+        for name, _, version in lines
+    )
+
+
+def explain(text: str) -> str:
+    r"""Return uv's explanation on one line, without its drawing characters and the markers in braces.
+
+    >>> explain("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
+    'No solution found: Because a==1 is gone'
+    """
+    joined = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
+    joined = joined.removeprefix("error: ").replace(" cause: ", ": ")
+    return re.sub(r"\{[^{}]*\}", "", joined)[:2000]

@@ -1,0 +1,269 @@
+"""The grid of results, cells by layers, from the store and today's expectations; and the questions behind it."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from diagnostics.fixes import quote_command
+from diagnostics.matrix import store
+from diagnostics.matrix.cells import PROFILES, Cell, Matrix, family
+from diagnostics.matrix.context import Context
+from diagnostics.matrix.identity import question_identity
+from diagnostics.matrix.layers import BY_NAME, LAYERS, SOLVING
+from diagnostics.matrix.layers.base import Layer
+from diagnostics.matrix.layers.repros import REPRO_MODULES
+from diagnostics.matrix.match_issues import matching_codes
+from diagnostics.matrix.releases import PROFILE as BREADTH
+from diagnostics.matrix.releases import generated_cells
+from diagnostics.matrix.store import Event
+from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
+from diagnostics.tables import TableError, close_matches
+
+
+@dataclass(frozen=True)
+class Question:
+    """One layer for one cell, and everything its answer will depend on."""
+
+    cell: Cell
+    layer: Layer
+    inputs: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def identity(self) -> str:
+        """The digest under which the store keeps the answer."""
+        return question_identity(dict(self.inputs))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(cell, layer)."""
+        return self.cell.id, self.layer.name
+
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        profile = () if self.cell.declares is None else ("--profile", BREADTH)
+        chosen = ("--cells", self.cell.id, "--layers", self.layer.name, "--fresh")
+        return quote_command(("nox", "-s", "matrix", "--", *profile, *chosen))
+
+
+def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
+    """Return a question with all inputs as they are now."""
+    layer, settings = BY_NAME[layer_name], context.matrix.layer(layer_name)
+    program = layer.program(settings, cell)
+    codes = layer.codes(settings) if layer.codes else ()
+    repros = [REPRO_MODULES[code] for code in codes if code in REPRO_MODULES]
+    inputs = {
+        "layer": layer_name,
+        "vllm": cell.vllm,
+        "trl": cell.trl,
+        **layer.inputs(context, cell),
+        **({"program": " ".join(program)} if program else {}),
+        **({"codes": " ".join(codes)} if codes else {}),
+        "code": context.sources.digest([*layer.code, *repros]),
+    }
+    return Question(cell, layer, tuple(inputs.items()))
+
+
+def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cell]:
+    """Return the cells that match a pattern, or else those of the profile (`quick` by default).
+
+    The profile `breadth` has generated cells; patterns then choose among them.
+
+    Raises:
+        TableError: a pattern matches no cell, or the profile is unknown.
+    """
+    known = (*PROFILES, BREADTH)
+    if profile is not None and profile not in known:
+        raise TableError(
+            f"unknown profile {profile!r}{close_matches(profile, known)}; there are {', '.join(known)}"
+        )
+    cells = generated_cells(matrix, LAYERS, SOLVING) if profile == BREADTH else list(matrix.cells)
+    for pattern in globs:
+        if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in cells):
+            close = close_matches(pattern, [cell.id for cell in cells])
+            raise TableError(
+                f"no cell matches {pattern!r}{close}; --list --profile {profile or 'full'} shows all"
+            )
+    if globs:
+        return [cell for cell in cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in globs)]
+    if profile in {"full", BREADTH}:
+        return cells
+    return [cell for cell in cells if "quick" in cell.profiles]
+
+
+def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
+    """Return the layers named, `train` standing for all of its modes; all layers by default.
+
+    Args:
+        matrix: The matrix file, which says what the profile `quick` leaves out.
+        lists: Names separated by commas.
+        quick: Whether the profile `quick` applies.
+
+    Raises:
+        TableError: a layer is unknown.
+    """
+    chosen: list[str] = []
+    for name in (part.strip() for text in lists for part in text.split(",") if part.strip()):
+        # A layer's own name means it alone: `resolve` does not stand for `resolve:today`.
+        members = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
+        if not members:
+            known = ", ".join(dict.fromkeys(map(family, BY_NAME)))
+            raise TableError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
+        chosen += members
+    if not chosen and quick:
+        left_out = set(matrix.quick_without)
+        return tuple(layer for layer in BY_NAME if not {layer, family(layer)} & left_out)
+    return tuple(dict.fromkeys(chosen)) or tuple(BY_NAME)
+
+
+def with_needs(cell: Cell, layers: Iterable[str]) -> list[str]:
+    """Return the layers of a cell that were chosen, and all that they need, in order."""
+    needed: set[str] = set()
+    pending = [layer for layer in layers if layer in cell.layers]
+    while pending:
+        layer = pending.pop()
+        needed.add(layer)
+        pending += [name for name in BY_NAME[layer].needs if name in cell.layers and name not in needed]
+    return [layer for layer in cell.layers if layer in needed]
+
+
+def make_questions(
+    context: Context, cells: Iterable[Cell], layers: Sequence[str] = tuple(BY_NAME)
+) -> list[Question]:
+    """Return the questions of these cells, with the layers that the chosen ones need."""
+    return [make_question(context, cell, layer) for cell in cells for layer in with_needs(cell, layers)]
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """One verdict of the grid."""
+
+    question: Question
+    judgement: Judgement
+    event: Event | None
+    """The answer behind it; None where nothing ran."""
+
+    @property
+    def evidence(self) -> EvidenceLevel:
+        """The evidence behind the verdict; a declaration only, where nothing ran."""
+        if self.event is None or self.judgement.verdict is Verdict.NOT_RUN:
+            return EvidenceLevel.DECLARED
+        return self.event.answer.evidence
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Known issues: those observed, or else those whose signature matches."""
+        if self.event is None:
+            return ()
+        return self.event.answer.codes or matching_codes(self.event.answer)
+
+    @property
+    def surprising(self) -> bool:
+        """Whether it is decided, and not as expected."""
+        return not self.judgement.expected and not self.judgement.incomplete
+
+    @property
+    def summary(self) -> str:
+        """One line: the observation, or why there is none."""
+        return self.event.answer.summary if self.event else self.judgement.remark
+
+
+@dataclass(frozen=True)
+class CellResults:
+    """One row of the grid."""
+
+    cell: Cell
+    layers: dict[str, LayerResult]
+
+
+class ResultsGrid:
+    """All results; new answers can be added."""
+
+    def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
+        events = list(events)
+        self._events = store.latest(events)
+        self._flaky = store.flaky(events)
+        self._finished = {event.identity: event for event in events if event.finished}
+        self._earlier = {(event.cell, event.layer): event for event in events if event.finished}
+        self._questions: dict[str, list[Question]] = {}
+        for question in questions:
+            self._questions.setdefault(question.cell.id, []).append(question)
+        self._rows = {cell: self._judge_cell(cell) for cell in self._questions}
+
+    @property
+    def rows(self) -> list[CellResults]:
+        """The rows, by cell."""
+        return list(self._rows.values())
+
+    @property
+    def results(self) -> list[LayerResult]:
+        """All results, row by row."""
+        return [result for row in self.rows for result in row.layers.values()]
+
+    @property
+    def layers(self) -> list[str]:
+        """The columns: every layer that some cell has, in order."""
+        present = {name for row in self.rows for name in row.layers}
+        return [name for name in BY_NAME if name in present]
+
+    def counts(self) -> Counter[Verdict]:
+        """Return how often each verdict occurs."""
+        return Counter(result.judgement.verdict for result in self.results)
+
+    def row(self, cell: str) -> CellResults:
+        """Return the row of a cell."""
+        return self._rows[cell]
+
+    def result(self, question: Question) -> LayerResult:
+        """Return the result of a question."""
+        return self._rows[question.cell.id].layers[question.layer.name]
+
+    def add(self, event: Event) -> None:
+        """Add an answer and judge its cell again."""
+        known = self._events.get(event.identity)
+        self._events[event.identity] = store.latest([known, event] if known else [event])[event.identity]
+        if event.finished:
+            earlier = self._finished.setdefault(event.identity, event)
+            self._flaky |= store.flaky([earlier, event])
+            self._earlier[event.cell, event.layer] = event
+        if event.cell in self._rows:
+            self._rows[event.cell] = self._judge_cell(event.cell)
+
+    def _judge_cell(self, cell: str) -> CellResults:
+        row: dict[str, LayerResult] = {}
+        for question in self._questions[cell]:
+            event = self._events.get(question.identity)
+            row[question.layer.name] = LayerResult(question, self._judge(question, event, row), event)
+        return CellResults(self._questions[cell][0].cell, row)
+
+    def _judge(self, question: Question, event: Event | None, row: Mapping[str, LayerResult]) -> Judgement:
+        if event is not None:
+            expectation = question.cell.expect.get(question.layer.name)
+            return judge(event.answer, expectation, flaky=question.identity in self._flaky)
+        obstacle = obstacle_of(question, row)
+        if obstacle is not None:
+            return blocked_by(obstacle.question.layer.name, obstacle.judgement)
+        earlier = self._earlier.get(question.key)
+        remark = _stale_remark(question, earlier) if earlier is not None else "not run yet"
+        return Judgement(Verdict.NOT_RUN, expected=False, incomplete=True, remark=remark)
+
+
+def _stale_remark(question: Question, earlier: Event) -> str:
+    """Return what has changed since the layer last ran."""
+    known = dict(earlier.inputs)
+    changed = [name for name, value in question.inputs if known.get(name) != value]
+    day = f"{earlier.started[:10]} ({earlier.answer.outcome})"
+    return f"answered on {day}, but changed since then: {', '.join(changed)}"
+
+
+def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
+    """Return the first needed layer of the same cell that did not pass, None if nothing blocks the question."""
+    for needed in question.layer.needs:
+        result = row.get(needed)
+        if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):
+            return result
+    return None

@@ -1,1 +1,0 @@
-"""Asking what is due, here or on a cluster, and what came of it."""

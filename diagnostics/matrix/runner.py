@@ -1,0 +1,222 @@
+"""Run the layers that are due, in order, and store each answer as it arrives."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from packaging.version import Version
+
+from diagnostics.matrix import environments
+from diagnostics.matrix.context import Context, without_local_paths
+from diagnostics.matrix.results import LayerResult, Question, ResultsGrid, obstacle_of
+from diagnostics.matrix.store import Event
+from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.process import end_recorded_group
+
+# An infrastructure fault is tried once more within a run.
+ATTEMPTS = 2
+
+
+class QuietProgress:
+    """Displays nothing; the base of what displays a run."""
+
+    def started(self, question: Question) -> None:
+        """A layer starts."""
+
+    def finished(self, result: LayerResult, remaining: int) -> None:
+        """It has answered; so many layers remain."""
+
+    def say(self, text: str) -> None:
+        """The current action."""
+
+    def note(self, text: str) -> None:
+        """A message that stays on the screen."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run."""
+
+    fresh: frozenset[tuple[str, str]] = frozenset()
+    """(cell, layer) that run again although they have answers."""
+    only: frozenset[tuple[str, str]] | None = None
+    """(cell, layer) that may run at all; None for all."""
+    keep: str = "auto"
+    """Environments are kept `always`, `never` (after a cell's last layer), or `auto` (while the disk has room)."""
+    budget_gb: float | None = None
+    """Size of all environments together at most, in GB of 1e9 bytes; None for the free disk."""
+    jobs: int = 1
+    """Layers without an environment that run at the same time."""
+
+
+def in_run_order(questions: Iterable[Question]) -> list[Question]:
+    """Return the light questions of all cells, then the heavy ones cell by cell: the table fills early."""
+    return sorted(questions, key=lambda question: question.layer.heavy)
+
+
+@dataclass
+class Run:
+    """One run: the results so far, and the lock for writing them."""
+
+    context: Context
+    options: RunOptions
+    progress: QuietProgress
+    grid: ResultsGrid
+    name: str = field(default_factory=lambda: f"{utc_now()}-{os.getpid()}")
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def is_due(self, question: Question) -> bool:
+        """Return whether a question has no answer or must run again, and nothing blocks it."""
+        if self.options.only is not None and question.key not in self.options.only:
+            return False
+        event = self.grid.result(question).event
+        if event is not None and event.finished and question.key not in self.options.fresh:
+            return False
+        return obstacle_of(question, self.grid.row(question.cell.id).layers) is None
+
+    def execute(self, questions: Sequence[Question]) -> None:
+        """Run all questions that are due on this machine."""
+        killed = end_recorded_group(self.context.store.folder / "running.json")
+        if killed is not None:
+            self.progress.note(f"ended process group {killed}, left running by a run that was killed")
+        self.context.say = self.progress.say
+        ordered = in_run_order(questions)
+        light = [question for question in ordered if not question.layer.heavy]
+        heavy = ordered[len(light) :]
+        if self.options.jobs > 1:
+            self._run_together(light)
+        else:
+            for question in light:
+                self.run_question(question)
+        for position, question in enumerate(heavy):
+            if self.is_due(question):
+                self._prepare_environment(question)
+                self.run_question(question)
+            cell_ends = all(later.cell.id != question.cell.id for later in heavy[position + 1 :])
+            if self.options.keep == "never" and cell_ends:
+                self._drop_environment(question)
+
+    def run_question(self, question: Question) -> None:
+        """Run a question if it is due, and store the answer."""
+        with self._lock:
+            if self._stopped.is_set() or not self.is_due(question):
+                return
+            self.progress.started(question)
+        event = answer_question(self.context, question, self.name, self._stopped.is_set)
+        with self._lock:
+            if not self._stopped.is_set():  # an interrupted layer has no answer
+                self.record(event)
+
+    def record(self, event: Event) -> None:
+        """Store an answer and display it."""
+        self.context.store.append(event)
+        self.show(event)
+
+    def show(self, event: Event) -> None:
+        """Add a stored answer to the grid and display it."""
+        self.grid.add(event)
+        remaining = sum(result.event is None for result in self.grid.results)
+        self.progress.finished(self.grid.row(event.cell).layers[event.layer], remaining)
+
+    def _run_together(self, questions: Sequence[Question]) -> None:
+        """Run light questions in threads, neighbours in the order of releases together: they share parsed source.
+
+        The threads are daemons: after an interrupt, one that waits for the index ends with the process.
+        """
+        waiting = deque(sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl))))
+        errors: list[Exception] = []
+
+        def work() -> None:
+            try:
+                while not self._stopped.is_set():
+                    self.run_question(waiting.popleft())
+            except IndexError:
+                return  # none is waiting
+            except Exception as error:  # noqa: BLE001 - raised again in the main thread
+                errors.append(error)
+                self._stopped.set()
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(self.options.jobs)]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._stopped.set()
+            for process in list(self.context.running):
+                process.kill()
+            with self._lock:  # an answer that is being stored is stored completely
+                raise
+        if errors:
+            raise errors[0]
+
+    def _prepare_environment(self, question: Question) -> None:
+        cell = question.cell
+        if question.layer.name == "install" and question.key in self.options.fresh:
+            environments.remove_environment(environments.environment_folder(self.context, cell))
+        if self.options.keep == "auto" or self.options.budget_gb is not None:
+            for name in environments.make_room(self.context, cell, self.options.budget_gb):
+                self.progress.note(f"removed the environment of {name} to make room for {cell.id}")
+
+    def _drop_environment(self, question: Question) -> None:
+        folder = environments.environment_folder(self.context, question.cell)
+        if environments.remove_environment(folder):
+            self.progress.note(f"removed the environment of {question.cell.id}")
+
+
+def answer_question(
+    context: Context, question: Question, run_name: str, stopped: Callable[[], bool]
+) -> Event:
+    """Run one layer and return its answer with everything it depends on; an infrastructure fault is tried again."""
+    started, clock = utc_now(), time.monotonic()
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            answer = question.layer.check(context, question.cell)
+        except Exception as error:  # noqa: BLE001 - a bug in a layer is a result of its own, and the run goes on
+            summary = f"the layer failed itself: {type(error).__name__}: {error}"
+            answer = Answer(Outcome.INFRA_ERROR, summary, question.layer.evidence)
+        if answer.outcome is not Outcome.INFRA_ERROR or stopped():
+            break
+        if attempt < ATTEMPTS:
+            context.say(f"trying once more: {answer.summary[:80]}")
+    return Event(
+        identity=question.identity,
+        cell=question.cell.id,
+        layer=question.layer.name,
+        answer=_without_paths(answer, context),
+        inputs=question.inputs,
+        command=question.command,
+        started=started,
+        seconds=round(time.monotonic() - clock, 2),
+        run=run_name,
+    )
+
+
+def _without_paths(answer: Answer, context: Context) -> Answer:
+    """Remove this machine's paths from everything that reports show."""
+
+    def clean(text: str) -> str:
+        return without_local_paths(text, context.store.folder)
+
+    return msgspec.structs.replace(
+        answer,
+        summary=" ".join(clean(answer.summary).split()),
+        signs=tuple(map(clean, answer.signs)),
+        facts=tuple(tuple(map(clean, fact)) for fact in answer.facts),
+        details=tuple(map(clean, answer.details)),
+        excerpt=clean(answer.excerpt),
+    )
+
+
+def utc_now() -> str:
+    """Return the time as events store it: UTC, ISO 8601, in seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,1 +1,0 @@
-"""Every release of a package, asked for known failures: `nox -s repro -- --all-versions`."""

@@ -1,0 +1,93 @@
+"""Find uv and pass pip's settings on to it.
+
+Standard library only: the noxfile imports this module before anything is installed. People and companies configure pip
+(index, certificates, a folder of wheels); uv reads none of that, so the settings are copied to uv's names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+# (pip's variable, uv's variable, separator of several values).
+_SETTINGS = (
+    ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", " "),
+    ("PIP_EXTRA_INDEX_URL", "UV_INDEX", " "),
+    ("PIP_FIND_LINKS", "UV_FIND_LINKS", ","),
+    ("PIP_NO_INDEX", "UV_NO_INDEX", " "),
+    ("PIP_TRUSTED_HOST", "UV_INSECURE_HOST", " "),
+    ("PIP_DEFAULT_TIMEOUT", "UV_HTTP_TIMEOUT", " "),
+    ("PIP_CERT", "SSL_CERT_FILE", " "),
+)
+_TORCH_WHEEL = re.compile(r"torch-(?P<version>[0-9.]+)\+cpu-(?P<tag>cp\d+)-")
+
+
+class UvMissingError(RuntimeError):
+    """Raised when no uv executable can be found on this machine."""
+
+
+def find_uv() -> Path:
+    """Return the uv executable: next to this Python, from the `uv` package, or on PATH.
+
+    Raises:
+        UvMissingError: when there is none.
+    """
+    neighbour = Path(sys.executable).parent / ("uv.exe" if os.name == "nt" else "uv")
+    if neighbour.is_file():
+        return neighbour
+    try:
+        from uv import find_uv_bin
+
+        return Path(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        pass
+    executable = shutil.which("uv")
+    if executable is None:
+        raise UvMissingError("no uv executable: install it with `python -m pip install uv`")
+    return Path(executable)
+
+
+def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to add for uv, so that it follows pip's settings; uv's own variables win.
+
+    >>> uv_environment({"PIP_FIND_LINKS": "/a /b", "PIP_CERT": "ca.pem", "SSL_CERT_FILE": "mine.pem"})
+    {'UV_FIND_LINKS': '/a,/b'}
+    """
+    added = {}
+    for pip, uv, separator in _SETTINGS:
+        value = environ.get(pip, "").strip()
+        if value and not environ.get(uv):
+            added[uv] = separator.join(value.split())
+    if "UV_INDEX" in added and not environ.get("UV_INDEX_STRATEGY"):
+        # pip takes the best version of all indexes; uv would stop at the first index that has the name.
+        added["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return added
+
+
+def find_links(environ: Mapping[str, str]) -> list[Path]:
+    """Return the machine's local folders of wheels."""
+    value = environ.get("UV_FIND_LINKS") or environ.get("PIP_FIND_LINKS") or ""
+    folders = (Path(part.removeprefix("file://")) for part in re.split(r"[,\s]+", value) if part)
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def torch_arguments(
+    environ: Mapping[str, str], *, python: tuple[int, int] = sys.version_info[:2], version: str | None = None
+) -> list[str]:
+    """Return the arguments that make `uv pip` take PyTorch's CPU build.
+
+    A folder of wheels with such a build for this Python (and version) is enough; otherwise uv uses PyTorch's own index
+    for CPUs. Without either the CUDA build comes, gigabytes that nobody needs here.
+    """
+    local = _local_torch_versions(environ, python)
+    return [] if local and version in {None, *local} else ["--torch-backend", "cpu"]
+
+
+def _local_torch_versions(environ: Mapping[str, str], python: tuple[int, int]) -> list[str]:
+    names = (wheel.name for folder in find_links(environ) for wheel in folder.glob("torch-*.whl"))
+    matches = (_TORCH_WHEEL.match(name) for name in names)
+    return [match["version"] for match in matches if match and match["tag"] == f"cp{python[0]}{python[1]}"]

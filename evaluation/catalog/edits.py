@@ -1,0 +1,166 @@
+"""Do the options that the catalogue's edits name exist, and in which releases of their framework?
+
+From the recorded index (`evaluation.catalog.options`), without a network. `python -m
+evaluation.catalog.edits` prints what disagrees: an option that no release has, and an edit whose `versions` hold
+a release that lacks one of its options.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.catalog import loader
+from diagnostics.fixes import Install
+from diagnostics.versions import in_range
+from evaluation.catalog import options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from diagnostics.catalog.model import Bound
+
+# Where a framework's words may come from: its own options first, which bound an edit, then those of what it runs on.
+FROM = {
+    "vllm": ("vllm",),
+    "trl": ("trl", "transformers", "accelerate", "vllm"),
+    "ms-swift": ("ms-swift", "transformers", "vllm"),
+    "verl": ("verl", "vllm", "transformers"),
+    "openrlhf": ("openrlhf", "vllm", "transformers"),
+}
+# Their arguments are a class below that of transformers.
+INHERIT = ("trl", "ms-swift")
+_FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
+_KEY = re.compile(r"(?<![\w.'\"+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9_]{3,})=(?!=)")
+_VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
+# What other programs and functions take is theirs: their words up to the next semicolon, and calls in brackets.
+_OTHERS = re.compile(
+    r"(?:\b(?:docker|pip|uv|ray(?! status)|verl\.model_merger|sbatch|srun|hf|sysctl|py-spy|torchrun|conda|git|ulimit"
+    r"|nvidia-smi|def|EngineCore|Kubernetes)\b)"
+    r"[^;]*|--help\b|the FSDP worker's[^;]*"
+)
+_CALL = re.compile(
+    r"(?<![\w.])(?!GRPOConfig|GRPOTrainer|LLM\(|SamplingParams|EngineArgs)[A-Za-z_][\w.]*=?\([^()]*\)"
+)
+
+
+def named(text: str) -> list[str]:
+    """The options that an edit's text names, as the index has them.
+
+    >>> named("vllm serve --max-model-len 4; GRPOConfig(use_vllm=True) under VLLM_USE_V1=0")
+    ['max_model_len', 'use_vllm', 'VLLM_USE_V1']
+    """
+    text = _OTHERS.sub("", _CALL.sub("", _CALL.sub("", _CALL.sub("", text))))
+    flags = [each.replace("-", "_").removeprefix("no_") for each in _FLAG.findall(text)]
+    return list(dict.fromkeys([*flags, *_KEY.findall(text), *_VARIABLE.findall(text)]))
+
+
+def index() -> dict[str, Any]:
+    """The recorded options, by package."""
+    found: dict[str, Any] = json.loads(options.PUBLISHED.read_text())["packages"]
+    return found
+
+
+def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
+    """The releases of a package that have an option.
+
+    >>> releases_with({"releases": ["1", "2", "3"], "options": {"a": "1-1;3-"}}, "a")
+    ['1', '3']
+    """
+    order = known["releases"]
+    found: set[str] = set()
+    for option in _keys(known, name):
+        for span in known["options"][option].split(";"):
+            first, _, last = span.partition("-")
+            found |= set(order[order.index(first) : order.index(last) + 1 if last else None])
+    return [release for release in order if release in found]
+
+
+def _keys(known: Mapping[str, Any], name: str) -> list[str]:
+    """The options that a name means: itself, or where keys have dots those that end with it."""
+    if name in known["options"]:
+        return [name]
+    return [option for option in known["options"] if option.endswith(f".{name}")]
+
+
+def unknown(framework: str, text: str, known: Mapping[str, Any]) -> list[str]:
+    """Options in an edit that no release of its framework, nor of what that runs on, has."""
+    return [
+        name
+        for name in named(text)
+        if framework in FROM and not any(_keys(known[package], name) for package in FROM[framework])
+    ]
+
+
+def fitting(framework: str, text: str, known: Mapping[str, Any]) -> list[str] | None:
+    """The framework's releases that have all of its own options that an edit names; None where it names none."""
+    own = known.get(framework)
+    names = [name for name in named(text) if own and _keys(own, name)]
+    if framework in INHERIT:
+        # An option of the trainer below them is theirs too, whether or not they declare it again.
+        below = known["transformers"]
+        names = [name for name in names if releases_with(below, name) != below["releases"]]
+    if not own or not names:
+        return None
+    have = [set(releases_with(own, name)) for name in names]
+    return [release for release in own["releases"] if all(release in each for each in have)]
+
+
+def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) -> str:
+    """Says what is wrong with an edit's bound: it has to hold every release with its options, and no other."""
+    wanted = fitting(framework, text, known)
+    if wanted is None:
+        return ""
+    order = known[framework]["releases"]
+    held = [release for release in order if not bound.versions or in_range(release, bound.versions)]
+    lacking = [release for release in held if release not in wanted]
+    if lacking:
+        return (
+            f"is for {bound.versions or 'every release'}, and {', '.join(lacking[:5])} lack an option of it"
+        )
+    return "" if held else "is for no release that is known"
+
+
+def proposed(order: list[str], found: list[str]) -> str:
+    """The newest unbroken range of the releases found, as a specifier; empty where it is all of them.
+
+    >>> proposed(["1", "2", "3", "4"], ["1", "3"]), proposed(["1", "2"], ["1", "2"])
+    ('>=3,<4', '')
+    """
+    if not found or found == order:
+        return ""
+    last = first = order.index(found[-1])
+    while first and order[first - 1] in found:
+        first -= 1
+    low = f">={order[first]}" if first else ""
+    high = f"<{order[last + 1]}" if last + 1 < len(order) else ""
+    return ",".join(filter(None, [low, high]))
+
+
+def each_edit() -> Iterator[tuple[str, str, str, str, Bound]]:
+    """(code, mitigation, framework, text, bound) of every edit of the catalogue, but those that install a release."""
+    for code, entry in loader.load().items():
+        for one in entry.mitigations:
+            for (framework, text), (edit, bound) in zip(one.edits, one.known_edits(), strict=True):
+                if not isinstance(edit, Install):
+                    yield code, one.name, framework, text, bound
+
+
+def main() -> int:
+    """Prints what disagrees."""
+    known, wrong = index(), 0
+    for code, name, framework, text, bound in each_edit():
+        told = [f"names {option}, which no release has" for option in unknown(framework, text, known)]
+        told += filter(None, [misfit(framework, text, bound, known)])
+        wanted = fitting(framework, text, known)
+        for line in told:
+            wrong += 1
+            range_ = proposed(known[framework]["releases"], wanted) if wanted is not None else ""
+            print(f"{code} {name} {framework}: {line}; found {range_ or '-'}: {text}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

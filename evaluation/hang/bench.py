@@ -1,0 +1,312 @@
+"""All hangs and healthy jobs of `programs`, looked at as a user would: `python -m evaluation.hang.bench`.
+
+Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--repros` takes the repros
+of hangs in their place (each in the first `--python` that has what it needs), `--save FOLDER` keeps what was seen of
+each, `--from FOLDER` judges what was kept anew, `--target PYTHON` runs the programs by another Python. The
+everyday tests judge snapshots that were kept, and run a few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.hang.collect import snapshot as collect
+from diagnostics.hang.diagnosis import Patience, diagnose
+from diagnostics.hang.parsers import bundle, files
+from diagnostics.hang.verdict import HANG
+from evaluation.hang import bench_repros
+
+HERE = Path(__file__).parent / "programs"
+PATIENCE = Patience(2.0, 600.0)
+SETTLE_S = 3.0
+READY_S = 300.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and what is right to say of it."""
+
+    program: str
+    case: str
+    causes: tuple[str, ...]
+    lines: int
+    guilty: str = "culprit"
+    world: int = 0
+    rank: int = 0
+
+    @property
+    def name(self) -> str:
+        """As it is called in tables."""
+        return f"{self.case}-{self.rank}of{self.world}" if self.world else self.case
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no hang may be claimed."""
+        return not self.causes
+
+
+# The case: the causes that are right, and how many lines it prints before it stands.
+_HOST = {
+    "two_locks": (("locks",), 1),
+    "lock_not_given_back": (("lock",), 1),
+    "queue_nobody_fills": (("lost_message",), 1),
+    "pool_waits_for_itself": (("pool",), 1),
+    "pipe_of_dead_child": (("dead",), 2),
+    "pipes_crossed": (("deadlock",), 2),
+    "full_pipe": (("full_pipe",), 2),
+    "child_output_unread": (("deadlock",), 2),
+    "shared_lock_holder_waits": (("lock",), 2),
+    "shared_lock_holder_stopped": (("stopped",), 2),
+    "processes_queue": (("lost_message",), 2),
+    "worker_stopped": (("stopped",), 2),
+    "file_lock": (("file_lock",), 2),
+    "filelock_library": (("file_lock",), 2),
+    "prompt": (("input",), 1),
+    "prompt_in_child": (("input",), 2),
+    "secret_prompt": (("input",), 1),
+    "handler_waits": (("lost_message",), 2),
+    "server_stopped": (("stopped",), 2),
+    "servers_crossed": (("deadlock",), 2),
+    "asyncio_lost": (("lost_answer",), 2),
+    "asyncio_blocked": (("blocked_loop",), 2),
+    "zmq_lost": (("lost_message",), 2),
+    "symbols": (("spin_python",), 1),
+    "connect_blocked": (("connect",), 1),
+    "unix_lost": (("lost_answer", "lost_message"), 2),
+    "uvicorn_lost": (("lost_answer",), 2),
+    "uvicorn_blocked": (("blocked_loop",), 2),
+    "event_never_set": (("lost_message",), 1),
+    "fork_with_lock": (("lock",), 2),
+    "pool_worker_killed": (("lost_message", "dead"), 1),
+    "thread_joins_stuck": (("lost_message", "lock"), 1),
+    "semaphore_of_dead": (("lock", "dead"), 2),
+    "ring_of_three": (("deadlock",), 3),
+}
+# The case: the causes that are right, and who is the culprit.
+_RANKS = {
+    "poll": (("absent",), "culprit"),
+    "event": (("absent",), "culprit"),
+    "stopped": (("stopped",), "culprit"),
+    "prompt": (("input",), "culprit"),
+    "other_branch": (("mismatch",), "culprit"),
+    "skipped": (("mismatch",), "culprit"),
+    "http": (("lost_message",), "server"),
+    "file_lock": (("stopped",), "holder"),
+    "two_locks": (("locks",), "culprit"),
+    "symbols": (("spin_python",), "culprit"),
+    "loader": (("stopped",), "worker"),
+    "child_asks": (("input",), "asker"),
+    "full_tensor": (("mismatch",), "culprit"),
+    "two_threads": (("two_threads",), "culprit"),
+    "rendezvous": (("absent",), "culprit"),
+}
+_HEALTHY = (
+    "healthy_idle_server",
+    "healthy_kept_alive",
+    "healthy_busy",
+    "healthy_child_works",
+    "healthy_pool_waits",
+    "healthy_imports",
+    "healthy_slow_steps",
+    "healthy_requests",
+    "healthy_paused_server",
+    "healthy_slow_handler",
+    "healthy_asyncio_idle",
+    "healthy_lock_contended",
+)
+
+
+def cases() -> list[Case]:
+    """All of them."""
+    found = [Case("host.py", name, causes, lines) for name, (causes, lines) in _HOST.items()]
+    for name, (causes, guilty) in _RANKS.items():
+        extra = guilty != "culprit"
+        found += [Case("ranks.py", name, causes, 3 + extra, guilty, 3, rank) for rank in range(3)]
+        found += [Case("ranks.py", name, causes, 4 + extra, guilty, 4, rank) for rank in (1, 3)]
+    found += [Case("host.py", name, (), 1) for name in _HEALTHY]
+    for name in ("computing", "importing", "steps", "slow_rank"):
+        found += [Case("ranks.py", name, (), 3, world=3, rank=rank) for rank in range(3)]
+    return found
+
+
+def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str, set[int]]]:
+    """Runs a program, looks at it when it stands, and ends it: (snapshot, processes by name)."""
+    words = [python, str(HERE / case.program), case.case]
+    words += [str(case.rank), str(case.world)] if case.world else []
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    read, write = os.pipe()
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(words, stdin=read, env=environment, start_new_session=True, **quiet)
+    try:
+        named = _names(process, case)
+        if case.case == "full_tensor":
+            time.sleep(15.0)  # it imports a compiler first
+        time.sleep(SETTLE_S)
+        # Of what computes without letting go of the interpreter no other time is known than that of the look.
+        seconds = 2.5 if case.case == "symbols" else collect.SECONDS
+        return collect.take_snapshot(collect.Selection((process.pid,), seconds=seconds)), named
+    finally:
+        bench_repros.end(process.pid)
+        process.wait()
+        process.stdout.close()
+        os.close(read)
+        os.close(write)
+
+
+def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
+    named: dict[str, set[int]] = {}
+    text = b""
+    os.set_blocking(process.stdout.fileno(), False)
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            text += os.read(process.stdout.fileno(), 65536)
+        found = re.findall(
+            r"(culprit|victim|healthy|server|holder|worker|asker) (\d+)\n", text.decode(errors="replace")
+        )
+        if len(found) >= case.lines:
+            for name, pid in found:
+                named.setdefault(name, set()).add(int(pid))
+            return named
+        time.sleep(0.1)
+    raise RuntimeError(f"{case.name}: not ready: {text!r}")
+
+
+def score(
+    case: Case | bench_repros.ReproCase, snapshot: object, named: dict[str, set[int]]
+) -> dict[str, object]:
+    """What was said, and whether it was right."""
+    verdict = diagnose(snapshot, PATIENCE).verdict
+    pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
+    hang = verdict.outcome == HANG
+    guilty = named.get(case.guilty, set())
+    # Of who is not there nobody may be named.
+    named_right = hang and bool(pids or case.guilty == "nobody") and pids <= guilty
+    return {
+        "case": case.name, "outcome": verdict.outcome, "cause": verdict.cause, "expected": list(case.causes),
+        "right_process": named_right if not case.healthy else not hang,
+        "right_cause": hang and verdict.cause in case.causes if not case.healthy else not hang,
+        "victim_named": hang and bool(pids & (named.get("victim", set()) - guilty)),
+        "healthy": case.healthy, "sentence": verdict.sentence,
+    }  # fmt: skip
+
+
+def keep(snapshot: object, path: Path) -> None:
+    """Keeps a snapshot without the places of this checkout."""
+    bundle.save(snapshot, path)
+    text = path.read_text(encoding="utf-8")
+    places = (
+        (str(HERE), "/job"),
+        (sys.prefix, "/opt/env"),
+        (sys.base_prefix, "/usr/local"),
+        (str(HERE.parents[2]), "/job"),
+    )
+    for place, name in places:
+        text = text.replace(place, name)
+    # What writes it has no user's folders: of ours the end is left.
+    text = re.sub(r'[^"\s]*/(repro/|told\b)', r"/job/\1", text)
+    path.write_text(
+        json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """The figures, and what was taken for what."""
+    hangs = [row for row in rows if not row["healthy"]]
+    calm = [row for row in rows if row["healthy"]]
+    count = {
+        key: sum(bool(row[key]) for row in hangs) for key in ("right_process", "right_cause", "victim_named")
+    }
+    lines = [
+        f"{len(hangs)} hangs: process right {count['right_process']}, cause right {count['right_cause']}, "
+        f"a victim named {count['victim_named']}",
+        f"{len(calm)} healthy: hang claimed {sum(row['outcome'] == HANG for row in calm)}",
+        "", f"{'expected':<24}{'said':<24}{'runs':>5}",
+    ]  # fmt: skip
+    pairs = Counter(
+        ("/".join(row["expected"]) or "(healthy)", f"{row['outcome']} {row['cause']}".strip()) for row in rows
+    )
+    lines += [f"{expected:<24}{said:<24}{number:>5}" for (expected, said), number in sorted(pairs.items())]
+    return "\n".join(lines)
+
+
+def page(rows: list[dict[str, object]]) -> str:
+    """The same as tables in Markdown: what was taken for what, and each program with its runs."""
+    pairs = Counter(
+        ("/".join(row["expected"]) or "none", row["cause"] if row["outcome"] == HANG else row["outcome"])
+        for row in rows
+    )
+    lines = ["| right | said | runs |", "|---|---|---|"]
+    lines += [f"| {expected} | {said} | {number} |" for (expected, said), number in sorted(pairs.items())]
+    lines += ["", "| program | runs | process right | cause right | victim named |", "|---|---|---|---|---|"]
+    names = {re.sub(r"-\d+(of\d+)?$", "", row["case"]): [] for row in rows}
+    for row in rows:
+        names[re.sub(r"-\d+(of\d+)?$", "", row["case"])].append(row)
+    for name, some in names.items():
+        counts = [
+            sum(bool(row[key]) for row in some) for key in ("right_process", "right_cause", "victim_named")
+        ]
+        lines.append(f"| {name} | {len(some)} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--from", dest="kept", type=Path)
+    parser.add_argument("--repros", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--target", default=sys.executable)
+    options = parser.parse_args()
+    rows = []
+    chosen = bench_repros.cases() if options.repros else cases()
+    for case in [case for case in chosen if re.search(options.only, case.name)]:
+        for time_ in range(options.times):
+            name = f"{case.name}.{time_}" if time_ else case.name
+            kept = (options.kept or Path()) / f"{name}.json"
+            if options.kept and not kept.is_file():
+                continue
+            try:
+                if options.kept:
+                    names = json.loads(kept.with_suffix(".names").read_text())
+                    snapshot, named = (
+                        files.read_files([str(kept)]),
+                        {key: set(pids) for key, pids in names.items()},
+                    )
+                elif isinstance(case, Case):
+                    snapshot, named = observe(case, options.target)
+                else:
+                    snapshot, named = bench_repros.observe(case, (sys.executable, *options.python))
+            except (RuntimeError, collect.NoProcessError) as error:
+                print(f"ERROR {error}", flush=True)
+                continue
+            if options.save:
+                options.save.mkdir(parents=True, exist_ok=True)
+                keep(snapshot, options.save / f"{name}.json")
+                (options.save / f"{name}.names").write_text(
+                    json.dumps({k: sorted(v) for k, v in named.items()})
+                )
+            row = score(case, snapshot, named)
+            rows.append(row)
+            word = "ok   " if row["right_process"] and row["right_cause"] else "WRONG"
+            print(f"{word} {name:<28} {row['outcome']} {row['cause']}: {row['sentence']}", flush=True)
+    print(page(rows) if options.markdown else table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

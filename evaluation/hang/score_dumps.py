@@ -1,0 +1,93 @@
+"""Dumps that others took, scored: `python -m evaluation.hang.score_dumps FOLDER`.
+
+FOLDER has `labels.jsonl`: a line a dump with `file`, `hng` (codes that are right, none where no entry is), `confirmed`,
+`healthy` and `unknown_ok`; `hng` may name a cause that has no entry, as `device`; `shown` says whether the text itself
+shows the cause. A dump that can't be read is not `unknown`: it is wrong wherever something could be said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.known_issues import with_issue
+from diagnostics.hang.parsers import ParseError
+from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.verdict import HANG, UNKNOWN
+
+UNREAD = "unread"
+
+
+def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What `hang --from` says of one, and what that is worth."""
+    try:
+        verdict = with_issue(diagnose(read_files([str(path)]))).verdict
+        outcome, cause, code, sentence = verdict.outcome, verdict.cause, verdict.code, verdict.sentence
+    except ParseError as error:
+        outcome, cause, code, sentence = UNREAD, "", "", str(error).replace(str(path), path.name)
+    named = (code or cause) if outcome == HANG else ""
+    return {
+        "file": path.name, "class": label["class"], "group": group(label), "expected": label["hng"],
+        "shown": label.get("shown", True),
+        "outcome": outcome, "cause": cause if outcome == HANG else "", "code": named, "sentence": sentence,
+        "worth": worth(label, outcome, named),
+    }  # fmt: skip
+
+
+def group(label: dict[str, Any]) -> str:
+    """Of what kind the label is."""
+    if label.get("healthy"):
+        return "healthy"
+    return "confirmed" if label.get("confirmed") else "not confirmed"
+
+
+def worth(label: dict[str, Any], outcome: str, code: str) -> str:
+    """`right`, `unknown` where that is right, `missed` where not, `false`: a claim that is none of the label's."""
+    if outcome == HANG:
+        return "right" if code in label["hng"] and not label.get("healthy") else "false"
+    if label.get("healthy"):
+        return "missed" if outcome == UNREAD else "right"
+    if outcome == UNKNOWN and (label.get("unknown_ok") or not label.get("confirmed")):
+        return "unknown"
+    return "missed"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Figures by kind of label."""
+    lines = [f"{'label':<16}{'dumps':>6}{'read':>6}{'right':>7}{'unknown':>9}{'missed':>8}{'false':>7}"]
+    for name in ("confirmed", "not confirmed", "healthy", ""):
+        chosen = [row for row in rows if name in ("", row["group"])]
+        told = Counter(row["worth"] for row in chosen)
+        read = sum(row["outcome"] != UNREAD for row in chosen)
+        figures = f"{told['right']:>7}{told['unknown']:>9}{told['missed']:>8}{told['false']:>7}"
+        lines.append(f"{name or 'all':<16}{len(chosen):>6}{read:>6}{figures}")
+    shown = [row for row in rows if row["group"] == "confirmed" and row["shown"]]
+    lines.append(
+        f"confirmed, shown by the text: {sum(row['worth'] == 'right' for row in shown)} of {len(shown)}"
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Scores a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    labels = [json.loads(line) for line in (folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [score(label, folder / label["file"]) for label in labels]
+    for row in rows:
+        said = " ".join(word for word in (row["outcome"], row["cause"], row["code"]) if word)
+        expected = "/".join(row["expected"]) or "-"
+        print(f"{row['worth']:<8}{row['file']:<10}{row['group']:<14} expected {expected:<14} said {said}")
+        print(f"        {row['sentence'][:180]}")
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

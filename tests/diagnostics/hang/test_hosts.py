@@ -1,0 +1,300 @@
+"""Many hosts: what each sees is joined where connections cross; who gives no answer is never taken for well."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.doctor.fleet import command as fleet
+from diagnostics.hang import hosts
+from diagnostics.hang.collect.snapshot import NoProcessError
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.hosts import join_answers
+from diagnostics.hang.parsers.files import read_files
+from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.collect.remote import MARK
+from diagnostics.collect.remote import Answer as NodeAnswer
+from diagnostics.collect.remote import zip_sources as zipped
+
+ROOT = Path(__file__).parents[3]
+ASKS = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
+RESTS = (StackFrame("/py/lib/python3.11/threading.py", "wait", 327), StackFrame("/job/serve.py", "answer", 9))
+SERVER, CLIENT = "10.77.0.1:8000", "10.77.0.2:41000"
+
+
+def process(pid, frames, inode, **more):
+    thread = Thread(
+        pid, "MainThread", frames, samples=3, active=False, state="S", runnable=0.0, asleep_s=90.0, **more
+    )
+    return Process(pid, 1, role="process", state="S", threads=(thread,), fds=(Descriptor(3, "tcp", inode),))
+
+
+def asked(**more):
+    return Snapshot((process(7, RESTS, 500),), (Socket(500, "tcp", SERVER, CLIENT, "ESTABLISHED", **more),))
+
+
+def asking(local=CLIENT, remote=SERVER):
+    waits = process(7, ASKS, 500, syscall="recvfrom", waits_fds=(3,))
+    return Snapshot(
+        (waits,), (Socket(500, "tcp", local, remote, "ESTABLISHED", sent_s=90.0, received_s=95.0),)
+    )
+
+
+def answer(snapshot):
+    return NodeAnswer(text=f"{MARK} {json.dumps(snapshot.to_json())}")
+
+
+def test_a_connection_between_hosts_leads_to_its_other_end():
+    """Both hosts have the same numbers of processes and inodes: what tells them apart is the host."""
+    snapshot = join_answers([answer(asked(received_s=90.0, sent_s=95.0)), answer(asking())])
+    verdict = diagnose(snapshot).verdict
+    assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("host-1/7",), ("host-2/7",))
+    assert [edge.target for edge in verdict.chain] == ["host-1/7"]
+    assert any("on host-1" in line for line in verdict.chain[0].evidence)
+
+
+def test_addresses_of_the_host_itself_never_cross():
+    """127.0.0.1 is another machine on each host."""
+    there = replace(asked().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
+    snapshot = join_answers(
+        [answer(replace(asked(), sockets=(there,))), answer(asking("127.0.0.1:41000", "127.0.0.1:8000"))]
+    )
+    assert all("host-1" not in edge.target for edges in diagnose(snapshot).graph.values() for edge in edges)
+
+
+@pytest.mark.parametrize(
+    ("silent", "why"),
+    [
+        (NodeAnswer(problem="no answer within 30 s"), "no answer within 30 s"),
+        (NodeAnswer(text="Welcome to gpu-b"), "another program ran there"),
+        (
+            NodeAnswer(text=f'{MARK} {{"schema": "grpo-doctor.hang-snapshot.v1", "processes": [7]}}'),
+            "a broken snapshot",
+        ),
+        (NodeAnswer(text=f'{MARK} {{"error": "Python 3.6 there is too old"}}'), "too old"),
+    ],
+)
+def test_a_host_without_an_answer_is_not_at_rest(silent, why):
+    """What the others show may be fine: it is not known whether the job is."""
+    idle = Snapshot((process(7, (), 500),), asked().sockets)
+    snapshot = join_answers([answer(idle), silent])
+    diagnosis = diagnose(snapshot)
+    assert diagnosis.verdict.outcome == "unknown"
+    assert "host-2" in diagnosis.verdict.sentence
+    assert any(text.startswith("host-2: ") and why in text for text in diagnosis.verdict.unseen)
+
+
+def test_hosts_without_a_job_are_no_job_at_rest():
+    """All answered, and nobody has a process that looks like one."""
+    empty = answer(Snapshot(notes=("no process here looks like a part of a job",)))
+    with pytest.raises(NoProcessError, match="none of 2 hosts"):
+        join_answers([empty, empty])
+
+
+def test_a_host_does_not_name_itself():
+    """Else it could take another's place."""
+    lying = replace(asking(), processes=(replace(asking().processes[0], host="host-1"),))
+    assert {p.host for p in join_answers([answer(asked()), answer(lying)]).processes} == {"host-1", "host-2"}
+
+
+def test_bundles_of_several_hosts_number_their_addresses_apart(tmp_path):
+    """Each bundle calls its first address address-1: that is no connection between them."""
+    for name, seen in (("a", asked()), ("b", asking())):
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps(seen.to_json()).replace("10.77.0.1", "address-1").replace("10.77.0.2", "address-2")
+        )
+    snapshot = read_files([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    assert {edge.target for edges in diagnose(snapshot).graph.values() for edge in edges} == {
+        "tcp b address-1:8000"
+    }
+    assert any("--hosts" in note for note in snapshot.notes)
+
+
+APART = ("unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.fixture
+def ray_python():
+    """A Python that has Ray and py-spy."""
+    if not os.environ.get("GRPO_DOCTOR_RAY"):
+        pytest.skip("GRPO_DOCTOR_RAY names no Python that has Ray")
+    return os.environ["GRPO_DOCTOR_RAY"]
+
+
+# Two hosts of their own: other processes, other networks, a wire between them.
+@pytest.fixture
+def two_hosts():
+    """The process ids of two machines' first processes, as this kernel knows them."""
+    if os.getuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
+        pytest.skip("needs root, and ip, unshare and nsenter")
+    with contextlib.ExitStack() as stack:
+        found = []
+        for number in (1, 2):
+            machine = subprocess.Popen(
+                [
+                    *["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c"],
+                    "echo up; read line",
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.callback(machine.stdout.close)
+            stack.callback(machine.wait)
+            stack.callback(machine.stdin.close)
+            if machine.stdout.readline() != b"up\n":
+                pytest.skip("this kernel lets nobody unshare")
+            children = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
+            found.append((number, int(children[0])))
+        try:
+            for words in wire(found):
+                subprocess.run(words, check=True, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no wire between network namespaces here: {error.stderr.strip()}")
+        yield [pid for _, pid in found]
+
+
+def wire(machines):
+    (_, first), (_, second) = machines
+    yield f"ip link add grpo1 netns {first} type veth peer name grpo2 netns {second}".split()
+    for number, pid in machines:
+        inside = f"nsenter --target {pid} --net ip".split()
+        yield [*inside, "addr", "add", f"10.77.0.{number}/24", "dev", f"grpo{number}"]
+        yield [*inside, "link", "set", f"grpo{number}", "up"]
+        yield [*inside, "link", "set", "lo", "up"]
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [hosts.collector("", 1.0, 1), fleet.carried()],
+    ids=lambda it: it.look,
+)
+def test_what_is_sent_imports_nothing_that_is_not(tmp_path, carried):
+    """A host has nothing of ours but what was sent, and no package of others."""
+    zipfile.ZipFile(io.BytesIO(zipped(carried.parts))).extractall(tmp_path)
+    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {carried.look}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
+    )
+    assert not done.stderr
+
+
+def test_two_real_machines(two_hosts, tmp_path):
+    """A client here waits for a server there, which took the question and waits for something else."""
+    server = tmp_path / "reward_server.py"
+    server.write_text(
+        textwrap.dedent(
+            """
+            import socket, threading
+            listening = socket.create_server(("10.77.0.1", 8000))
+            print("up", flush=True)
+            asked, _ = listening.accept()
+            asked.recv(100)
+            print("asked", flush=True)
+            def lookup():
+                threading.Event().wait()
+            lookup()
+            """
+        )
+    )
+    client = tmp_path / "train_client.py"
+    client.write_text(
+        textwrap.dedent(
+            """
+            import http.client
+            connection = http.client.HTTPConnection("10.77.0.1", 8000)
+            connection.request("GET", "/reward")
+            print("asking", flush=True)
+            connection.getresponse()
+            """
+        )
+    )
+    listed = tmp_path / "hosts"
+    listed.write_text("".join(f"m{number} python={sys.executable}\n" for number in (1, 2)))
+    enter = tmp_path / "enter"
+    first, second = two_hosts
+    enter.write_text(
+        f"#!/bin/sh\ncase $1 in m1) pid={first};; *) pid={second};; esac\nshift\n"
+        'exec nsenter --target $pid --net --pid --mount -- "$@"\n'
+    )
+    enter.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        for name, program, words in (("m1", server, (b"up\n",)), ("m2", client, (b"asking\n",))):
+            child = stack.enter_context(
+                subprocess.Popen([str(enter), name, sys.executable, str(program)], stdout=subprocess.PIPE)
+            )
+            stack.callback(child.kill)
+            for word in words:
+                assert child.stdout.readline() == word
+        done = subprocess.run(
+            [sys.executable, "-m", "diagnostics", "hang", "--hosts", str(listed), "--host-command", f"{enter} {{host}}",
+             "--match", "reward_server|train_client", "--patience", "0.001", "--format", "json", "--node-limit", "300"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert "host-1 is m1\nhost-2 is m2" in done.stderr
+    (culprit,) = found["culprits"]
+    assert culprit.startswith("host-1/")
+    assert {process["host"] for process in found["processes"]} == {"host-1", "host-2"}
+    assert any("on host-1" in line for edge in found["chain"] for line in edge["evidence"])
+
+
+CLUSTER = """
+import os, sys, threading
+import ray
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+ray.init(address=cluster.address, log_to_driver=False)
+@ray.remote
+class Scorer:
+    def score(self):
+        threading.Event().wait()
+scorer = Scorer.remote()
+waiting = scorer.score.remote()
+print(cluster.address, flush=True)
+def end():
+    sys.stdin.read()
+    ray.shutdown()
+    cluster.shutdown()
+    os._exit(0)
+threading.Thread(target=end, daemon=True).start()
+def rollout():
+    ray.get(waiting)
+rollout()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.heavy
+def test_the_nodes_of_a_real_ray_cluster(ray_python):
+    """A driver waits for an actor that waits for nothing anybody does; a task of the cluster looks."""
+    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    with subprocess.Popen(
+        [ray_python, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=quiet, start_new_session=True,
+    ) as driver:  # fmt: skip
+        address = next(line.strip() for line in driver.stdout if re.fullmatch(r"[\d.]+:\d+", line.strip()))
+        done = subprocess.run(
+            [sys.executable, "-m", "diagnostics", "hang", "--ray", address, "--host-python", ray_python,
+             "--patience", "0.001", "--format", "json", "--node-limit", "300"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        driver.stdin.close()
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    by_key = {process["key"]: process for process in found["processes"]}
+    (culprit,) = found["culprits"]
+    assert by_key[culprit]["role"] == "Ray actor"
+    assert any("score" in frame for frame in by_key[culprit]["frames"])

@@ -1,0 +1,394 @@
+"""Observe real processes: programs of the bench, the command's exit codes, its limits."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from diagnostics.__main__ import main
+from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
+from diagnostics.hang import watch
+from diagnostics.hang.collect import discovery, permissions, proc, stacks
+from diagnostics.hang.collect.discovery import ProcessEntry
+from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from diagnostics.hang.diagnosis import Patience, diagnose
+from diagnostics.hang.snapshot import StackFrame, Thread
+from diagnostics.hang.watch import Movement, StallClock, WatchOptions
+from evaluation.hang import bench
+from tests.diagnostics import report_schema
+from tests.diagnostics.hang.ptrace import BLIND
+
+CASES = {case.name: case for case in bench.cases()}
+HOST = str(bench.HERE / "host.py")
+pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two_locks",
+        "pipe_of_dead_child",
+        "filelock_library",
+        "servers_crossed",
+        "asyncio_lost",
+        "healthy_slow_handler",
+    ],
+)
+def test_a_real_job_gets_the_right_verdict(name):
+    case = CASES[name]
+    row = bench.score(case, *bench.observe(case))
+    assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
+
+
+@pytest.mark.slow
+def test_the_rank_in_another_collective_is_named():
+    pytest.importorskip("torch")
+    case = CASES["other_branch-1of3"]
+    row = bench.score(case, *bench.observe(case))
+    assert (row["right_process"], row["right_cause"]) == (True, True), row
+
+
+@contextlib.contextmanager
+def running(program, *arguments, ready=lambda process: process.stdout.readline()):
+    """Run a program until the test ends; its whole session is killed."""
+    process = subprocess.Popen(
+        [sys.executable, program, *arguments] if program.endswith(".py") else [sys.executable, "-c", program],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        ready(process)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_until(condition, seconds=300):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def syscalls_below(pid):
+    pids = discovery.descendants(discovery.process_table(), [pid])
+    return sorted(proc.system_call(each, each).name for each in pids)
+
+
+QUEUE = """
+import multiprocessing, socket
+def worker(queue):
+    while True:
+        queue.get()
+context = multiprocessing.get_context("fork")
+tasks = context.Queue()
+for _ in range(3):
+    context.Process(target=worker, args=(tasks,), daemon=True).start()
+print("up", flush=True)
+socket.create_server(("127.0.0.1", 0)).accept()
+"""
+
+
+def test_idle_workers_of_a_real_queue_are_no_hang():
+    with running(QUEUE) as process:
+        wait_until(lambda: syscalls_below(process.pid) == ["accept4", "futex", "futex", "read"])
+        verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
+    assert verdict.outcome == "idle", verdict.sentence
+
+
+FIFO = """
+import os, sys, tempfile
+path = os.path.join(tempfile.mkdtemp(), "weights")
+os.mkfifo(path)
+print("up", flush=True)
+open(path, "rb").read()
+"""
+
+
+def test_a_process_that_opens_a_named_pipe_is_said_to_do_so():
+    with running(FIFO) as process:
+        wait_until(lambda: syscalls_below(process.pid) == ["openat"])
+        verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
+    assert (verdict.outcome, verdict.cause) == ("hang", "lost_message")
+    assert "openat of " in verdict.sentence
+    assert "a named pipe" in verdict.sentence
+
+
+def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
+    monkeypatch.setattr(stacks, "find_tool", lambda: None)
+    with running(HOST, "pipes_crossed") as process:
+        wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
+        diagnosis = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01))
+    assert diagnosis.verdict.cause == "deadlock"
+    assert "grpo-doctor[hang]" in diagnosis.verdict.unseen[0]
+
+
+@pytest.fixture
+def stuck():
+    """A process with two threads that wait for each other's locks."""
+    with running(HOST, "two_locks") as process:
+        wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid).name)
+        yield process
+
+
+def options(pid, form="json", seconds="0.6"):
+    return ["hang", "--pid", str(pid), "--patience", "0.5", "--seconds", seconds, "--format", form]
+
+
+def test_a_bundle_gives_the_same_verdict_elsewhere(stuck, tmp_path, capsys):
+    """The document fits the published schema."""
+    bundle = tmp_path / "b.json"
+    assert main([*options(stuck.pid), "--save", str(bundle)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert schema_violations(document) == []
+    assert (document["cause"], document["code"]) == ("locks", "HNG006")
+    assert main(["hang", "--from", str(bundle), "--patience", "0.5", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["sentence"] == document["sentence"]
+
+
+def test_save_replaces_a_link_and_is_readable_by_its_owner_alone(stuck, tmp_path):
+    target, bundle = tmp_path / "target", tmp_path / "b.json"
+    target.write_text("keep")
+    bundle.symlink_to(target)
+    main([*options(stuck.pid), "--save", str(bundle)])
+    assert target.read_text() == "keep"
+    assert not bundle.is_symlink()
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "target"]
+
+
+def test_no_locals_and_no_other_variables_are_saved(tmp_path, capsys):
+    local, variable = "kept-in-a-local-4711", "kept-in-the-environment-4711"
+    program = f"def f():\n    mine = '{local[::-1]}'[::-1]\n    print(1, flush=True)\n    input()\nf()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=os.environ | {"RANK": "0", "NCCL_MINE": variable, "MY_KEY": variable},
+    )  # fmt: skip
+    bundle = tmp_path / "b.json"
+    with process:
+        process.stdout.readline()
+        main([*options(process.pid, seconds="0.2"), "--save", str(bundle)])
+        process.communicate(b"\n")
+    output = bundle.read_text() + "".join(capsys.readouterr())
+    assert f'"pid": {process.pid}' in output
+    assert variable not in output
+    assert local not in output
+
+
+def schema_violations(document):
+    schema = json.loads((Path(__file__).parents[3] / "docs" / "hang-v1.schema.json").read_text())
+    before, report_schema.SCHEMA = report_schema.SCHEMA, schema
+    try:
+        return list(report_schema._check(document, schema, "hang"))
+    finally:
+        report_schema.SCHEMA = before
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
+def test_every_format_has_the_sentence_and_loads_nothing(stuck, form, capsys):
+    assert main([*options(stuck.pid, form), "--stacks"]) == 1
+    text = capsys.readouterr().out
+    words = " ".join(re.sub(r"<[^>]*>", "", text).split()).replace("&#39;", "'")
+    assert "2 threads that wait for each other" in words
+    assert not re.search(r"""(?:src|href)=['"]""", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--pid", "4194304"], 2), (["--match", "("], 2), (["--match", "no such command line anywhere"], 3),
+        (["--watch"], 2), (["--from", "x", "--pid", "1"], 2), (["word"], 2), (["--watch", "--", "/no/such/program"], 2),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line(words, code, capsys):
+    assert main(["hang", *words]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_without_permission_nothing_is_guessed(stuck, monkeypatch, capsys):
+    refused = "this process lacks CAP_SYS_PTRACE over it"
+    monkeypatch.setattr(permissions, "unreadable_processes", lambda pids: dict.fromkeys(pids, refused))
+    assert main(options(stuck.pid, seconds="0.1")) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["outcome"] == "unknown"
+    assert "CAP_SYS_PTRACE" in document["unseen"][0]
+
+
+def test_a_stopped_process_needs_no_py_spy(stuck, monkeypatch, capsys):
+    monkeypatch.setattr(stacks, "find_tool", lambda: None)
+    os.kill(stuck.pid, signal.SIGSTOP)
+    wait_until(lambda: proc.stat_fields(stuck.pid)[0] == "T")
+    assert main(options(stuck.pid, seconds="0.1")) == 1
+    assert json.loads(capsys.readouterr().out)["cause"] == "stopped"
+
+
+def test_py_spy_that_hangs_is_given_up(monkeypatch, tmp_path):
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(stacks, "TIMEOUT_S", 0.2)
+    assert "did not answer within" in stacks.dump_stacks(str(program), [os.getpid()])[os.getpid()]
+
+
+def test_a_process_that_ends_while_it_is_observed(stuck):
+    def end(_seconds):
+        stuck.kill()
+        stuck.wait()
+
+    snapshot = take_snapshot(Selection((stuck.pid,)), sleep=end)
+    assert [process.state for process in snapshot.processes] == ["X"]
+
+
+def test_the_source_of_a_frame_is_a_regular_file_of_a_size(tmp_path):
+    """A frame may claim any path: a pipe would block, /dev/zero never end."""
+    os.mkfifo(tmp_path / "pipe.py")
+    reader = stacks.SourceReader()
+    for path in (str(tmp_path / "pipe.py"), "/dev/zero", "/proc/self/environ"):
+        frames = (StackFrame(path, "f", 1),)
+        assert reader.with_call(os.getpid(), frames) == frames
+    (tmp_path / "a.py").write_text("lock.acquire()\n")
+    (frame,) = reader.with_call(os.getpid(), (StackFrame(str(tmp_path / "a.py"), "f", 1),))
+    assert frame.calls == "acquire"
+
+
+def table(*entries):
+    return {
+        pid: ProcessEntry(pid, ppid, 0, title, {"RANK": rank} if rank else {})
+        for pid, ppid, title, rank in entries
+    }
+
+
+def test_a_rank_of_five_thousand_digits_is_none():
+    processes = table((7, 1, "python train.py", "9" * 5000))
+    assert discovery.role_of(processes, processes[7]) == ("process", None)
+
+
+def test_a_shell_wrapper_and_a_launcher_are_no_ranks():
+    """RANK is inherited: the outermost Python process that has it is the rank."""
+    processes = table(
+        (1, 0, "bash run.sh", "0"), (2, 1, "python train.py", "0"), (3, 2, "bash -c nvidia-smi", "0"),
+        (4, 3, "python loader.py", "0"),
+    )  # fmt: skip
+    assert [discovery.role_of(processes, entry)[1] for entry in processes.values()] == [None, 0, None, None]
+    launched = table((1, 0, "python launch.py", "0"), (2, 1, "python a.py", "0"), (3, 1, "python a.py", "1"))
+    assert [discovery.role_of(launched, entry)[1] for entry in launched.values()] == [None, 0, 1]
+
+
+def test_threads_of_samples_are_merged():
+    """Line numbers change in a loop that waits again; functions do not."""
+
+    def sample(*names):
+        return Thread(1, frames=tuple(StackFrame("/a.py", name, 3) for name in names), active=False)
+
+    same = stacks.merge_samples([sample("wait", "run"), sample("wait", "run")])
+    assert (same.steady, same.stem, same.samples) == (True, 2, 2)
+    changed = stacks.merge_samples([sample("f", "run"), sample("g", "run")])
+    assert (changed.steady, changed.stem) == (False, 1)
+
+
+def test_watch_ends_what_it_started(capfd):
+    words = [
+        "hang",
+        "--watch",
+        "--stall",
+        "0.5",
+        "--seconds",
+        "0.3",
+        "--end",
+        "--",
+        sys.executable,
+        HOST,
+        "two_locks",
+    ]
+    assert main(words) == 1
+    captured = capfd.readouterr()
+    pid = int(re.search(r"culprit (\d+)", captured.out)[1])
+    assert "wait for each other" in " ".join(captured.err.split())
+    assert "All processes:" in captured.err
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_watch_diagnoses_again_if_it_could_not_decide():
+    answers, snapshots = iter([FINE, INCOMPLETE, FINDINGS]), []
+
+    def report(snapshot, _still_s):
+        snapshots.append(snapshot)
+        return next(answers)
+
+    stall = WatchOptions(stall_s=0.2, seconds=0.1, samples=2, end=True)
+    assert watch.watch_command([sys.executable, HOST, "two_locks"], stall, report) == FINDINGS
+    assert len(snapshots) == 3
+
+
+def test_watch_returns_the_commands_exit_code(capfd):
+    assert main(["hang", "--watch", "--", sys.executable, "-c", "print('out'); raise SystemExit(7)"]) == 7
+    assert capfd.readouterr().out == "out\n"
+
+
+def test_a_hang_up_reaches_the_watched_command():
+    child = "import time; print('up', flush=True); time.sleep(1000)"
+    program = (
+        "import sys; from diagnostics.__main__ import main; "
+        f"sys.exit(main(['hang', '--watch', '--', sys.executable, '-c', {child!r}]))"
+    )
+    with running(program) as process:
+        os.kill(process.pid, signal.SIGHUP)
+        assert process.wait(timeout=300) == 128 + signal.SIGHUP
+
+
+def test_a_stall_begins_when_nothing_moves():
+    clock = StallClock(0.0, Movement(0, 0, 0), 0.0)
+    assert clock.update(10.0, Movement(5_000_000_000, 0, 0))
+    assert not clock.update(20.0, Movement(5_001_000_000, 100, 0))
+    assert clock.since == 10.0
+    assert clock.update(30.0, Movement(5_001_000_000, 100, 1))
+    assert not clock.update(40.0, Movement(5_001_000_000, 100, 1))
+    assert clock.since == 30.0
+
+
+def test_a_thread_is_compared_with_the_clock_of_its_own_processor(monkeypatch):
+    """The clocks are 3 s apart; the thread last ran 2 s ago on the slower one."""
+    visited = []
+    clocks = {0: 50_000.0, 1: 47_000.0}
+
+    def read(pid, name):
+        if name.endswith("stat"):
+            return f"{pid} (python) S " + " ".join(["0"] * 35) + " 1 0"
+        own = pid == os.getpid()
+        return f"se.exec_start : {clocks[min(visited[-1])] if own else clocks[1] - 2000.0}"
+
+    monkeypatch.setattr(proc, "read_proc", read)
+    monkeypatch.setattr(proc.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: visited.append(to))
+    assert proc.SchedulerClocks().asleep_s(1, 1) == pytest.approx(2.0)
+    assert visited == [{1}, {0, 1}]
+
+
+@pytest.mark.parametrize(
+    ("owner", "me", "scope", "word"),
+    [
+        (1001, 1000, "", "belongs to uid 1001"), (1000, 1000, "1", "ptrace_scope is 1"), (1000, 1000, "1", "hang as root"),  # noqa: E501
+        (0, 0, "3", "nobody may read"), (1000, 1000, "", "CAP_SYS_PTRACE"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_what_would_permit_it(monkeypatch, owner, me, scope, word):
+    monkeypatch.setattr(permissions, "os", SimpleNamespace(geteuid=lambda: me, getpid=os.getpid))
+    monkeypatch.setattr(permissions.proc, "owner_uid", lambda _: owner)
+    monkeypatch.setattr(permissions, "_effective_capabilities", lambda: 0)
+    monkeypatch.setattr(permissions, "_ptrace_scope", lambda: scope)
+    assert word in permissions._explain_refusal(7)

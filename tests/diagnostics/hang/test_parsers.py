@@ -1,0 +1,375 @@
+"""Each kind of dump is parsed, and what is none is refused in one line."""
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+
+from diagnostics.__main__ import main
+from diagnostics.hang import collectives
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.parsers import ParseError, bundle, flight_recorder
+from diagnostics.hang.parsers.files import parse_dump, read_files
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.output import sanitize
+
+SPIED = """
+Three ranks of my job, py-spy dump of each:
+
+Process 101: python train.py
+Python v3.12.4 (/usr/bin/python3.12)
+
+Thread 101 (idle): "MainThread"
+    all_gather (torch/distributed/distributed_c10d.py:3710)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    gather_rewards (train.py:40)
+    <module> (train.py:90)
+Process 102: python train.py
+Python v3.12.4 (/usr/bin/python3.12)
+
+Thread 102 (idle): "MainThread"
+    broadcast (torch/distributed/distributed_c10d.py:2421)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    log_samples (train.py:52)
+    <module> (train.py:90)
+Thread 0x7F32 (idle): "Thread-1"
+    wait (threading.py:359)
+Process 103: python train.py
+Python v3.12.4 (/usr/bin/python3.12)
+
+Thread 103 (idle): "MainThread"
+    all_gather (torch/distributed/distributed_c10d.py:3710)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    gather_rewards (train.py:40)
+    <module> (train.py:90)
+"""
+QUOTED = "".join(f"> {line}\n" for line in SPIED.splitlines())
+FAULT = """Timeout (0:05:00)!
+Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/usr/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run
+
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/getpass.py", line 77 in unix_getpass
+  File "/opt/env/lib/python3.11/site-packages/wandb/sdk/lib/apikey.py", line 110 in prompt_api_key
+  File "/job/train.py", line 12 in main
+  File "/job/train.py", line 80 in <module>
+"""
+PYSTACK = """Traceback for thread 12 (python) [] (most recent call last):
+    (C) File "???", line 0, in _start (python3.11)
+    (Python) File "/job/train.py", line 80, in <module>
+        main()
+    (Python) File "/job/train.py", line 12, in main
+        dist.barrier()
+    (Python) File "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4000, in barrier
+        work.wait()
+"""
+GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
+#0  0x00007f1 in pthread_cond_wait@@GLIBC_2.3.2 () from /lib/x86_64-linux-gnu/libc.so.6
+#1  0x00007f2 in gloo::transport::tcp::UnboundBuffer::waitRecv(int*) () from /opt/env/lib/libtorch_cpu.so
+#2  0x00007f3 in c10d::ProcessGroupGloo::runLoop (this=0x1) at ProcessGroupGloo.cpp:10
+"""
+
+
+def read(tmp_path, text, name="dump.txt"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_files([str(path)])
+
+
+@pytest.mark.parametrize("text", [SPIED, QUOTED], ids=["pasted", "quoted"])
+def test_py_spys_text_with_words_around_it(tmp_path, text):
+    verdict = diagnose(read(tmp_path, text)).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "mismatch", ("/102",))
+
+
+def test_ray_stacks_text(tmp_path):
+    text = (
+        "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
+        + SPIED.split("\n\n", 3)[2]
+    )
+    (process,) = read(tmp_path, text).processes
+    assert (process.pid, process.role) == (4711, "Ray actor")
+
+
+def test_py_spys_json(tmp_path):
+    frames = [{"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}]
+    thread = {
+        "pid": 7,
+        "thread_id": 9,
+        "os_thread_id": 7,
+        "thread_name": "MainThread",
+        "active": False,
+        "frames": frames,
+    }
+    assert read(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(FAULT, "input"), (PYSTACK, "collective"), (GDB, "collective")],
+    ids=["faulthandler", "pystack", "gdb"],
+)
+def test_stacks_of_other_tools(tmp_path, text, kind):
+    states = diagnose(read(tmp_path, text)).index.states
+    assert [state.kind for state in states.values()] == [kind]
+
+
+def test_what_faulthandler_really_prints(tmp_path):
+    program = (
+        "import faulthandler, os, sys, threading\n"
+        "timer = threading.Timer(500, print)\n"
+        "timer.start()\n"
+        "while sys._current_frames()[timer.ident].f_code.co_name != 'wait': pass\n"
+        "faulthandler.dump_traceback()\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
+    )
+    threads = read(tmp_path, done.stderr).processes[0].threads
+    assert {frame.function for thread in threads for frame in thread.frames} >= {"<module>", "wait"}
+
+
+INTERRUPTED = """Traceback (most recent call last):
+  File "/job/train.py", line 120, in <module>
+    main()
+  File "/usr/lib/python3.11/queue.py", line 171, in get
+    self.not_empty.wait()
+{error}
+"""
+
+
+def test_a_traceback_counts_if_it_ended_in_an_interrupt(tmp_path):
+    (process,) = read(tmp_path, INTERRUPTED.format(error="KeyboardInterrupt")).processes
+    assert [frame.function for frame in process.threads[0].frames] == ["get", "<module>"]
+    with pytest.raises(ParseError):
+        read(tmp_path, INTERRUPTED.format(error="ValueError: x"))
+
+
+def test_what_ranks_wrote_in_turns_is_sorted(tmp_path):
+    one, two = (
+        INTERRUPTED.format(error="KeyboardInterrupt").replace("queue.py", name).splitlines()
+        for name in ("queue.py", "x.py")
+    )
+    lines = [f"[rank{rank}]: {line}" for pair in zip(one, two, strict=True) for rank, line in enumerate(pair)]
+    assert [process.rank for process in read(tmp_path, "\n".join(lines)).processes] == [0, 1]
+
+
+LATE = (
+    "[rank{0}]:[E101 ProcessGroupNCCL.cpp:607] [PG 0 Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType={1}, NumelIn=4, NumelOut=4, Timeout(ms)=60000) ran for 60010 milliseconds\n"
+)
+
+
+def test_the_watchdog_shows_ranks_in_different_collectives(tmp_path):
+    text = LATE.format(0, "ALLREDUCE") + LATE.format(1, "BROADCAST") + LATE.format(2, "ALLREDUCE")
+    verdict = diagnose(read(tmp_path, text)).verdict
+    assert (verdict.cause, verdict.culprits) == ("mismatch", ("/2",))
+
+
+def test_the_watchdog_alone_names_nobody(tmp_path):
+    verdict = diagnose(read(tmp_path, LATE.format(0, "ALLREDUCE") + LATE.format(1, "ALLREDUCE"))).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ())
+
+
+def test_a_stopped_process_in_a_list_of_ps(tmp_path):
+    verdict = diagnose(read(tmp_path, "  PID STAT COMMAND\n 4242 Tsl  /opt/bin/python -m job\n")).verdict
+    assert (verdict.cause, verdict.culprits) == ("stopped", ("/4242",))
+
+
+def recorder(begun, operation, frames=()):
+    """A flight recorder's document, as PyTorch writes them for gloo."""
+    entry = {
+        "profiling_name": operation,
+        "state": "scheduled",
+        "collective_seq_id": begun,
+        "input_sizes": [[4]],
+        "frames": list(frames),
+        "process_group": ("0", "default_pg"),
+    }
+    status = {
+        "0": {
+            "last_enqueued_collective": begun,
+            "last_started_collective": -1,
+            "last_completed_collective": -1,
+        }
+    }
+    return {
+        "version": "2.10",
+        "pg_config": {"": {"ranks": "[0, 1, 2]"}},
+        "pg_status": status,
+        "entries": [entry],
+    }
+
+
+def test_flight_recorders_of_gloo(tmp_path):
+    names = []
+    for rank in range(3):
+        path = tmp_path / f"trace_rank_{rank}"
+        path.write_bytes(pickle.dumps(recorder(3 if rank == 1 else 4, "gloo:all_reduce")))
+        names.append(str(path))
+    verdict = diagnose(read_files(names)).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/2",))
+
+
+def test_an_unreadable_file_is_skipped_by_name(tmp_path):
+    """The others are judged, and nothing is called idle."""
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_text(SPIED)
+    bad.write_text("no dump at all")
+    verdict = diagnose(read_files([str(bad), str(good)])).verdict
+    assert (verdict.cause, verdict.culprits) == ("mismatch", ("/102",))
+    assert any("bad.txt" in text for text in verdict.unseen)
+
+
+def test_a_pickle_that_names_something_is_refused_and_not_run(tmp_path):
+    mark = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(mark), "w")
+
+    with pytest.raises(ParseError, match="nothing of it was run"):
+        read(tmp_path, pickle.dumps({"entries": [Evil()]}), "trace_rank_0")
+    assert not mark.exists()
+
+
+def test_every_protocol_of_a_recorder_is_read():
+    frames = [{"filename": "a.py", "name": "train", "line": n} for n in (1, 300, 70_000, -5, 1 << 62)]
+    entry = {"frames": frames, "again": frames, "of": (), "four": (1, 2.5, None, True), "text": "ä" * 300}
+    document = {"entries": [entry, entry], "": [[]]}
+    for protocol in range(2, 6):
+        assert flight_recorder.load_pickle(pickle.dumps(document, protocol=protocol), "x") == document
+
+
+TWICE = b"2\x86" * 60  # a tuple of the one before it, twice
+FIELD = b"\x80\x02}(X\x07\0\0\0entries]}(X\x0d\0\0\0process_group"
+REPEATED = b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(60))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02}(X\x07\0\0\0entries])" + TWICE + b"K\x01u.",
+        b"\x80\x02}(X\x07\0\0\0entries]q\0"
+        + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
+        + b"K\1u.",
+        FIELD + b"]q\0" + REPEATED + b"uau.",
+        FIELD + b")" + TWICE + b"uau.",
+        b"\x80\x04\x8e" + (8 << 30).to_bytes(8, "little") + b"aa.",
+        b"\x80\x02]q\0h\0a.",
+        b"\x80\x02}]K\1s.",
+        b"\x80\x02" + b"(" * 50 + b".",
+    ],
+)
+def test_a_pickle_that_would_take_exponential_time_is_refused(data):
+    with pytest.raises(ParseError):
+        parse_dump("trace_rank_0", data)
+
+
+MIB = 1 << 18
+HOSTILE = {
+    "blank lines": "\n" * MIB,
+    "blanks": " " * MIB,
+    "blank lines with blanks": " \n" * (MIB // 2),
+    "one line of a list": "[" + "1," * (MIB // 2),
+    "digits": "9" * MIB,
+    "parentheses": "(" * MIB,
+    "quotes": "> " * (MIB // 2),
+    "frames": '  File "a.py", line 1, in x\n' * (MIB // 32),
+    "threads": 'Thread 1 (idle): "x"\n' * (MIB // 24),
+    "gdb": "#0  0x1 in " + "f(" * 400 + "\n" + "#1 0x2 in g<" * (MIB // 24),
+    "ranks": "rank 1:\n" * (MIB // 8),
+    "tags": "[rank1]: x\n" * (MIB // 12),
+    "watchdog": "[Rank 1] Watchdog caught " * (MIB // 26),
+    "words": "Process 1 rank " * (MIB // 16),
+    "ps": "PID STAT CMD\n" + "1 S x\n" * (MIB // 8),
+    "chained errors": INTERRUPTED.format(error="ValueError: x\n\nDuring handling of the above")
+    * (MIB // 256),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_takes_linear_time(name):
+    """Twice as much takes about twice as long, in processor time."""
+
+    def cpu_s(text):
+        began = time.process_time()
+        try:  # noqa: SIM105
+            parse_dump("x", text.encode())
+        except ParseError:
+            pass
+        return time.process_time() - began
+
+    text = HOSTILE[name]
+    half, whole = cpu_s(text[: len(text) // 2]), cpu_s(text)
+    assert whole < 3 * half + 0.5
+
+
+def test_ras_shows_who_lags(tmp_path):
+    ranks = [
+        {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}}
+        for n in range(4)
+    ]
+    document = {"communicators": [{"hash": "0x1", "ranks": ranks}]}
+    assert diagnose(read(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"]
+)
+def test_what_is_no_dump_is_refused_in_one_line(tmp_path, text, capsys):
+    path = tmp_path / "x"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert main(["hang", "--from", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_a_bundle_has_nothing_personal_and_its_ends_still_match(tmp_path):
+    sockets = (
+        Socket(1, "tcp", "10.1.2.3:5000", "10.1.2.4:80", "ESTABLISHED"),
+        Socket(2, "tcp", "10.1.2.4:80", "10.1.2.3:5000", "ESTABLISHED"),
+    )
+    secret = "hf_" + "a" * 20
+    title = f"python /home/ada/train.py --token {secret} --host gpu-7.corp.example"
+    bundle.save(Snapshot((Process(1, title=title, role="trainer"),), sockets), tmp_path / "b.json")
+    text = (tmp_path / "b.json").read_text()
+    for word in ("ada", secret, "10.1.2"):
+        assert word not in text
+    first, second = read_files([str(tmp_path / "b.json")]).sockets
+    assert (first.local, first.remote) == (second.remote, second.local)
+
+
+def test_a_bundle_holds_no_control_characters(tmp_path):
+    name = "a\x9b2J\x1b]52;c;x\x07\u202e\x85##[error]b\U000e0041"
+    process = Process(1, title=name, role="trainer", threads=(Thread(1, name),))
+    bundle.save(Snapshot((process,)), tmp_path / "b.json")
+    text = (tmp_path / "b.json").read_text(encoding="utf-8")
+    assert sanitize.escape(text) == text
+    (loaded,) = read_files([str(tmp_path / "b.json")]).processes
+    assert (loaded.title[:1], loaded.title[-2:]) == ("a", "b\U000e0041")
+
+
+def test_a_world_of_a_million_ranks_names_nobody():
+    thread = Thread(7, "MainThread", (StackFrame("torch/distributed/distributed_c10d.py", "barrier", 1),))
+    ranks = [
+        Process(
+            n, 1, threads=(thread,), role="trainer", rank=n, world=1_000_000, job="127.0.0.1:1", state="S"
+        )
+        for n in (1, 2)
+    ]
+    assert collectives.missing_ranks("127.0.0.1:1", ranks) == []
+
+
+def test_standard_input_is_read(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SPIED.encode())))
+    assert main(["hang", "--from", "-", "--format", "markdown"]) == 1
+    assert "HNG001" in capsys.readouterr().out

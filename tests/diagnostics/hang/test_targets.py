@@ -1,0 +1,158 @@
+"""Targets of every kind: the right verdict or unknown, never a wrong one."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.hang.collect import stacks
+from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from diagnostics.hang.diagnosis import Patience, diagnose
+from diagnostics.hang.known_issues import with_issue
+from tests.diagnostics.hang.ptrace import BLIND
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCKS = """
+import threading
+a, b, held, asked = threading.Lock(), threading.Lock(), threading.Event(), threading.Event()
+def other():
+    with b:
+        held.set()
+        asked.wait()
+        with a:
+            pass
+with a:
+    threading.Thread(target=other).start()
+    held.wait()
+    print("stands", flush=True)
+    asked.set()
+    with b:
+        pass
+"""
+PROGRAM = """
+import os, sys, threading
+print("stands", flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "exec":
+    os.execv("/bin/sh", ["sh", "-c", "echo moved; read line"])
+if sys.argv[1] == "fork" and os.fork() == 0:
+    threading.Event().wait(600)
+    os._exit(0)
+if sys.argv[1] == "thread":
+    threading.Thread(target=sys.stdin.readline).start()
+if sys.argv[1] != "end":
+    print("moved", flush=True)
+    sys.stdin.readline()
+"""
+pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
+
+
+@contextlib.contextmanager
+def running(*command):
+    """A program that has said that it stands."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout.readline() == "stands\n"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def observe(pid, **more):
+    snapshot = take_snapshot(Selection(pids=(pid,), seconds=0.2), **more)
+    return snapshot, with_issue(diagnose(snapshot, Patience(0.0, 0.0))).verdict
+
+
+def interpreter(minor):
+    """A Python of this release, if the machine has one."""
+    program = shutil.which(f"python3.{minor}")
+    # What a manager of versions puts there may refuse to start.
+    if program and subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0:
+        return program
+    installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
+    return str(installed[-1]) if installed else None
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
+def test_a_target_of_each_release(minor):
+    """Python before 3.11 keeps no number of a thread: it is found where the C library has it."""
+    python = interpreter(minor) or pytest.skip(f"there is no Python 3.{minor} here")
+    with running(python, "-c", LOCKS) as process:
+        snapshot, verdict = observe(process.pid)
+    assert (verdict.code, verdict.culprits) == ("HNG006", (f"/{process.pid}",))
+    assert [bool(thread.syscall) for thread in snapshot.processes[0].threads] == [True, True]
+
+
+def test_a_target_that_numbers_its_own_threads():
+    """In a container: what py-spy tells are numbers of its own namespace."""
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
+    isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace may be made here")
+    with running(*isolated, sys.executable, "-c", LOCKS) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
+        snapshot, verdict = observe(int(children))
+    assert verdict.code == "HNG006"
+    assert len(snapshot.processes[0].threads) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs two users")
+def test_a_target_of_another_user():
+    """Seen by who may not look into it: not known, with what would let it be seen; by who may, as any other."""
+    setpriv = shutil.which("setpriv") or pytest.skip("there is no setpriv here")
+    if not os.access("/usr/bin/python3", os.X_OK):
+        pytest.skip("there is no Python that every user may start")
+    nobody = [setpriv, "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("root may not become another user here")
+    with running(*nobody, "/usr/bin/python3", "-c", LOCKS) as process:
+        assert observe(process.pid)[1].code == "HNG006"
+    look = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.collect import permissions; "
+    )
+    with running(sys.executable, "-c", LOCKS) as process:
+        look += f"print(permissions.unreadable_processes({{{process.pid}}}))"
+        done = subprocess.run(
+            [*nobody, "/usr/bin/python3", "-c", look], capture_output=True, text=True, check=False
+        )
+    assert f"{{{process.pid}: " in done.stdout or "Permission denied" in done.stderr, done
+
+
+@pytest.mark.parametrize("does", ["exec", "fork", "thread", "end"])
+def test_a_target_that_becomes_another_during_observation(does):
+    """Between two samples it is another program, has a child, has a thread more, or is gone: nothing is claimed."""
+    with running(sys.executable, "-c", PROGRAM, does) as process:
+        replies = []
+
+        def moves(_):
+            if not replies:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                replies.append(process.stdout.readline())
+
+        _, verdict = observe(process.pid, sleep=moves)
+    assert replies == ["" if does == "end" else "moved\n"]
+    assert verdict.cause not in {"deadlock", "locks", "spin_python", "spin_native", "stopped"}
+    assert verdict.outcome != "hang" or verdict.cause in {"dead", "input"}, verdict.sentence
+
+
+def test_a_reader_of_stacks_that_hangs_itself(tmp_path, monkeypatch):
+    """It is ended at its limit; what it did not say is not known, and not guessed."""
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\nexec sleep 600\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(stacks, "find_tool", lambda: str(tool))
+    monkeypatch.setattr(stacks, "TIMEOUT_S", 0.2)
+    with running(sys.executable, "-c", LOCKS) as process:
+        snapshot, verdict = observe(process.pid)
+    assert (verdict.outcome, verdict.code) == ("unknown", "")
+    assert "did not answer within" in " ".join(snapshot.blind)

@@ -1,0 +1,34 @@
+"""Signatures of known issues in failed answers."""
+
+from __future__ import annotations
+
+from diagnostics import catalog
+from diagnostics.matrix.match_issues import matching_codes
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+
+
+def test_every_signature_matches_in_a_failed_answer():
+    """Each entry's own positive samples, as the log of a failed layer, give its code; a pass gives none."""
+    missed, checked = [], 0
+    for code, issue in catalog.load().items():
+        for sample in issue.signature.samples if issue.signature else ():
+            if sample.matches:
+                checked += 1
+                answers = [
+                    Answer(outcome, "exit code 1", EvidenceLevel.EXECUTED, excerpt=sample.text)
+                    for outcome in (Outcome.FAIL, Outcome.PASS)
+                ]
+                if code not in matching_codes(answers[0]) or matching_codes(answers[1]):
+                    missed.append((code, sample.text))
+    assert (missed, checked > 0) == ([], True)
+
+
+def test_a_missing_name_has_the_code_of_its_import_error():
+    """The layer `contract` reads; Python would raise."""
+    signs = (
+        "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)",
+        "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",
+        "vllm.LLM.collective_rpc: LLM has no collective_rpc (trl/a.py:3, when called)",
+    )
+    answers = [Answer(Outcome.FAIL, "missing", EvidenceLevel.STATIC, signs=(sign,)) for sign in signs]
+    assert [matching_codes(answer) for answer in answers] == [("CMP002",), ("CMP002",), ()]

@@ -1,0 +1,283 @@
+"""Generated cells: which ones there are, their date cuts and expectations."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import random
+import select
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from diagnostics.matrix import releases
+from diagnostics.matrix.cells import load_matrix
+from diagnostics.matrix.context import ROOT
+from diagnostics.matrix.layers import BY_NAME, LAYERS, SOLVING
+from diagnostics.matrix.releases import Release, ReleaseList, allows
+from diagnostics.matrix.results import Question, ResultsGrid
+from diagnostics.matrix.store import Event, Store
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.tables import TableError
+
+BREADTH = """
+[breadth]
+python = "3.11"
+trl_since = "1.0"
+vllm_since = "0.2"
+aside = 2
+resolved = 3
+days = 10
+
+[[breadth.expect]]
+layer = "contract"
+trl = ">=1.1"
+vllm = ">=0.8"
+outcome = "fail"
+reason = "It is gone."
+shows = ["gone"]
+"""
+DAY = datetime.date(2025, 1, 1)
+
+
+def make_release(version, day=0, vllm=None, python=">=3.9"):
+    """A release, uploaded so many days after the first."""
+    return Release(version, DAY + datetime.timedelta(days=day), python, vllm)
+
+
+KNOWN = ReleaseList(
+    datetime.date(2025, 3, 1),
+    (
+        make_release("0.9", 0, ""),
+        make_release("1.0.0", 1, ">=0.4,<0.10"),
+        make_release("1.0.1", 5, ">=0.4"),
+        make_release("1.1.0", 30, "==0.5"),
+        make_release("1.2.0", 40, "", python=">=3.12"),
+    ),
+    (*(make_release(f"0.{minor}", 4 * minor) for minor in range(1, 12)), make_release("0.12", 58)),
+)
+
+
+@pytest.fixture
+def generate(tmp_path, kit):
+    """Generates the cells of a matrix with one written cell, by id."""
+
+    def cells(table=BREADTH, more=""):
+        (tmp_path / "locks").mkdir(exist_ok=True)
+        (tmp_path / "locks" / "releases.json").write_text(KNOWN.to_text())
+        path = tmp_path / "matrix.toml"
+        path.write_text(kit.head + kit.cell("0.6", "1.1.0", kit.light, more=more) + table)
+        matrix = load_matrix(path, LAYERS)
+        return {cell.id: cell for cell in releases.generated_cells(matrix, LAYERS, SOLVING)}
+
+    return cells
+
+
+def test_each_minor_release_meets_its_range_and_two_on_each_side(generate):
+    """The newest of each minor release of TRL; a range, a pin, an open bound; no older vLLM, no other Python."""
+    pairs = {}
+    for cell in generate().values():
+        pairs.setdefault(cell.trl, []).append(cell.vllm)
+    assert pairs == {
+        "1.0.1": [f"0.{minor}" for minor in range(2, 13)],
+        "1.1.0": ["0.3", "0.4", "0.5", "0.6", "0.7"],
+    }
+
+
+def test_all_pairs_are_compared_and_some_are_resolved(generate):
+    """Of an open bound's releases the ends and some between are resolved, and every forbidden one."""
+    cells = generate().values()
+    resolved = [cell.vllm for cell in cells if cell.trl == "1.0.1" and "resolve" in cell.layers]
+    assert resolved == ["0.2", "0.3", "0.4", "0.8", "0.12"]
+    assert all("contract" in cell.layers for cell in cells)
+
+
+def test_the_date_cut_follows_the_later_upload_and_ends_today(generate):
+    """Ten days after the later of both; never after the day on which the index was read."""
+    cuts = {name: cell.exclude_newer for name, cell in generate().items()}
+    assert cuts["vllm-0.3+trl-1.0.1"] == DAY + datetime.timedelta(days=12 + 10)
+    assert cuts["vllm-0.3+trl-1.1.0"] == DAY + datetime.timedelta(days=30 + 10)
+    assert cuts["vllm-0.12+trl-1.0.1"] == KNOWN.read
+
+
+def test_expectations_follow_from_metadata_and_rules(generate):
+    """A forbidden pair has no solution; a written cell keeps its own expectations."""
+    own = '[CELL.expect.contract]\noutcome = "fail"\nreason = "its own"\n'
+    cells = generate(more=own)
+    forbidden = cells["vllm-0.7+trl-1.1.0"].expect
+    assert {layer: item.outcome for layer, item in forbidden.items()} == dict.fromkeys(
+        ("resolve", "resolve:today"), Outcome.UNRESOLVABLE
+    )
+    assert "declares vllm==0.5" in forbidden["resolve"].reason
+    written = cells["vllm-0.6+trl-1.1.0"]
+    assert written.expect["contract"].reason == "its own"
+    assert "resolve" not in written.expect  # the file decides, rightly or wrongly
+    assert written.expect["resolve:today"].outcome is Outcome.UNRESOLVABLE
+    assert written.exclude_newer == datetime.date(2025, 6, 1)
+
+
+def test_a_rule_applies_within_its_ranges(generate):
+    """Both TRL and vLLM must match."""
+    cells = generate(BREADTH.replace(">=1.1", ">=1.0"))
+    assert cells["vllm-0.8+trl-1.0.1"].expect["contract"].reason == "It is gone."
+    assert "contract" not in cells["vllm-0.7+trl-1.0.1"].expect
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('trl_since = "1.0"', 'trl_since = "one"', "trl_since is 'one': expected a version, as '0.14'"),
+        ('trl = ">=1.1"', 'trl = "from 1.1"', "trl is 'from 1.1': expected a range"),
+        ('layer = "contract"', 'layer = "install"', "expected one of contract, resolve, resolve:today"),
+        ('outcome = "fail"', 'outcome = "pass"', "a pass needs no entry"),
+        ("days = 10", "dayz = 10", "did you mean days"),
+    ],
+)
+def test_a_wrong_table_is_refused(generate, old, new, message):
+    """The message is one line: file, line, key, value and what was expected."""
+    with pytest.raises(TableError) as refused:
+        generate(BREADTH.replace(old, new))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_list_of_releases_survives_writing_and_reading(generate, tmp_path):
+    """One line a release; a broken list is refused with the command that writes it."""
+    matrix = load_matrix(tmp_path / "matrix.toml", LAYERS) if generate() else None
+    assert releases.load_releases(matrix) == KNOWN
+    path = releases.releases_file(matrix)
+    assert sum('"version"' in line for line in path.read_text().splitlines()) == len(KNOWN.trl + KNOWN.vllm)
+    path.write_text('{"schema": "grpo-doctor.releases.v1"}')
+    with pytest.raises(TableError, match=r"`lock --releases` writes it again"):
+        releases.load_releases(matrix)
+
+
+def test_the_project_generates_every_minor_release_of_trl():
+    """Every minor release of TRL since 0.14, at least 150 resolved cells, two releases on each side of a range."""
+    matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
+    cells = releases.generated_cells(matrix, LAYERS, SOLVING)
+    known = releases.load_releases(matrix)
+    minors = {tuple(map(int, item.version.split(".")[:2])) for item in known.trl}
+    assert {tuple(map(int, cell.trl.split(".")[:2])) for cell in cells} == {
+        item for item in minors if item >= (0, 14)
+    }
+    assert sum("resolve" in cell.layers for cell in cells) >= 150
+    pairs = [(cell.vllm, allows(cell.declares, cell.vllm)) for cell in cells if cell.trl == "0.25.1"]
+    assert [vllm for vllm, allowed in pairs if not allowed] == ["0.10.1", "0.10.1.1", "0.11.0", "0.11.1"]
+    assert [vllm for vllm, allowed in pairs if allowed] == ["0.10.2"]
+
+
+def make_event(question, outcome):
+    """An answer to a question."""
+    answer = Answer(outcome, "summary", EvidenceLevel.STATIC)
+    time = "2025-01-01T00:00:00Z"
+    return Event(question.identity, *question.key, answer, question.inputs, "", time, 0.1, "run")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adding_answers_one_by_one_gives_the_grid_of_the_store(generate, seed):
+    """Repeated, unfinished and disagreeing answers in any order: the same as judging all of them at once."""
+    questions = [
+        Question(cell, BY_NAME[layer], (("cell", cell.id), ("layer", layer)))
+        for cell in generate().values()
+        for layer in cell.layers
+    ]
+    dice, events, grid = random.Random(seed), [], ResultsGrid(questions, [])
+    for _ in range(120):
+        outcome = dice.choice([Outcome.PASS, Outcome.FAIL, Outcome.INFRA_ERROR])
+        events.append(make_event(dice.choice(questions), outcome))
+        grid.add(events[-1])
+    assert grid.results == ResultsGrid(questions, events).results
+
+
+@pytest.fixture
+def breadth_world(world, kit):
+    """A toy index with two vLLM and two TRL releases, and a matrix that generates cells from it."""
+    for version in ("1.0", "2.0"):
+        world.index.add("vllm", version, kit.vllm(version))
+    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
+    world.index.add("trl", "2.0", kit.trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
+    path = world.write(kit.cell("1.0", "1.0", kit.light, recipe=None), head=kit.head)
+    table = BREADTH.replace("3.11", kit.python).replace('"0.2"', '"1.0"').partition("[[")[0]
+    path.write_text(path.read_text() + table)
+    return world
+
+
+def test_generated_cells_run_from_the_index_and_not_again(breadth_world):
+    """The list is fetched, cells are generated, several run at a time; the second run runs nothing."""
+    world, command = breadth_world, ("run", "--profile", "breadth", "--jobs", "3")
+    refused = world.run(*command)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "`lock --releases` writes it" in refused.stderr
+    assert world.run("lock", "--releases").returncode == 0
+    assert json.loads((world.folder / "locks" / "releases.json").read_text())["trl"][0]["vllm"] == "<2"
+    first = world.run(*command)
+    assert first.returncode == 1, first.stdout + first.stderr
+    assert "vllm-2.0+trl-2.0 contract: FAIL: 1 of 1 things that TRL uses are missing" in first.stdout
+    assert "2 not as expected" in first.stdout
+    stored = (world.store / "store.jsonl").read_bytes()
+    second = world.run(*command)
+    assert (second.stdout, second.returncode) == (first.stdout, 1)
+    assert (world.store / "store.jsonl").read_bytes() == stored
+    assert (world.store / "report" / "breadth" / "index.html").exists()
+
+
+def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
+    """Printed without --write; with it the cell is in the file, has its lock, and is answered already."""
+    world = breadth_world
+    assert world.run("lock", "--releases").returncode == 0
+    path = world.folder / "matrix.toml"
+    unchanged = path.read_text()
+    printed = world.run("add", "vllm==2.0")
+    assert (printed.returncode, path.read_text()) == (1, unchanged), printed.stderr  # a name is gone there
+    assert 'layers = ["resolve", "contract"]' in printed.stdout
+    assert "vllm.Newest" in printed.stdout
+    assert world.run("add", "vllm==newest", "--write").returncode == 1
+    assert load_matrix(path, LAYERS).cell("vllm-2.0+trl-2.0").layers == ("resolve", "contract")
+    assert "vllm==2.0" in (world.folder / "locks" / "vllm-2.0+trl-2.0.txt").read_text()
+    again = world.run("run", "--cells", "vllm-2.0+trl-2.0", "--layers", "contract")
+    assert (again.returncode, "…" in again.stderr) == (1, False)
+    unknown = world.run("add", "vllm==9.0")
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
+    assert "no vllm 9.0 in locks/releases.json" in unknown.stderr
+
+
+def test_an_interrupt_ends_every_resolver(breadth_world):
+    """SIGTERM while several wait for a hanging index: totals are printed, no resolver stays, no answer is stored."""
+    world = breadth_world
+    assert world.run("lock", "--releases").returncode == 0
+    world.index.hold = threading.Event()
+    cache = str(world.folder / "empty")
+    process = subprocess.Popen(
+        world.command("run", "--profile", "breadth", "--jobs", "3"),
+        env={**world.environ, "UV_CACHE_DIR": cache},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert world.index.asked.wait(500)
+    process.terminate()
+    output, errors = process.communicate(timeout=500)
+    for item in Path("/proc").glob("[0-9]*"):
+        if has_in_environment(item, cache):
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(int(item.name))
+                assert select.select([descriptor], [], [], 500)[0], item
+                os.close(descriptor)
+    world.index.hold.set()
+    assert process.returncode == 143, errors
+    assert "0 of" in output
+    assert Store(world.store).read() == []
+
+
+def has_in_environment(process, text):
+    """Return whether a process has a text in its environment."""
+    try:
+        return text.encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,125 @@
+"""Reports of the grid: table, page, Markdown, JUnit and JSON; hostile text in all of them."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from diagnostics.matrix import report
+from diagnostics.matrix.cells import load_matrix
+from diagnostics.matrix.layers import BY_NAME, LAYERS
+from diagnostics.matrix.results import Question, ResultsGrid
+from diagnostics.matrix.store import Event
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Grid, Outcome
+
+HOSTILE = "<script>alert(1)</script> \x1b[31m ::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
+DEEP = ("resolve", "contract", "install", "import", "scheduler")
+
+
+@pytest.fixture
+def grid(tmp_path, kit):
+    """A pass, an expected failure with a code, a timeout, a failure with hostile text, and a blocked layer."""
+    expected = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\n'
+    text = kit.head + kit.cell("1.0", "1.0", DEEP, more=expected) + kit.cell("2.0", "1.0", DEEP)
+    (tmp_path / "matrix.toml").write_text(text)
+    cells = load_matrix(tmp_path / "matrix.toml", LAYERS).cells
+    questions = [
+        Question(cell, BY_NAME[name], (("cell", cell.id), ("layer", name))) for cell in cells for name in DEEP
+    ]
+    by_key = {(question.cell.vllm, question.layer.name): question for question in questions}
+    events = []
+
+    def add(vllm, layer, outcome, summary="fine", **more):
+        question = by_key[vllm, layer]
+        answer = Answer(outcome, summary, EvidenceLevel.EXECUTED, **more)
+        time = "2026-01-02T00:00:00Z"
+        events.append(Event(question.identity, *question.key, answer, question.inputs, "", time, 1.0, "r"))
+
+    for layer in DEEP[:4]:
+        add("1.0", layer, Outcome.PASS)
+    table = Grid("SCH001", ("", "lost_step"), (("unmitigated", "✘ happens"),))
+    add(
+        "1.0",
+        "scheduler",
+        Outcome.FAIL,
+        "SCH001 at a.py:1",
+        codes=("SCH001",),
+        grids=(table,),
+        curve=(0.1, 0.9),
+    )
+    add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")
+    add(
+        "2.0",
+        "install",
+        Outcome.FAIL,
+        HOSTILE,
+        details=(HOSTILE,),
+        excerpt=HOSTILE,
+        ran_with=((HOSTILE, HOSTILE),),
+    )
+    return ResultsGrid(questions, events)
+
+
+def test_the_table_has_every_verdict_and_the_totals(grid):
+    """Symbols and words; remarks for everything except a plain pass; a narrow screen splits the columns."""
+    text = report.terminal_table(grid, colour=False)
+    assert "● ✘ expected fail" in text
+    assert (
+        "4 of 10 questions passed (40 %); 1 FAIL, 1 expected fail, 3 not run, 1 timeout; 3 not as expected"
+        in text
+    )
+    assert "vllm-1.0+trl-1.0 scheduler: expected fail: SCH001 at a.py:1 (expected: known)" in text
+    assert "\x1b" not in text
+    narrow = report.terminal_table(grid, colour=False, width=60)
+    assert max(len(line) for line in narrow.splitlines() if "●" in line and ":" not in line) <= 60
+    assert report.short_summary(grid).startswith("vllm-2.0+trl-1.0 install: FAIL: ")
+
+
+def test_reports_hold_no_secret_markup_or_control_character(grid, tmp_path):
+    """Logs of upstream code are untrusted; reports are uploaded and pasted."""
+    page = report.write_reports(tmp_path / "report", grid)
+    texts = {path.name: path.read_text() for path in page.parent.iterdir()}
+    assert set(texts) == {"index.html", "report.md", "junit.xml", "report.json"}
+    for name, text in texts.items():
+        assert "\x1b" not in text, name
+        assert "hf_abcdefghij" not in text, name
+        if name != "report.json":
+            assert "<script>" not in text, name
+
+
+def test_the_page_links_every_verdict_to_its_evidence(grid, tmp_path):
+    """Verdict, command, inputs, curve and tables are on the page, which loads nothing."""
+    page = report.write_reports(tmp_path, grid).read_text()
+    assert 'href="#vllm-1.0+trl-1.0.scheduler"' in page
+    assert 'id="vllm-1.0+trl-1.0.scheduler"' in page
+    assert "<b>Expected:</b> known" in page
+    assert "nox -s matrix -- --cells vllm-1.0+trl-1.0 --layers scheduler --fresh" in page
+    assert "<polyline points=" in page
+    assert "✘ happens" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_junit_counts_unexpected_verdicts_as_failures(grid, tmp_path):
+    """A timeout is an error; an expected failure and a layer that was not run are skipped."""
+    report.write_reports(tmp_path, grid)
+    root = ET.parse(tmp_path / "junit.xml").getroot()
+    counts = {key: root.get(key) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "10", "failures": "1", "errors": "1", "skipped": "4"}
+
+
+def test_json_has_the_inputs_and_evidence_of_every_verdict(grid, tmp_path):
+    """One entry a layer, by cell."""
+    report.write_reports(tmp_path, grid)
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert (document["schema"], document["questions"]) == ("grpo-doctor.matrix-report.v1", 10)
+    layers = document["cells"][0]["layers"]
+    assert layers["scheduler"]["verdict"] == "expected_fail"
+    assert layers["scheduler"]["inputs"] == {"cell": "vllm-1.0+trl-1.0", "layer": "scheduler"}
+    blocked = document["cells"][1]["layers"]["import"]
+    assert (blocked["verdict"], blocked["summary"], blocked["evidence"]) == (
+        "not_run",
+        "install: fail",
+        "declared",
+    )
