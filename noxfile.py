@@ -403,7 +403,7 @@ def faults(session: nox.Session) -> None:
 def audit_bench(session: nox.Session) -> None:
     """Put faults into servers that sample and count what an audit names. Arguments go through: -- --real URL."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    session.run("python", "-m", "tests.diagnostics.audit.bench", session.create_tmp(), *session.posargs)
+    session.run("python", "-m", "evaluation.audit.live_bench", session.create_tmp(), *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -469,7 +469,7 @@ def triage_eval(session: nox.Session) -> None:
     """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""
     install(session, "--editable", ".")
     session.run(
-        "python", "-m", "tests.diagnostics.evaluate", *(session.posargs or ["tests/diagnostics/logs"])
+        "python", "-m", "evaluation.triage.labelled_logs", *(session.posargs or ["tests/diagnostics/logs"])
     )
 
 

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval  # noqa: E402
-from benchmarks.proof import make  # noqa: E402
+from benchmarks.programs.half_billion import make  # noqa: E402
 
 WARM = 2
 Figure = dict[str, Any]
@@ -120,8 +120,8 @@ def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
     return figures
 
 
-def main() -> None:
-    """The figures, as lines or as one document."""
+def main() -> int:
+    """Prints the figures, as lines or as one document; returns 1 if the steps failed."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -137,22 +137,42 @@ def main() -> None:
     options.prompts, options.group, options.tokens, rounds = (2, 2, 4, 2) if toy else (16, 8, 256, 15)
     options.rounds = options.rounds or rounds
     options.dtype = "bfloat16"
+    where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
+    stream = sys.stderr if options.json else sys.stdout
+    print(f"on {where}{', at a size that measures nothing' if toy else ''}", file=stream)
     figures, bandwidth, flops = hardware(options.device, toy=toy)
+    show(figures, stream)
+    document: dict[str, Any] = {"device": options.device, "toy": toy, "figures": figures}
+    try:
+        measured = measure_steps(options, bandwidth, flops, layers=layers, toy=toy)
+    except Exception as error:  # noqa: BLE001 - the figures of the hardware are printed whatever the steps did
+        document["error"] = f"{type(error).__name__}: {error}"
+        print(f"gpu: the steps failed: {document['error']}", file=sys.stderr)
+    else:
+        figures += measured
+        show(measured, stream)
+    if options.json:
+        sys.stdout.write(json.dumps(document) + "\n")
+    return 1 if "error" in document else 0
+
+
+def measure_steps(
+    options: argparse.Namespace, bandwidth: float, flops: float, *, layers: int, toy: bool
+) -> list[Figure]:
+    """The bounds of a step and the steps taken, over a model written for the purpose."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
-        figures += bounds(weights, options, bandwidth, flops)
-        figures += steps(folder, options)
-    if options.json:
-        sys.stdout.write(json.dumps({"device": options.device, "toy": toy, "figures": figures}) + "\n")
-        return
-    where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
-    print(f"on {where}{', at a size that measures nothing' if toy else ''}")
+        return bounds(weights, options, bandwidth, flops) + steps(folder, options)
+
+
+def show(figures: list[Figure], stream: TextIO) -> None:
+    """Prints a line for each figure."""
     for each in figures:
         between = f" [{each['low']:.4g}, {each['high']:.4g}]" if "low" in each else ""
-        print(f"{each['name']:38} {each['value']:10.4g}{between} {each['unit']}")
+        print(f"{each['name']:38} {each['value']:10.4g}{between} {each['unit']}", file=stream, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,35 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu
 from tests.cells import ROOT, cell_python
 
 SMALL = {
-    "answers": ["--repeats=1"],
-    "audit_recorded_pairs": ["--models=1", "--toy"],
-    "audit_recorded": ["--runs=1", "--models=1", "--pairs=3", "--toy"],
-    "audit_running": ["--toy"],
-    "doctor": ["--prefix", sys.prefix, "--repeats=1"],
-    "efficiency": ["--toy"],
-    "first_hour": ["--toy"],
     "gpu": ["--device=cpu", "--toy"],
-    "hang": ["--processes=2", "--repeats=1"],
     "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
     "logprobs": ["--toy"],
-    "overheads": ["--toy"],
-    "proof": ["--toy"],
-    "startup": ["--toy"],
     "step": ["{cell}", "--toy"],
     "sync": ["1", "1"],
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("answers", "first_hour", "hang", "learning", "lint")
+JUDGES = ("learning", "lint")
 SAYS = {
     "gpu": "step, ours",
-    "efficiency": "real work, one core each: median",
     "step": "ours",
-    "overheads": "watchdog: ",
 }
 
 
@@ -55,9 +44,7 @@ def started(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[
 
 def names() -> list[object]:
     """Those that only read files in the fast suite; that of a step needs TRL, so a real cell."""
-    marks = dict.fromkeys(("answers", "doctor", "first_hour", "lint", "triage"), ()) | {
-        "step": pytest.mark.vllm
-    }
+    marks = dict.fromkeys(("lint", "triage"), ()) | {"step": pytest.mark.vllm}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
 
@@ -76,6 +63,16 @@ def test_the_benchmark_for_a_gpu_starts_trl(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step, TRL + transformers" in done.stdout
     assert "step, ours / TRL + transformers" in done.stdout
+
+
+def test_the_hardware_is_measured_even_if_the_steps_fail(monkeypatch, capsys):
+    """The document has the bandwidth and the operations a second, and what went wrong; the exit code is 1."""
+    monkeypatch.setattr(gpu, "steps", lambda folder, options: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device=cpu", "--toy", "--json"])
+    assert gpu.main() == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [figure["unit"] for figure in document["figures"]] == ["GB/s", "TFLOP/s"]
+    assert document["error"] == "ZeroDivisionError: division by zero"
 
 
 @pytest.mark.slow

@@ -26,7 +26,6 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("diagnostics/collect/nvml.py", "diagnostics/test_doctor_nvml.py"),
         ("diagnostics/catalog/issues/SCH001.toml", "diagnostics/test_catalogue.py"),
         ("diagnostics/catalog/issues", "diagnostics/test_triage.py"),
-        ("diagnostics/catalog", "diagnostics/test_doctor.py"),
         ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
         ("diagnostics/__main__.py", "diagnostics/test_command.py"),
         ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),

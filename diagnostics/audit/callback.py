@@ -1,4 +1,4 @@
-"""`AuditCallback`: a callback of transformers' Trainer that looks for silent faults while a GRPO trainer trains.
+"""`AuditCallback`: a callback of transformers' Trainer that checks a GRPO run for silent faults while it trains.
 
     from diagnostics.audit.callback import AuditCallback
 
@@ -6,162 +6,183 @@
     AuditCallback().attach(trainer)
     trainer.train()
 
-Attached, it stands before those that write curves, so that its scalars (`audit/…`) go wherever the trainer's own go,
-and it sees the samples of each step. Given as `callbacks=[AuditCallback()]` it sees the metrics alone, and its findings
-are in the log and in OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for its base class.
+Attached, it runs before the callbacks that write curves, so its scalars (`audit/…`) go where the trainer's own go,
+and it sees the samples of each step. As `callbacks=[AuditCallback()]` it sees only metrics. Findings are warnings
+of the
+logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for
+its
+base class.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.audit.recorded.readers import metrics, plain
-from diagnostics.audit.recorded.rows import Row
-from diagnostics.audit.running.guarded import Guarded
-from diagnostics.audit.running.probing import Probe
+from diagnostics import safe_io
+from diagnostics.audit.document import make_document
+from diagnostics.audit.model import AuditError
+from diagnostics.audit.recorded import metric_files
+from diagnostics.audit.recorded.common import number, text_of
+from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.watch import Alarms, Window, finish_audit
+from diagnostics.output import prepare
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+LOG = logging.getLogger("grpo_doctor.audit")
+CHANGES, DOCUMENT = "audit.jsonl", "audit.json"
 
 
 class TrainerHooks:
-    """What is called when; `AuditCallback` is this as a TrainerCallback.
+    """The hooks; `AuditCallback` is this class as a TrainerCallback."""
 
-    Attributes:
-        guarded: What looks; None before the training begins, and in all processes but the first.
-    """
-
-    def __init__(
-        self,
-        *,
-        server: str = "",
-        every: int = 100,
-        trainer_config: str | Path | None = None,
-        share: float = 0.01,
-        folder: str | Path | None = None,
-    ) -> None:
-        """Sets what is looked at.
+    def __init__(self, *, share: float = 0.01, folder: str | Path | None = None, **removed: Any) -> None:
+        """Configure the callback.
 
         Args:
-            server: Of `vllm serve`; asked after a checkpoint was saved, when the engine has got its weights. Empty:
-                nothing is asked.
-            every: Steps between two such questions, at least.
-            trainer_config: What the trainer samples with, for these; see docs/audit.md.
-            share: Looking at samples takes at most so much of the time.
-            folder: Where audit.jsonl and audit.json go; None: the trainer's output_dir.
+            share: Share of the training time that checks of samples may take.
+            folder: Where audit.jsonl and audit.json go; None for the trainer's output_dir.
+            removed: Options of earlier releases, refused.
+
+        Raises:
+            AuditError: An option was removed.
         """
-        self._server, self._every, self._share = server, every, share
-        self._config = Path(trainer_config) if trainer_config else None
+        if removed:
+            names = ", ".join(removed)
+            raise AuditError(
+                f"AuditCallback({names}): removed; run `audit --server URL --checkpoint DIR` after a checkpoint"
+            )
+        self._share = share
         self._folder = Path(folder) if folder else None
         self._trainer: Any = None
-        self._seen: Any = None
-        self._saved = False
-        self.guarded: Guarded | None = None
+        self._last_samples: Any = None
+        self._subject: dict[str, str] = {}
+        self._began = time.perf_counter()
+        self._seconds = self._sample_seconds = 0.0
+        self.window, self.alarms, self.active = Window(), Alarms(), False
 
     def attach(self, trainer: Any) -> TrainerHooks:
-        """Puts it before the trainer's other callbacks, once; returns it."""
+        """Put it before the trainer's other callbacks and return it."""
         callbacks: list[Any] = trainer.callback_handler.callbacks
-        callbacks[:] = [self, *(each for each in callbacks if each is not self)]
+        callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]
         self._trainer = trainer
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The first process looks."""
+        """Start in the first process."""
         del control
-        if not state.is_world_process_zero:
-            return
-        folder = self._folder or Path(args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = Probe(self._server, Path(args.output_dir), self._config) if self._server else None
-        subject = {"run": str(args.output_dir), **({"server": self._server} if self._server else {})}
-        self.guarded = Guarded(folder, subject, self._share, probe, self._every)
+        if state.is_world_process_zero:
+            self._folder = self._folder or Path(args.output_dir)
+            self._subject = {"run": str(args.output_dir)}
+            self._began = time.perf_counter()
+            self.active = True
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """A line of metrics; what stands is added to it for those callbacks that come after."""
+        """Check a line of metrics and the samples; add scalars for the callbacks that follow."""
         del args, control
-        if self.guarded is None or not logs or _is_no_step(logs):
+        if not self.active or not logs or "train_runtime" in logs or metric_files.is_evaluation(logs):
             return
-        row = metrics.logged(logs, f"step {state.global_step}", state.global_step)
-        logs.update(self.guarded.look(state.global_step, row, lambda: self._samples(state.global_step)))
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """From now on there is something to hold the engine against."""
-        del args, state, control
-        self._saved = True
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Behind the generation of the step after a checkpoint: the engine holds its weights, and samples nothing."""
-        del args, control
-        if self._saved and self.guarded is not None:
-            self._saved = False
-            self.guarded.ask(state.global_step)
+        try:
+            self._check(state.global_step, logs)
+        except Exception as error:  # noqa: BLE001 - training must not end because of its audit
+            self.active = False
+            LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
+        else:
+            logs.update(self.scalars())
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Writes the document."""
+        """Write the document."""
         del args, state, control
-        if self.guarded is not None:
-            self.guarded.close()
+        if self.active and self._folder is not None and self.alarms.scans:
+            document = make_document(finish_audit(self._subject, self.window, self.alarms))
+            shared = prepare.for_sharing(prepare.for_screen(document))
+            with contextlib.suppress(OSError):
+                text = json.dumps(shared, indent=1, ensure_ascii=False)
+                safe_io.write_atomically(self._folder / DOCUMENT, text.encode())
 
-    def _samples(self, step: int) -> list[Row]:
-        """The completions that the trainer keeps for its own log, where it does and they are new."""
-        kept = getattr(self._trainer, "_logs", None)
-        if not isinstance(kept, dict) or not kept.get("completion"):
+    def scalars(self) -> dict[str, float]:
+        """Return curves: active findings, each that was ever reported, and the time spent."""
+        reported = self.alarms.reported
+        flags = {f"audit/{family}": float(alarm.active) for family, alarm in reported.items()}
+        return {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
+
+    def _check(self, step: int, logs: dict[str, Any]) -> None:
+        began = time.perf_counter()
+        if row := metric_files.metric_row(logs, f"step {step}", step):
+            self.window.add_metrics("metrics", row)
+        results = self.window.check_metrics() if row else []
+        allowed = self._share * (began - self._began) - self._seconds
+        if self._share >= 1 or allowed >= self._sample_seconds:
+            sample_began = time.perf_counter()
+            if samples := self._new_samples(step):
+                self.window.add_samples(samples)
+                results += self.window.check_samples()
+                self._sample_seconds = time.perf_counter() - sample_began
+        for change in self.alarms.update(step, results):
+            LOG.warning("audit: %s", prepare.for_screen(change.text))
+            self._write_change(prepare.for_sharing(prepare.for_screen(change.to_json())))
+        self._seconds += time.perf_counter() - began
+
+    def _write_change(self, entry: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with (self._folder / CHANGES).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def _new_samples(self, step: int) -> list[Sample]:
+        """Return the completions that TRL keeps for its own log, if they are new."""
+        logs = getattr(self._trainer, "_logs", None)
+        if not isinstance(logs, dict) or not logs.get("completion"):
             return []
         prompts, texts, advantages = (
-            list(kept.get(name) or ()) for name in ("prompt", "completion", "advantages")
+            list(logs.get(name) or ()) for name in ("prompt", "completion", "advantages")
         )
         newest = (len(texts), repr(texts[-1])[:2000], repr(texts[0])[:2000], advantages[-1:])
-        if newest == self._seen or not len(prompts) == len(texts) == len(advantages):
+        if newest == self._last_samples or not len(prompts) == len(texts) == len(advantages):
             return []
-        self._seen = newest
-        return rows(step, prompts, texts, advantages, dict(kept.get("rewards") or {}))
+        self._last_samples = newest
+        return make_samples(step, prompts, texts, advantages, dict(logs.get("rewards") or {}))
 
 
-def rows(
+def make_samples(
     step: int,
     prompts: Sequence[Any],
     texts: Sequence[Any],
     advantages: Sequence[Any],
     rewards: dict[str, Any],
-) -> list[Row]:
-    """Samples of a step; those with the same prompt are a group."""
+) -> list[Sample]:
+    """Return the samples of a step; those with the same prompt are a group."""
     scores = {str(name): list(values) for name, values in rewards.items() if len(values) == len(texts)}
     return [
-        Row(
-            step,
-            plain.text_of(prompts[each]),
-            plain.text_of(texts[each]),
-            advantage=plain.number(advantages[each]),
-            scores={name: plain.number(values[each]) for name, values in scores.items()},
-            place=f"step {step}",
+        Sample(
+            step, text_of(prompts[index]), text_of(texts[index]), advantage=number(advantages[index]),
+            scores={name: number(values[index]) for name, values in scores.items()}, place=f"step {step}",
         )
-        for each in range(len(texts))
-    ]
-
-
-def _is_no_step(logs: dict[str, Any]) -> bool:
-    """Of an evaluation, or of the whole run."""
-    return "train_runtime" in logs or any(str(name).startswith("eval_") for name in logs)
+        for index in range(len(texts))
+    ]  # fmt: skip
 
 
 if TYPE_CHECKING:
 
     class AuditCallback(TrainerHooks):
-        """As it is seen from outside."""
+        """The callback as type checkers see it."""
 
 else:
 
     def __getattr__(name: str) -> type:
-        """`AuditCallback`, made when it is asked for: until then transformers is not imported."""
+        """Build `AuditCallback` when it is first used; transformers is imported only then."""
         if name != "AuditCallback":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from transformers import TrainerCallback
 
-        made = type(
-            name, (TrainerHooks, TrainerCallback), {"__doc__": TrainerHooks.__doc__, "__module__": __name__}
-        )
-        globals()[name] = made
-        return made
+        members = {"__doc__": TrainerHooks.__doc__, "__module__": __name__}
+        callback = type(name, (TrainerHooks, TrainerCallback), members)
+        globals()[name] = callback
+        return callback

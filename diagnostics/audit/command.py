@@ -1,230 +1,156 @@
-"""`python -m diagnostics audit`: its options, and what it does with them."""
+"""`python -m diagnostics audit`: audit a run's artifacts, a live server, or files that grow.
+
+The workflow: `command` checks the options, one of `audit_run`, `audit_server` and `Watch` audits, `write_audit` prints.
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from diagnostics import door
-from diagnostics.audit.live.budget import LEAST
-from diagnostics.output.findings import INCOMPLETE, USAGE
-from diagnostics.quantity import seconds
+import click
 
-if TYPE_CHECKING:
-    from typing import Any
+from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MIN_TOKENS
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.server_settings import read_trainer_settings
+from diagnostics.audit.model import Audit, NotAvailableError
+from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.report import FORMATS, write_audit
+from diagnostics.audit.watch import Change, Watch
+from diagnostics.cli import Command
+from diagnostics.findings import INCOMPLETE
+from diagnostics.output import prepare, progress
 
-    from diagnostics.audit.model import Audit
-    from diagnostics.audit.running.watcher import Change
-
-FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
-
-
-def add(commands: Any) -> None:
-    """Adds the command."""
-    parser = commands.add_parser(
-        "audit",
-        help="the fault that nothing reports, in a server or a run's files",
-    )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        type=Path,
-        metavar="RUN",
-        help="what a run left behind: its folder, or one file of it",
-    )
-    left = parser.add_argument_group("what a run left behind")
-    left.add_argument(
-        "--reward",
-        default="",
-        metavar="MODULE:FUNCTION",
-        help="call this reward function again, also file.py:function; runs its code",
-    )
-    live = parser.add_argument_group("a server that runs")
-    live.add_argument(
-        "--server", default="", metavar="URL", help="ask it; a few thousand tokens, nothing is changed"
-    )
-    live.add_argument(
-        "--model",
-        default="",
-        metavar="NAME",
-        help="of several that it serves, as an adapter (default: the first)",
-    )
-    live.add_argument("--checkpoint", type=Path, metavar="DIR", help="the weights that it should hold")
-    live.add_argument(
-        "--against",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="DIR",
-        help="other weights that it may hold (default: the checkpoints beside it)",
-    )
-    live.add_argument(
-        "--trainer-config",
-        type=Path,
-        metavar="FILE",
-        help="JSON of what the trainer samples and computes with",
-    )
-    live.add_argument(
-        "--replica", action="append", default=[], metavar="URL", help="another server that should be the same"
-    )
-    going = parser.add_argument_group("a run that goes on")
-    going.add_argument(
-        "--watch", type=Path, nargs="+", default=[], metavar="FILE",
-        help="look at metrics.jsonl, logs, event files, completions.jsonl as they grow; Ctrl-C ends it",
-    )  # fmt: skip
-    going.add_argument(
-        "--idle", type=_seconds_or_none, default=-1.0, metavar="S",
-        help="end when nothing has grown for so long; 0: read what is there (default: never)",
-    )  # fmt: skip
-    going.add_argument(
-        "--every", type=_steps, default=100, metavar="N",
-        help="with --server: audit it every so many steps (default: 100)",
-    )  # fmt: skip
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--tokens", type=_count, default=4000, metavar="N", help="at most so many in all (default: 4000)"
-    )
-    how.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="of one call (default: 60)")
-    how.add_argument("--format", choices=FORMATS, default="terminal")
-    how.add_argument(
-        "--verbose", action="store_true", help="in the terminal: all that is known of each answer"
-    )
-    parser.set_defaults(command=run)
+_FOLDER, _FILE = click.Path(path_type=Path), click.Path(path_type=Path)
+_REMOVED = {
+    "every": "--every was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead",
+    "server": "--watch with --server was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead",
+}
 
 
-def _count(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
-    if not 64 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of tokens from 64 to 1000000")
-    return value
-
-
-def _seconds_or_none(text: str) -> float:
-    return 0.0 if text in ("0", "0.0") else seconds(text)
-
-
-def _steps(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of steps from 1 on")
-    return value
-
-
-def run(options: argparse.Namespace) -> int:
-    """Asks or reads, judges, shows."""
-    if problem := _misused(options):
-        print(f"diagnostics: audit: {problem}", file=sys.stderr)
-        return USAGE
-    from diagnostics.audit.errors import AuditError, NotAskedError
-
+@click.command(
+    cls=Command,
+    examples=(
+        ("audit RUN", "a run's output directory, or one file in it"),
+        ("audit --server URL --checkpoint DIR", "a live server"),
+        ("audit --watch metrics.jsonl", "metrics while they are written"),
+    ),
+    exit_codes={1: "a fault", 3: "incomplete: a decisive check could not run"},
+)
+@click.argument("paths", nargs=-1, metavar="[RUN]", type=_FILE)
+@click.option(
+    "--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function again; runs its code."
+)
+@click.option("--server", default="", metavar="URL", help="Audit this server; takes a few thousand tokens.")
+@click.option(
+    "--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first served)."
+)
+@click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="Weights that the server should hold.")
+@click.option("--against", type=_FOLDER, multiple=True, metavar="DIR", help="Other weights that it may hold.")
+@click.option(
+    "--trainer-config", type=_FILE, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
+)
+@click.option("--replica", multiple=True, metavar="URL", help="Another server that should be equal.")
+@click.option(
+    "--watch", type=_FILE, multiple=True, metavar="FILE", help="Check files as they grow; Ctrl-C ends it."
+)
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="With --watch: end after S seconds without growth.",
+)
+@click.option("--every", type=int, hidden=True)
+@click.option(
+    "--tokens",
+    type=click.IntRange(64, 1_000_000),
+    default=DEFAULT_TOKENS,
+    show_default=True,
+    help="Tokens at most.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.001, 86400),
+    default=60.0,
+    show_default=True,
+    help="Seconds for one call.",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
+@click.option("--verbose", is_flag=True, help="Print everything known of each result.")
+def command(
+    paths: tuple[Path, ...], server: str, checkpoint: Path | None, watch: tuple[Path, ...], form: str, *, verbose: bool,
+    **options: Any,
+) -> int:  # fmt: skip
+    """Detect silent faults in a rollout server or in a run's recorded data."""
+    _check_usage(paths, server, checkpoint, watch, options)
     try:
-        found = _asked(options)
-    except NotAskedError as error:
-        # It is there, and could not be asked now: that is no wrong usage, and not fine either.
-        print(f"diagnostics: audit: {error}", file=sys.stderr)
-        return INCOMPLETE
-    except AuditError as error:
-        print(f"diagnostics: audit: {error}", file=sys.stderr)
-        return USAGE
-    return write(found, options.format, verbose=options.verbose)
-
-
-def _asked(options: argparse.Namespace) -> Audit:
-    if options.watch:
-        return _watched(options)
-    if options.run is not None:
-        from diagnostics.audit.live import trainer
-        from diagnostics.audit.recorded import audit_run
-
-        return audit_run(
-            options.run,
-            checkpoint=options.checkpoint,
-            tokens=max(options.tokens, 4096),
-            reward=options.reward,
-            asked=trainer.read(options.trainer_config).request if options.trainer_config else None,
-        )
-    from diagnostics.audit.live.asked import Asked, audit_server
-
-    return audit_server(
-        Asked(
-            options.server,
-            options.checkpoint,
-            tuple(options.against),
-            options.trainer_config,
-            tuple(options.replica),
-            options.tokens,
-            options.timeout,
-            options.model,
-        )
-    )
-
-
-def _watched(options: argparse.Namespace) -> Audit:
-    """Each change as a line when it comes; on stdout where that is no one document."""
-    from diagnostics.audit.running.probing import Probe
-    from diagnostics.audit.running.watching import Watch, Watched
-    from diagnostics.output.audits import running
-
-    def told(change: Change) -> None:
-        if options.format == "jsonl":
-            print(json.dumps(running.entry(change), ensure_ascii=False), flush=True)
-        elif options.format == "terminal":
-            print(running.line(change), flush=True)
+        if watch:
+            audit = _watch((*watch, *paths), options["idle"], form)
         else:
-            print(f"diagnostics: audit: {running.line(change)}", file=sys.stderr)
-        if door.Door.unread:
-            raise KeyboardInterrupt  # nobody looks any more: the usual end
-
-    probe = None
-    if options.server:
-        probe = Probe(options.server, options.checkpoint, options.trainer_config, options.tokens)
-    return Watch(Watched(tuple(options.watch), options.idle, probe, options.every), told).run()
+            with progress.running("audit"):
+                audit = _audit(paths, server, checkpoint, options)
+    except NotAvailableError as error:
+        print(prepare.for_screen(f"diagnostics: audit: {error}"), file=sys.stderr)
+        return INCOMPLETE
+    return write_audit(audit, form, verbose=verbose)
 
 
-def _misused(options: argparse.Namespace) -> str:
-    live = [
-        name
-        for name, value in (
-            ("--replica", options.replica),
-            ("--against", options.against),
-            ("--model", options.model),
-        )
-        if value
-    ]
-    told = (
-        ("expected a RUN, or --server URL --checkpoint DIR",
-         options.run is None and not options.server and not options.watch),
-        (f"{options.run}: one thing at a time: a RUN, or --server", options.run is not None and options.server),
-        (f"{options.run}: one thing at a time: a RUN, or --watch", options.run is not None and options.watch),
-        ("--idle: of --watch alone", options.idle >= 0 and not options.watch),
-        ("--server: expected --checkpoint DIR, too: the weights that it should hold",
-         options.server and options.checkpoint is None),
-        (f"--tokens {options.tokens}: an audit of a server takes {LEAST} at least",
-         options.server and options.tokens < LEAST),
-        ("--reward: of a RUN alone", options.reward and options.run is None),
-        (f"{' and '.join(live)}: of a server alone", options.run is not None and live),
+def _audit(paths: tuple[Path, ...], server: str, checkpoint: Path | None, options: dict[str, Any]) -> Audit:
+    if server and checkpoint is not None:
+        live = LiveAudit(server, checkpoint, (*options["against"], *paths), options["trainer_config"],
+            options["replica"],
+                         options["tokens"], options["timeout"], options["model"])  # fmt: skip
+        return audit_server(live)
+    config = options["trainer_config"]
+    return audit_run(
+        paths[0], checkpoint=checkpoint, tokens=max(options["tokens"], 4096), reward=options["reward"],
+        expected=read_trainer_settings(config).request if config else None,
     )  # fmt: skip
-    return next((problem for problem, holds in told if holds), "")
 
 
-def write(found: Audit, form: str, *, verbose: bool = False) -> int:
-    """Prints it; returns the exit code."""
-    from diagnostics.audit import document
-    from diagnostics.output.audits import markdown, page, terminal
+def _watch(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
+    """Watch files; each change is a line on standard output, unless that holds one document."""
 
-    made = document.document(found)
-    if form == "json":
-        print(json.dumps(made, indent=1, ensure_ascii=False))
-    elif form == "jsonl":
-        for line in document.lines(made):
-            print(json.dumps(line, ensure_ascii=False))
-    elif form == "markdown":
-        print(markdown.text(made), end="")
-    elif form == "html":
-        print(page.text(made), end="")
-    else:
-        terminal.render(made, sys.stdout, document.findings(made), verbose=verbose)
-    return document.exit_code(found.outcome)
+    def remark(text: str) -> None:
+        print(prepare.for_screen(f"diagnostics: audit: {text}"), file=sys.stderr)
+
+    def report(change: Change) -> None:
+        if form == "jsonl":
+            entry = prepare.for_sharing(prepare.for_screen(change.to_json()))
+            print(json.dumps(entry, ensure_ascii=False), flush=True)
+        elif form == "terminal":
+            print(prepare.for_screen(change.text), flush=True)
+        else:
+            remark(change.text)
+
+    return Watch(paths, -1.0 if idle_s is None else idle_s, report, remark).run()
+
+
+def _check_usage(
+    paths: tuple[Path, ...],
+    server: str,
+    checkpoint: Path | None,
+    watch: tuple[Path, ...],
+    options: dict[str, Any],
+) -> None:
+    """Raise UsageError for options that do not fit together."""
+    live_only = [f"--{name}" for name in ("replica", "against", "model") if options[name]]
+    problems = (
+        (_REMOVED["every"], options["every"] is not None),
+        (_REMOVED["server"], bool(watch and server)),
+        ("expected a RUN, or --server URL --checkpoint DIR", not paths and not server and not watch),
+        ("--idle: only with --watch", options["idle"] is not None and not watch),
+        ("--server: expected --checkpoint DIR too: the weights that it should hold",
+        bool(server) and checkpoint is None),
+        (f"--tokens {options['tokens']}: an audit of a server takes {MIN_TOKENS} at least",
+         bool(server) and options["tokens"] < MIN_TOKENS),
+        ("RUN and --server: give one of them", bool(server) and bool(paths) and not options["against"]),
+        ("expected one RUN", len(paths) > 1 and not server and not watch),
+        ("--reward: only with a RUN", bool(options["reward"]) and (bool(server) or bool(watch))),
+        (f"{' and '.join(live_only)}: only with --server", bool(live_only) and not server),
+    )  # fmt: skip
+    for message, is_wrong in problems:
+        if is_wrong:
+            raise click.UsageError(message)

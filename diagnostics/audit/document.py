@@ -1,94 +1,125 @@
-"""The document `grpo-doctor.audit.v1`: what every other form of output is made from."""
+"""The document `grpo-doctor.audit.v1`, from which all output formats are made; and the headline.
+
+It imports only what a training environment has, because the callback writes this document there.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
-from diagnostics.catalog import loader as catalog
-from diagnostics.output import clean
-from diagnostics.output.audits import terminal, wording
-from diagnostics.output.findings import FINDINGS, FINE, INCOMPLETE
-
-if TYPE_CHECKING:
-    from diagnostics.audit.model import Audit, ProbeAnswer
-    from diagnostics.catalog.model import Issue
-    from diagnostics.output.findings import Finding
+from diagnostics.audit.model import (
+    CLEAN,
+    FAULT,
+    MASKED,
+    NOT_ASKED,
+    NOT_DECIDED,
+    TITLES,
+    Audit,
+    Result,
+    is_open,
+)
+from diagnostics.catalog import loader
+from diagnostics.catalog.model import Issue
 
 SCHEMA = "grpo-doctor.audit.v1"
-_load = cache(catalog.load)
+WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
+_MAX_REASONS, _MAX_MESSAGES = 3, 2
+_UNITS = {
+    "P2": "prompt", "P11": "sample", "P12": "sample", "P13": "tensor", "P14": "call", "data": "sample",
+    "metrics": "step",
+    "samples": "sample", "masks": "token", "curves": "step",
+}  # fmt: skip
+_issues = cache(loader.load)
 
 
-def document(audit: Audit) -> dict[str, Any]:
-    """All that came of it, as JSON; nothing of the caller's person stands in it."""
-    found = {
+def make_document(audit: Audit) -> dict[str, Any]:
+    """Return the audit as JSON."""
+    return {
         "schema": SCHEMA,
         "source": audit.source,
         "subject": dict(audit.subject),
         "outcome": audit.outcome,
-        "sentence": "",
-        "answers": [_answer(each) for each in audit.answers],
-        "not_asked": [each.family for each in audit.of(NOT_ASKED)],
+        "sentence": headline(audit),
+        "answers": [_result_json(result) for result in audit.results],
+        "not_asked": [result.family for result in audit.select(NOT_ASKED)],
         "tokens": audit.tokens,
         "requests": audit.requests,
         "seconds": round(audit.seconds, 2),
         "pictures": audit.pictures,
     }
-    found["sentence"] = wording.summary(found)
-    cleaned: dict[str, Any] = clean.shareable(clean.own(found))
-    return cleaned
 
 
-def lines(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same as lines: the audit without its answers, then each answer; each has a `type`."""
-    head = {"type": "audit", **{key: value for key, value in made.items() if key != "answers"}}
-    return [head, *({"type": "answer", **each} for each in made["answers"])]
+def _result_json(result: Result) -> dict[str, Any]:
+    fields = asdict(result)
+    del fields["message"]
+    fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}
+    is_fault = result.outcome == FAULT
+    fields["code"] = code_of(result) if is_fault else ""
+    fields["sentence"] = sentence(result)
+    fields["helps"] = _issue_json(fields["code"])
+    return fields
 
 
-def exit_code(outcome: str) -> int:
-    """0 clean as far as asked, 1 a fault, 3 it is not known."""
-    return {FAULT: FINDINGS, CLEAN: FINE}.get(outcome, INCOMPLETE)
+def code_of(result: Result) -> str:
+    """Return a fault's code: its own, or that of the known issue that names its family."""
+    by_family = {family: code for code, issue in _issues().items() for family in issue.audit}
+    return result.code or by_family.get(result.family, "")
 
 
-def findings(made: dict[str, Any]) -> dict[str, Finding]:
-    """Of each family whose fault is a known issue: the finding, with what to do first."""
-    from diagnostics.catalog import offers
-
-    return {
-        each["family"]: offers.as_finding(
-            _load()[each["code"]],
-            "established",
-            [(line, each["probe"]) for line in terminal.details(each)],
-            each["sentence"],
-        )
-        for each in made["answers"]
-        if each["outcome"] == FAULT and each["code"] in _load()
-    }
+def issue_of(code: str) -> Issue | None:
+    """Return the known issue with a code."""
+    return _issues().get(code)
 
 
-def _answer(answer: ProbeAnswer) -> dict[str, Any]:
-    told = asdict(answer)
-    if answer.outcome == FAULT and not answer.code:
-        told["code"] = _codes().get(answer.family, "")
-    told["sentence"] = wording.sentence(told)
-    for key in ("facts", "wanted"):
-        told[key] = [fact | {"text": wording.fact(fact)} for fact in told[key]]
-    told["helps"] = _helps(told["code"]) if answer.outcome == FAULT else {}
-    return told
+def _issue_json(code: str) -> dict[str, Any]:
+    from diagnostics.catalog import offers  # a training environment need not have what it reads versions with
 
-
-@cache
-def _codes() -> dict[str, str]:
-    """The code of each family that an entry names; a probe that knows better names another."""
-    return {family: code for code, issue in _load().items() for family in issue.audit}
-
-
-def _helps(code: str) -> dict[str, Any]:
-    """What the catalogue says of a code; empty of one that it does not have."""
-    # Here and not above: a training environment that runs the callback need not have what ranges are read with.
-    from diagnostics.catalog import offers
-
-    issue: Issue | None = _load().get(code)
+    issue = issue_of(code)
     return {} if issue is None else offers.told(issue)
+
+
+def sentence(result: Result) -> str:
+    """Return a result in one sentence."""
+    if result.outcome == FAULT:
+        return result.message
+    if result.outcome == MASKED:
+        return f"{result.title}: hidden by another fault ({TITLES[result.masked_by.partition('/')[0]]}); fix that first"
+    measured = ""
+    if result.residual is not None and result.floor is not None:
+        measured = f": off by {result.residual:.2g}, rounding makes {result.floor:.2g} ({count_text(result)})"
+    return f"{result.title}: {WORDS[result.outcome]}{measured}"
+
+
+def count_text(result: Result) -> str:
+    """Return how much a result rests on.
+
+    >>> count_text(Result("weights", CLEAN, "P1", count=637))
+    '637 tokens'
+    """
+    unit = _UNITS.get(result.probe, "token")
+    return f"{result.count} {unit}{'' if result.count == 1 else 's'}"
+
+
+def headline(audit: Audit) -> str:
+    """Return the audit in one sentence: the faults, or what is open, and how many checks passed and were skipped."""
+    faults = audit.select(FAULT)
+    counts = count_line(audit)
+    if faults:
+        messages = [result.message for result in faults[:_MAX_MESSAGES]]
+        more = f"; and {len(faults) - _MAX_MESSAGES} more" if len(faults) > _MAX_MESSAGES else ""
+        return f"{len(faults)} fault{'s' * (len(faults) > 1)}: {'; '.join(messages)}{more} ({counts})"
+    incomplete = list(dict.fromkeys(result.title for result in audit.results if is_open(result)))
+    if audit.outcome == CLEAN:
+        return counts
+    return f"incomplete, not checked: {', '.join(incomplete) or 'everything'}; {counts}"
+
+
+def count_line(audit: Audit) -> str:
+    """Return "N checks passed, M skipped (why)"."""
+    passed, missing = len(audit.select(CLEAN)), audit.select(NOT_ASKED)
+    reasons = list(dict.fromkeys(note.text for result in missing for note in result.needed[:1]))
+    more = ["…"] if len(reasons) > _MAX_REASONS else []
+    why = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
+    return f"{passed} check{'s' * (passed != 1)} passed, {len(missing)} skipped{why}"

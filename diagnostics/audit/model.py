@@ -1,48 +1,81 @@
-"""What an audit says: one answer a class of faults, and what was not asked. Data alone; report/audits makes sentences.
-
-The sentence of an answer is the template of its family, and that of a fact the one of its name: `report/audits/live.py`
-and `recorded.py` hold them. A template speaks of values by name, so what a sentence says stands beside it as data.
-"""
+"""Results of an audit: one for each class of faults, with estimates, evidence and the input that would decide it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from diagnostics import UserError
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
 
+TITLES = {
+    "settings": "server settings",
+    "ids": "token ids and chat template",
+    "weights": "weights and positions",
+    "cache": "prefix cache",
+    "sampling": "sampling parameters",
+    "logprobs": "which log-probs are reported",
+    "replicas": "replicas",
+    "pairing": "prompts and their completions",
+    "data": "order of the prompts",
+    "advantages": "advantages, recomputed",
+    "samples": "duplicate completions",
+    "ends": "ends of completions",
+    "rewards": "rewards within groups",
+    "masks": "loss mask",
+    "streams": "log-probs of engine and trainer",
+    "rewards_again": "reward function, called again",
+    "text": "sampling parameters, from texts",
+    "moved": "weights between checkpoints",
+    "metrics": "contradictions in the metrics",
+    "curves": "training curves",
+    "learning": "whether the run learns",
+    "files": "unreadable files",
+}
+"""Title of each class of faults, by the part of its family before the slash."""
+
+
+class AuditError(UserError):
+    """Raised when the given input cannot be used; one line that names it and what is missing."""
+
+
+class NotAvailableError(AuditError):
+    """Raised when a server or file exists and cannot be checked now: busy, asleep, over a time limit."""
+
 
 @dataclass(frozen=True)
-class Fact:
-    """Something that was seen, with its values; a sentence is made of it when it is shown.
+class Note:
+    """An observation, or an input that would decide a check.
 
     Attributes:
-        name: Which template of report/audits tells it.
-        values: What the template speaks of, by name: texts and numbers.
-        place: Where it was seen: an endpoint, a file and its line; empty where that goes without saying.
+        name: Stable name of the kind of observation.
+        text: One line.
+        values: The numbers and names in the text.
+        place: Endpoint or file:line; empty if obvious.
     """
 
     name: str
+    text: str
     values: dict[str, Any] = field(default_factory=dict)
     place: str = ""
 
 
+def note(name: str, template: str, place: str = "", /, **values: Any) -> Note:
+    """Build a note whose text is the template filled with the values.
+
+    >>> note("reward", "{share:.0%} of rewards", share=0.5).text
+    '50% of rewards'
+    """
+    return Note(name, template.format(**values), values, place)
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A value that was found out.
-
-    Attributes:
-        name: What it is of: temperature, top_p, version, tensors, slope.
-        value: A number, a name, or names.
-        low: The lower end of its interval of 95 %; None where it is no number, or exact.
-        high: The upper end.
-        expected: What it should be, None where that is not known.
-    """
+    """An estimated value: a number with its 95 % interval, a name, or several names."""
 
     name: str
     value: float | int | str | tuple[str, ...]
@@ -53,43 +86,38 @@ class Estimate:
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """The explanation that fits second best.
-
-    Attributes:
-        name: In a few words: the law, the version, the family.
-        residual: How far it is off, in the unit of the answer's own residual.
-    """
+    """The explanation that fits second best, and its residual."""
 
     name: str
     residual: float
 
 
 @dataclass(frozen=True)
-class ProbeAnswer:
-    """What came of asking for one class of faults.
+class Result:
+    """Result of one check.
 
     Attributes:
-        family: The class, as sampling/temperature: kind and what is wrong. Of a clean answer the kind may be all.
+        family: Class of faults, as `sampling/temperature`.
         outcome: One of OUTCOMES.
-        probe: Which probe told, as P5.
-        code: Of the known issue; empty where none fits.
-        values: What the sentence of the family speaks of.
-        estimates: What the probe put a number or name to.
-        residual: How far what was seen is off from what this answer says it is.
-        floor: How far it would be off by the arithmetic alone.
-        alarm: From which difference on it would have been a fault.
-        runner_up: What else it might be.
-        count: Of tokens, rows or files that it rests on.
-        tokens: What it cost the engine: prompt and sampled tokens; 0 of what was recorded.
-        facts: The evidence, the most telling first.
-        wanted: What would decide it, where it is not decided or not asked: one switch, file or number each.
-        by: Of a masked answer, the family of the fault that hides it.
-        decisive: Whether an audit without this answer may not call itself clean.
+        probe: Name of the check, as P5.
+        message: The fault in one sentence; empty for other outcomes.
+        code: Code of the known issue; empty to look it up by family.
+        values: The numbers and names in the message.
+        residual: Difference that remains with this explanation.
+        floor: Difference that rounding alone causes.
+        alarm: Difference from which on it is a fault.
+        count: Number of tokens, samples or files behind the result.
+        tokens: Tokens that the engine spent on it.
+        evidence: Observations, the most telling first.
+        needed: Input that would decide it, if it is not decided.
+        masked_by: Family of the fault that hides this one.
+        decisive: Whether an audit without this result is incomplete.
     """
 
     family: str
     outcome: str
     probe: str
+    message: str = ""
     code: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     estimates: tuple[Estimate, ...] = ()
@@ -99,29 +127,51 @@ class ProbeAnswer:
     runner_up: RunnerUp | None = None
     count: int = 0
     tokens: int = 0
-    facts: tuple[Fact, ...] = ()
-    wanted: tuple[Fact, ...] = ()
-    by: str = ""
+    evidence: tuple[Note, ...] = ()
+    needed: tuple[Note, ...] = ()
+    masked_by: str = ""
     decisive: bool = False
+
+    @property
+    def topic(self) -> str:
+        """Return the family without its kind of fault."""
+        return self.family.partition("/")[0]
+
+    @property
+    def title(self) -> str:
+        """Return the title of the class of faults."""
+        return TITLES[self.topic]
+
+
+def fault(family: str, probe: str, message: str, code: str = "", /, **fields: Any) -> Result:
+    """Build a fault whose message is a template filled with the values."""
+    return Result(family, FAULT, probe, message.format(**fields.get("values", {})), code, **fields)
+
+
+def skipped(
+    family: str, probe: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any
+) -> Result:
+    """Build the result of a check that lacked an input."""
+    return Result(
+        family, NOT_ASKED, probe, values=values, needed=(note(name, needed, **values),), decisive=decisive
+    )
 
 
 @dataclass(frozen=True)
 class Audit:
-    """All answers of an audit.
+    """All results of an audit.
 
     Attributes:
         source: LIVE, RECORDED or RUNNING.
-        subject: What was asked: addresses and folders, by role.
-        answers: One a class, in the order in which they were asked.
-        tokens: What all of it cost the engine.
-        requests: Calls that were made.
-        seconds: How long it took.
-        pictures: Series that a page can draw, by name: numbers alone, no ids and no texts.
+        subject: Addresses and files, by role.
+        results: One for each class, in the order of the checks.
+        tokens: Tokens that the engine spent.
+        pictures: Series of numbers that an HTML page can draw.
     """
 
     source: str
     subject: dict[str, str]
-    answers: tuple[ProbeAnswer, ...]
+    results: tuple[Result, ...]
     tokens: int = 0
     requests: int = 0
     seconds: float = 0.0
@@ -129,30 +179,32 @@ class Audit:
 
     @property
     def outcome(self) -> str:
-        """Fault; not_decided where what decides was not asked or told nothing; else clean, as far as was asked."""
-        return overall(self.answers)
+        """Return the outcome of the whole audit."""
+        return overall(self.results)
 
-    def of(self, outcome: str) -> tuple[ProbeAnswer, ...]:
-        """The answers of an outcome."""
-        return tuple(each for each in self.answers if each.outcome == outcome)
+    def select(self, outcome: str) -> tuple[Result, ...]:
+        """Return the results with an outcome."""
+        return tuple(result for result in self.results if result.outcome == outcome)
 
 
-def overall(answers: Iterable[ProbeAnswer]) -> str:
-    """One outcome for many answers.
+def is_open(result: Result) -> bool:
+    """Return whether a result keeps the audit from being clean without being a fault."""
+    return result.outcome in {NOT_DECIDED, MASKED} or (result.outcome == NOT_ASKED and result.decisive)
+
+
+def overall(results: Iterable[Result]) -> str:
+    """Combine results: a fault, else incomplete if something decisive is open, else clean.
 
     >>> overall([])
     'not_decided'
-    >>> overall([ProbeAnswer("weights", CLEAN, "P1"), ProbeAnswer("replicas", NOT_ASKED, "P14")])
+    >>> overall([Result("weights", CLEAN, "P1"), Result("replicas", NOT_ASKED, "P14")])
     'clean'
-    >>> overall([ProbeAnswer("weights", CLEAN, "P1"), ProbeAnswer("ids", NOT_ASKED, "P10", decisive=True)])
+    >>> overall([Result("weights", CLEAN, "P1"), Result("ids", NOT_ASKED, "P10", decisive=True)])
     'not_decided'
     """
-    found = tuple(answers)
-    if any(each.outcome == FAULT for each in found):
+    results = tuple(results)
+    if any(result.outcome == FAULT for result in results):
         return FAULT
-    if any(
-        each.outcome in (NOT_DECIDED, MASKED) or (each.outcome == NOT_ASKED and each.decisive)
-        for each in found
-    ):
+    if any(is_open(result) for result in results):
         return NOT_DECIDED
-    return CLEAN if any(each.outcome == CLEAN for each in found) else NOT_DECIDED
+    return CLEAN if any(result.outcome == CLEAN for result in results) else NOT_DECIDED

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.proof import make
+from benchmarks.programs.half_billion import make
 from grpo_core.run import train
 from grpo_core.settings import load
 

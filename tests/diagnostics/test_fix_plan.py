@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from diagnostics import catalog, door
 from diagnostics.__main__ import main
@@ -573,14 +574,14 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
     """A mitigation that installs is told, not commanded, until it is sure that the issue concerns the user."""
     environment.add("vllm", "0.8.5").add("verl", "0.4.1")
     issue = ISSUES["SCH001"]
-    newer = replace(
+    newer = structs.replace(
         issue.mitigations[0],
         evidence="executed",
         edits=(("verl", "pip install 'verl>=0.6'"),),
         bounds=(),
         installs=(("verl", ("verl>=0.6",), ""),),
     )
-    issues = {"SCH001": replace(issue, mitigations=(newer,))}
+    issues = {"SCH001": structs.replace(issue, mitigations=(newer,))}
     seen = facts.collect(environment.prefix, {})
     report = filters.select(examined(seen, TABLE), ["SCH001"], [])
     may = fix_plan(report, seen, replace(TABLE, breadth=BREADTH), issues)

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from diagnostics import catalog
-from diagnostics.audit.document import _helps as audit_helps
+from diagnostics.audit.document import _issue_json as audit_issue
 from diagnostics.catalog import documents, offers
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.packages import Environment, Package
@@ -180,7 +180,7 @@ def test_the_fix_is_the_same_for_an_environment():
 
 def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for text_lines in ({"code": code, **offers.told(ISSUES[code])}, audit_helps(code)):
+    for text_lines in ({"code": code, **offers.told(ISSUES[code])}, audit_issue(code)):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

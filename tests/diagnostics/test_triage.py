@@ -296,7 +296,7 @@ def test_the_command(tmp_path):
     assert (done.returncode, b"clean" in done.stdout) == (0, True)
     done = run(tmp_path / "none.log")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().splitlines() == [f"diagnostics: {tmp_path}/none.log: no such file or folder"]
+    assert done.stderr.decode().splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
 
 
 def test_an_empty_log_is_not_a_clean_one(tmp_path):

@@ -15,7 +15,7 @@ from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.verdict import judge
-from tests.diagnostics import evaluate
+from evaluation.triage import labelled_logs as evaluate
 from tests.diagnostics.corpus import fuzz, sweep, transforms
 from tests.diagnostics.corpus.sweep import Memory
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.collect import gpus
 from diagnostics.hang.collect import stacks
@@ -134,8 +134,8 @@ def test_a_server_on_a_device_is_clean(trained, device, dtype):  # noqa: F811 - 
     engine = Engine(trained / "checkpoint-120", dtype, seed=1)
     engine.model.to(device)
     with serving(engine) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
-    assert [each.family for each in found.of(FAULT)] == []
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+    assert [each.family for each in found.select(FAULT)] == []
     assert found.outcome == CLEAN
 
 
@@ -149,5 +149,5 @@ def test_a_fault_of_a_server_on_a_device_is_named(trained, device, law, family):
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
     engine.model.to(device)
     with serving(engine) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
-    assert [each.family for each in found.of(FAULT)] == [family]
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+    assert [each.family for each in found.select(FAULT)] == [family]

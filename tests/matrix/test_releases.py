@@ -246,6 +246,7 @@ def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
     assert "no vllm 9.0 in locks/releases.json" in unknown.stderr
 
 
+@pytest.mark.long  # hung once in a loaded run, cause not known
 def test_an_interrupt_ends_every_resolver(breadth_world):
     """SIGTERM while several wait for a hanging index: totals are printed, no resolver stays, no answer is stored."""
     world = breadth_world

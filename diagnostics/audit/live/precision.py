@@ -1,39 +1,34 @@
-"""What arithmetic alone makes: how far an engine of a type may be off and still be right, and what is an alarm."""
+"""Compare the engine's scores with a checkpoint's: how far rounding alone may be off, and when it is a fault."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from diagnostics.audit.live.cutting import CUT, ROUNDED
-from diagnostics.audit.live.reference import DTYPES
+from diagnostics.audit.live.reference import DTYPES, Reference
+from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from diagnostics.audit.live.reference import Reference
-
-# How many times the floor is an alarm, and how many leave it open. An engine of 16 bits is off by 0.9 to 1.2 times what
-# the same forward in PyTorch is; kernels of 32 bits differ more among themselves, and by less than matters. Of one that
-# cuts numbers off 1.3 times the floor is left when what that makes on average is taken away.
-ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6, CUT: 1.6}
-OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3, CUT: 1.45}
+# Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
+# what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters. Of engines that truncate,
+# 1.3 floors
+# remain.
+ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6, TRUNCATED: 1.6}
+OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3, TRUNCATED: 1.45}
 _LEAST_FLOOR = 2e-6
-# Kernels of many layers differ by more from one another: a right engine of 24 was off by 1.42 times what PyTorch is.
-_DEEPER = 1.4
+# Kernels of many layers differ more: a correct engine of 24 layers was off by 1.42 times what PyTorch is.
+_DEEP = 1.4
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Ids that an engine scored, beside what a checkpoint says of them in a type.
+class Scores:
+    """Log-probs of chosen ids from the engine and from a checkpoint.
 
     Attributes:
-        reference: The checkpoint.
         sequences: The ids.
-        engine: What the engine says of each id but the first of each sequence, one after the other.
-        dtype: The type.
-        exact: What the checkpoint says of them.
-        floor: How far the type is from itself.
+        engine: The engine's log-prob of each id but the first of each sequence, concatenated.
+        exact: The checkpoint's.
+        floor: Mean difference that rounding to the type makes.
     """
 
     reference: Reference
@@ -45,66 +40,74 @@ class Scored:
 
     @property
     def difference(self) -> Any:
-        """The engine's less the checkpoint's."""
+        """Return the engine's log-probs less the checkpoint's."""
         return self.engine - self.exact
 
     @property
-    def off(self) -> float:
-        """How far the engine is from the checkpoint."""
-        return self.off_from(self.exact)
+    def residual(self) -> float:
+        """Return the mean absolute difference."""
+        return self.residual_of(self.exact)
 
     @property
-    def times(self) -> float:
-        """That, in floors."""
-        return self.off / self.floor
+    def factor(self) -> float:
+        """Return the residual as a multiple of the floor."""
+        return self.residual / self.floor
 
     @property
     def limit(self) -> float:
-        """From which difference on it is an alarm."""
+        """Return the residual from which on it is a fault."""
         return ALARM[self.dtype] * self.floor
 
     @property
     def at_floor(self) -> bool:
-        """Whether arithmetic alone is enough to explain it."""
-        return self.times <= OPEN[self.dtype]
+        """Return whether rounding alone explains the residual."""
+        return self.factor <= OPEN[self.dtype]
 
-    def off_from(self, exact: Any) -> float:
-        """How far the engine is from what other weights say."""
+    def residual_of(self, exact: Any) -> float:
+        """Return the engine's mean absolute difference from other weights' log-probs."""
         return float((self.engine - exact).abs().mean())
 
+    def mean_by_position(self) -> Any:
+        """Return the mean absolute difference at each position, up to the shortest sequence."""
+        rows = self.difference.abs().split([len(ids) - 1 for ids in self.sequences])
+        shortest = min(len(row) for row in rows)
+        return sum(row[:shortest] for row in rows) / len(rows)
 
-def scored(
+
+def compare(
     reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str, exact: Any = None
-) -> Scored:
-    """Beside a checkpoint in a type."""
+) -> Scores:
+    """Compare with a checkpoint in a type."""
     exact = reference.scores(sequences, dtype) if exact is None else exact
     floor = 0.0
-    # Of a large one both are computed in 32 bits, then.
-    if dtype != "float32" or not reference.large:
+    if dtype != "float32" or not reference.large:  # a large model is computed in 32 bits both times
         floor = float((reference.scores(sequences, dtype, native=True) - exact).abs().mean())
-        floor *= _DEEPER if reference.large else 1.0
-    return Scored(reference, sequences, engine, dtype, exact, max(floor, _LEAST_FLOOR))
+        floor *= _DEEP if reference.large else 1.0
+    return Scores(reference, sequences, engine, dtype, exact, max(floor, _LEAST_FLOOR))
 
 
-def in_its_type(reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str) -> Scored:
-    """By the type that the server names; else the finest of those in which it is at the floor."""
+def compare_in_best_type(
+    reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str
+) -> Scores:
+    """Compare in the type that the server names, else in the finest type at whose floor the engine is.
+
+    Of wrong weights no type is: then in the coarsest, so that a type is never a fault.
+    """
     if dtype in DTYPES:
-        return scored(reference, sequences, engine, dtype)
-    found = first = scored(reference, sequences, engine, "float32")
-    # Of a large checkpoint nobody serves one half of 16 bits as the other, and each type takes its time.
-    skipped = "float16" if reference.large and reference.dtype == "bfloat16" else ""
+        return compare(reference, sequences, engine, dtype)
+    scores = first = compare(reference, sequences, engine, "float32")
+    # Nobody serves a large bfloat16 checkpoint as float16, and each type takes its time.
+    unlikely = "float16" if reference.large and reference.dtype == "bfloat16" else ""
     for kind in ("float16", "bfloat16"):
-        if found.at_floor:
+        if scores.at_floor:
             break
-        if kind != skipped:
-            # Weights that are kept in a type are not rounded to it.
-            same = first.exact if reference.dtype == kind and not reference.has_adapter else None
-            found = scored(reference, sequences, engine, kind, same)
-    # Of wrong weights the differences say nothing of the type: then the coarsest floor, so that no type is a fault.
-    return found
+        if kind != unlikely:
+            unrounded = first.exact if reference.dtype == kind and not reference.has_adapter else None
+            scores = compare(reference, sequences, engine, kind, unrounded)
+    return scores
 
 
-def floor_of(other: Reference, by: Scored) -> float:
-    """What arithmetic makes of other weights: of trained ones more than of those that know little yet."""
-    dtype = ROUNDED if by.dtype == CUT else by.dtype
-    return max(by.floor, scored(other, by.sequences, by.engine, dtype).floor)
+def floor_with(other: Reference, scores: Scores) -> float:
+    """Return the floor with other weights, which is larger for trained than for untrained ones."""
+    dtype = ROUNDED if scores.dtype == TRUNCATED else scores.dtype
+    return max(scores.floor, compare(other, scores.sequences, scores.engine, dtype).floor)

@@ -1,207 +1,274 @@
-"""A checkpoint, computed with here: what the engine's numbers are held against.
+"""A checkpoint computed here, which the engine's numbers are compared with.
 
-`exact` rounds the weights to the engine's type and computes in more digits; `native` computes in the type itself.
-The difference of the two is the floor: what an engine of that type may be off by and still be right.
-Of an adapter the base is rounded, and so are the adapter's own matrices; `exact` adds their product in more digits, as
-an engine does that keeps both apart, `native` merges it before.
+Exact: the weights rounded to the engine's type, computed with more digits. Native: computed in the type itself. The
+difference of both is the floor: the error of a correct engine of that type. Of a LoRA adapter, the base and the
+adapter's own matrices are rounded; exact adds their product with more digits, as an engine does that keeps both
+apart, and native
+merges it before.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from diagnostics.audit import folders
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.live import adapters, cutting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+from diagnostics import safe_io
+from diagnostics.audit import checkpoint_validation
+from diagnostics.audit.live import truncation_error
+from diagnostics.audit.model import AuditError
+from diagnostics.output.redact import mask_and_cut
 
 DTYPES = ("float32", "bfloat16", "float16")
-# Above so many weights twice the digits take too long, and single ones are exact enough; parts are looked for of the
-# nearest checkpoint alone, since each takes a forward for every group.
+# From so many weights on, float64 takes too long and float32 is exact enough.
 _LARGE = 60_000_000
-# Ids of a large one that go through it at once: their logits take a gigabyte.
-_TOGETHER = 640
+# Ids of a large model that are computed at once: their logits take a gigabyte.
+_BATCH_IDS = 640
+_ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_UNSUPPORTED = ("use_dora", "fan_in_fan_out", "use_bdlora", "use_qalora", "lora_bias")
+
+
+class Adapter:
+    """A LoRA adapter of peft, read without peft: two small matrices a tensor, whose product is added with a scale."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the settings only.
+
+        Raises:
+            AuditError: They are unreadable, the base is not here, or the kind is not supported.
+        """
+        self.folder, path = folder, folder / _ADAPTER
+        try:
+            settings = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
+        except (OSError, ValueError) as error:
+            raise AuditError(f"{path}: {error}") from error
+        if not isinstance(settings, dict):
+            raise AuditError(f"{path}: expected a JSON object")
+        unsupported = [name for name in _UNSUPPORTED if settings.get(name)]
+        if settings.get("peft_type") != "LORA" or unsupported:
+            kind = ", ".join(unsupported) or settings.get("peft_type")
+            raise AuditError(
+                f"{path}: {kind} is not supported: merge the adapter and give the merged checkpoint"
+            )
+        self._settings: dict[str, Any] = settings
+        self.base = Path(str(settings.get("base_model_name_or_path") or ""))
+        if not (self.base / "config.json").is_file():
+            raise AuditError(
+                f"{path}: base_model_name_or_path = {str(self.base)!r}: expected a folder of weights"
+            )
+
+    def products(self) -> dict[str, tuple[Any, Any, float]]:
+        """Return, by the base's tensor name, B, A and the scale of their product.
+
+        Raises:
+            AuditError: The tensors are unreadable or of another kind.
+        """
+        from safetensors.torch import load_file
+
+        path = self.folder / _ADAPTER_WEIGHTS
+        try:
+            tensors = load_file(path)
+        except Exception as error:
+            raise AuditError(f"{path}: {mask_and_cut(' '.join(str(error).split()), 200)}") from error
+        products = {}
+        for name, tensor in tensors.items():
+            if name.endswith(_LORA_B):
+                continue
+            module = name.removeprefix(_PREFIX).removesuffix(_LORA_A)
+            second = tensors.get(f"{_PREFIX}{module}{_LORA_B}")
+            if not name.endswith(_LORA_A) or second is None:
+                raise AuditError(
+                    f"{path}: {name} is not supported: merge the adapter and give the merged checkpoint"
+                )
+            products[f"{module}.weight"] = (second, tensor, self._scale(module, tensor.shape[0]))
+        return products
+
+    def _scale(self, module: str, rank: int) -> float:
+        pattern = self._settings.get("alpha_pattern") or {}
+        alpha = next((value for key, value in pattern.items() if module.endswith(key)), None)
+        alpha = float(self._settings.get("lora_alpha") or 1.0 if alpha is None else alpha)
+        return alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder holds an adapter and no whole weights."""
+    return (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 class Reference:
-    """The weights of a folder.
+    """The weights in a folder.
 
     Attributes:
-        folder: Where they are.
         name: The folder's own name.
-        step: The number at its end; -1 of the base; None of another name.
+        step: Number at its end; -1 for `base`; None for other names.
         config: Its config.json, or its base's.
-        weights: The folder of its whole weights: of an adapter that of its base.
+        weights: Folder of the whole weights: of an adapter, its base.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Reads config.json alone.
+        """Read config.json only.
 
         Raises:
-            AuditError: It is no folder of weights.
+            AuditError: It is not a folder of weights.
         """
         self.folder, self.name = folder, folder.name
         self.step = step_of(folder)
-        self._adapter = adapters.Adapter(folder) if adapters.is_one(folder) else None
+        self._adapter = Adapter(folder) if is_adapter(folder) else None
         self.weights = self._adapter.base if self._adapter else folder
-        self.config = folders.config(self.weights)
+        self.config = checkpoint_validation.read_config(self.weights)
         self._state: dict[str, Any] | None = None
-        self._kept: dict[tuple[str, bool], Any] = {}
-        self._read: Any = None
+        self._models: dict[tuple[str, bool], Any] = {}
+        self._merged: Any = None
         self._base: Any = None
-        self._times = 1.0
+        self._adapter_factor = 1.0
 
     @property
     def large(self) -> bool:
-        """Whether a forward takes long."""
-        return bool(sum(each.numel() for each in self._loaded().parameters()) > _LARGE)
+        """Return whether a forward takes long."""
+        return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
     @property
     def has_adapter(self) -> bool:
-        """Whether it is an adapter beside its base."""
+        """Return whether it is an adapter on a base."""
         return self._adapter is not None
 
     @property
     def vocabulary(self) -> int:
-        """How many ids it gives logits for."""
-        inner = self.config.get("text_config", {})
-        return int(self.config.get("vocab_size") or inner.get("vocab_size") or 0)
+        """Return the number of ids that it has logits for."""
+        return int(self.config.get("vocab_size") or self.config.get("text_config", {}).get("vocab_size") or 0)
 
     @property
     def dtype(self) -> str:
-        """The type its weights are kept in, as its config says."""
-        told = str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
-        return told if told in DTYPES else "float32"
+        """Return the type that its config says the weights are stored in."""
+        dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
+        return dtype if dtype in DTYPES else "float32"
 
     @property
     def state(self) -> dict[str, Any]:
-        """Its tensors by name, as they are on disk."""
-        return self._loaded().state_dict() if self._state is None else self._state
+        """Return the tensors by name, as on disk."""
+        return self._load().state_dict() if self._state is None else self._state
 
     def release(self) -> None:
-        """Gives back the memory that its models take; what is asked later is read again."""
-        self._kept = {}
+        """Free its models; they are read again when needed."""
+        self._models = {}
         if self._state is None:
-            self._read = self._base = None
+            self._merged = self._base = None
 
-    def rows(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Iterator[Any]:
-        """Of each sequence a row of logits for each id: what it predicts behind it.
-
-        Args:
-            sequences: Ids; of a large one those that are as long as the one before go through together, since a short
-                one alone takes as long as a long one.
-            dtype: The engine's type, to which the weights are rounded.
-            native: Whether it also computes in that type.
-        """
+    def logits(
+        self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False
+    ) -> Iterator[Any]:
+        """Yield the logits of each sequence, a row for each id; of a large model those of one length together."""
         import torch
 
         model = self._model(dtype, native)
-        for length, alike in itertools.groupby(map(list, sequences), len):
-            given = list(alike)
-            most = max(1, _TOGETHER // length) if self.large else 1
-            for first in range(0, len(given), most):
+        for length, group in itertools.groupby(map(list, sequences), len):
+            batch = list(group)
+            size = max(1, _BATCH_IDS // length) if self.large else 1
+            for first in range(0, len(batch), size):
                 with torch.inference_mode():
-                    batch = torch.tensor(given[first : first + most])
-                    told = model(input_ids=batch, use_cache=False).logits
-                yield from told
+                    logits = model(
+                        input_ids=torch.tensor(batch[first : first + size]), use_cache=False
+                    ).logits
+                yield from logits
 
     def scores(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Any:
-        """The log-prob of each id but the first of each sequence, one after the other."""
+        """Return the log-prob of each id but the first of each sequence, concatenated."""
         import torch
 
-        held, parts = list(sequences), []
-        for ids, logits in zip(held, self.rows(held, dtype, native=native), strict=True):
+        sequences, parts = list(sequences), []
+        for ids, logits in zip(sequences, self.logits(sequences, dtype, native=native), strict=True):
             rows = logits[:-1].double()
-            told = rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0]
-            parts.append(told - rows.logsumexp(-1))
+            parts.append(rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0] - rows.logsumexp(-1))
         return torch.cat(parts)
 
-    def mixed(self, other: Reference, of_other: Callable[[str], bool]) -> Reference:
-        """This with some tensors of another; both must have the same ones."""
-        made = Reference(self.folder)
-        made.name, made._read = f"{self.name}+{other.name}", self._loaded()
-        made._state = {
-            name: other.state[name] if of_other(name) else tensor for name, tensor in self.state.items()
+    def mix(self, other: Reference, from_other: Callable[[str], bool]) -> Reference:
+        """Return these weights with some tensors of others that fit."""
+        mixed = Reference(self.folder)
+        mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
+        mixed._state = {
+            name: other.state[name] if from_other(name) else tensor for name, tensor in self.state.items()
         }
-        return made
+        return mixed
 
-    def scaled(self, times: float) -> Reference:
-        """This with its adapter added so many times."""
-        made = Reference(self.folder)
-        self._loaded()
-        made.name, made._base, made._times = f"the adapter {times:.2f} times", self._base, times
-        return made
+    def scale_adapter(self, factor: float) -> Reference:
+        """Return these weights with the adapter added so many times."""
+        scaled = Reference(self.folder)
+        self._load()
+        scaled.name, scaled._base, scaled._adapter_factor = (
+            f"the adapter {factor:.2f} times",
+            self._base,
+            factor,
+        )
+        return scaled
 
     def fits(self, other: Reference) -> bool:
-        """Whether both have the same tensors."""
+        """Return whether both have tensors of the same names and shapes."""
         mine, theirs = self.state, other.state
         return mine.keys() == theirs.keys() and all(mine[name].shape == theirs[name].shape for name in mine)
 
     def _model(self, dtype: str, native: bool) -> Any:
-        if (dtype, native) in self._kept:
-            return self._kept[dtype, native]
+        if (dtype, native) in self._models:
+            return self._models[dtype, native]
         import torch
 
-        kind = getattr(torch, cutting.ROUNDED if dtype == cutting.CUT else dtype)
-        apart = self._adapter is not None and not native and self._state is None
-        whole = self._loaded()
-        model = copy.deepcopy(self._base if apart else whole)
+        truncates = dtype == truncation_error.TRUNCATED
+        kind = getattr(torch, truncation_error.ROUNDED if truncates else dtype)
+        separate = self._adapter is not None and not native and self._state is None
+        merged = self._load()
+        model = copy.deepcopy(self._base if separate else merged)
         if self._state is not None:
             model.load_state_dict(self._state)
-        model = rounded(model, kind)
+        model = round_weights(model, kind)
         if not native:
             model = model.to(torch.float32 if self.large else torch.float64)
-        if apart:
-            self._add(model, kind)
-        if dtype == cutting.CUT:
-            cutting.fit(model)
-        self._kept = {**self._kept, (dtype, native): model.eval()}
+        if separate:
+            self._add_adapter(model, kind)
+        if truncates:
+            truncation_error.apply(model)
+        self._models = {**self._models, (dtype, native): model.eval()}
         return model
 
-    def _loaded(self) -> Any:
-        """The model as it is on disk, read once."""
-        if self._read is None:
-            self._base = self._base or self._from_disk()
-            self._read = self._base if self._adapter is None else self._add(copy.deepcopy(self._base), None)
-        return self._read
+    def _load(self) -> Any:
+        """Return the model as on disk, with its adapter merged; it is read once."""
+        if self._merged is None:
+            self._base = self._base or checkpoint_validation.load_model(self.weights)
+            self._merged = (
+                self._base if self._adapter is None else self._add_adapter(copy.deepcopy(self._base), None)
+            )
+        return self._merged
 
-    def _add(self, model: Any, kind: Any) -> Any:
-        """Adds the adapter, rounded to a type, to a model of its base."""
+    def _add_adapter(self, model: Any, kind: Any) -> Any:
+        """Add the adapter, rounded to a type, to a model of its base."""
         import torch
 
         tensors = dict(model.named_parameters())
-        for name, (second, first, scale) in (self._adapter.added() if self._adapter else {}).items():
+        for name, (second, first, scale) in (self._adapter.products() if self._adapter else {}).items():
             if name not in tensors:
                 raise AuditError(f"{self.folder}: its base has no {name}")
-            whole = tensors[name]
-            left, right = (one.to(kind or one.dtype).to(whole.dtype) for one in (second, first))
+            target = tensors[name]
+            left, right = (matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (second, first))
             with torch.no_grad():
-                whole += self._times * scale * (left @ right)
+                target += self._adapter_factor * scale * (left @ right)
         return model
 
-    def _from_disk(self) -> Any:
-        return folders.model(self.weights)
 
-
-def rounded(model: Any, kind: Any) -> Any:
-    """A model with its weights in a type; what is none, as the frequencies of positions, an engine keeps in 32 bits."""
-    kept = [(module, dict(module.named_buffers(recurse=False))) for module in model.modules()]
+def round_weights(model: Any, kind: Any) -> Any:
+    """Convert the weights to a type; buffers, as position frequencies, stay in 32 bits as in engines."""
+    buffers = [(module, dict(module.named_buffers(recurse=False))) for module in model.modules()]
     model = model.to(kind)
-    for module, buffers in kept:
-        for name, value in buffers.items():
+    for module, tensors in buffers:
+        for name, value in tensors.items():
             setattr(module, name, value)
     return model
 
 
 def step_of(folder: Path) -> int | None:
-    """The number at the end of a folder's name; -1 of the base; None where there is none.
+    """Return the number at the end of a folder's name; -1 for `base`; None if there is none.
 
-    >>> from pathlib import Path
     >>> step_of(Path("checkpoint-40")), step_of(Path("base")), step_of(Path("policy"))
     (40, -1, None)
     """
@@ -211,22 +278,21 @@ def step_of(folder: Path) -> int | None:
     return -1 if folder.name == "base" else None
 
 
-def siblings(checkpoint: Path, most: int = 4) -> list[Path]:
-    """Other checkpoints beside one, the nearest first; a folder `base` is one, too."""
+def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
+    """Return other checkpoints in the same folder, the nearest step first, `base` included."""
 
     def step(path: Path) -> int:
         number = step_of(path)
         return -1 if number is None else number
 
-    here = step(checkpoint)
-    found = [
+    siblings = [
         path
         for path in checkpoint.resolve().parent.iterdir()
         if path.is_dir()
         and path.resolve() != checkpoint.resolve()
-        and ((path / "config.json").exists() or adapters.is_one(path))
-        and (step(path) >= 0 or path.name == "base")
+        and ((path / "config.json").exists() or is_adapter(path))
+        and step_of(path) is not None
     ]
-    found = sorted(found, key=lambda path: (abs(step(path) - here), path.name))[:most]
-    # Of an adapter the base is one, too: what an engine holds that has no adapter.
-    return [*found, adapters.Adapter(checkpoint).base] if adapters.is_one(checkpoint) else found
+    siblings = sorted(siblings, key=lambda path: (abs(step(path) - step(checkpoint)), path.name))[:most]
+    # An engine without its adapter holds the base.
+    return [*siblings, Adapter(checkpoint).base] if is_adapter(checkpoint) else siblings

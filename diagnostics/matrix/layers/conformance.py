@@ -76,7 +76,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
             python, _version = context.interpreter(cell.python)
         except InterpreterError as error:
             raise EarlyAnswer(infrastructure_fault(str(error), EvidenceLevel.EXECUTED)) from None
-        options = [
+        options: list[str | Path] = [
             "--quiet",
             "--no-config",
             "--no-deps",

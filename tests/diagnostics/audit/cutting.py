@@ -1,7 +1,7 @@
 """A Llama in bfloat16 as vLLM's CPU builds of 0.10 and 0.11 compute it: norms, sums, rotations and activations cut off.
 
 Sum, plain norm, rotation and activation were held to the released kernels: all of 4,096 numbers of each are equal.
-Products are rounded, as theirs.
+Products are round_weights, as theirs.
 """
 
 from __future__ import annotations

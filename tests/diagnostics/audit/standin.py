@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from diagnostics.audit.live.endpoints import Drawn
-from diagnostics.audit.live.law import Law, Seen
-from diagnostics.audit.live.reference import rounded
+from diagnostics.audit.live.reference import round_weights
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from tests.diagnostics.audit.cutting import CuttingLlama
 
 
@@ -70,7 +69,7 @@ class Wrong:
     updating: bool = False
     versions: list[str] = field(default_factory=list)
     no_priority: bool = False
-    settings: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = field(default_factory=lambda: {"logprobs_mode": "processed_logprobs"})
 
 
 class Engine:
@@ -116,21 +115,23 @@ class Engine:
         return [None, *told]
 
     def sample(
-        self, prompt: list[int], count: int, law: Law, generator: torch.Generator
+        self, prompt: list[int], count: int, law: Sampling, generator: torch.Generator
     ) -> tuple[Any, Any, Any]:
         ids, values, reported, rows = [], [], [], []
-        raw_law = Law() if self.wrong.raw else law
+        raw_law = Sampling() if self.wrong.raw else law
         for _ in range(count):
             rows.append(self.logits([*prompt, *ids])[-1:])
             # Laws of penalties look at what was sampled before.
-            seen = Seen([Drawn(tuple(prompt), (*ids, 0), (0.0,) * (len(ids) + 1))], rows)
-            whole = seen.whole(law)[-1]
+            seen = Observed([Completion(tuple(prompt), (*ids, 0), (0.0,) * (len(ids) + 1))], rows)
+            whole = seen.distribution(law)[-1]
             token = (
                 int(whole.argmax())
                 if self.wrong.greedy
                 else int(torch.multinomial(whole.exp(), 1, generator=generator))
             )
-            told = (seen.whole(raw_law) if self.wrong.raw or self.wrong.greedy else seen.whole(law))[-1]
+            told = (
+                seen.distribution(raw_law) if self.wrong.raw or self.wrong.greedy else seen.distribution(law)
+            )[-1]
             beside = int(told.argmax()) if self.wrong.beside else token
             values.append(float(told[beside]))
             reported.append(beside)
@@ -143,9 +144,9 @@ class Engine:
         self.calls += 1
         given = body["prompt"]
         prompts = given if isinstance(given[0], list) else [given]
-        law = Law.of({**body, **self.wrong.law})
+        law = Sampling.of_request({**body, **self.wrong.law})
         if self.wrong.bias:
-            law = Law(**{**vars(law), "bias": self.wrong.bias})
+            law = Sampling(**{**vars(law), "bias": self.wrong.bias})
         choices: list[dict[str, Any]] = []
         copies = body.get("n", 1)
         for prompt in prompts:
@@ -191,7 +192,7 @@ class Engine:
 
 def loaded(folder: Path, dtype: str) -> Any:
     """The model of a folder in a type, as an engine has it: the frequencies of positions stay in 32 bits."""
-    return rounded(AutoModelForCausalLM.from_pretrained(folder), getattr(torch, dtype)).eval()
+    return round_weights(AutoModelForCausalLM.from_pretrained(folder), getattr(torch, dtype)).eval()
 
 
 @contextlib.contextmanager

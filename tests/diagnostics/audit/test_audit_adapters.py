@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.live.asked import Asked, audit_server
-from diagnostics.audit.live.reference import Reference, siblings
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.reference import Reference, sibling_checkpoints
+from diagnostics.audit.model import CLEAN, FAULT, AuditError
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 RANK, ALPHA = 4, 8
@@ -67,8 +66,8 @@ def served(adapters, times, tmp_path, step=20):
 def told(adapters, folder, wrong=None):
     """The faults of an audit against checkpoint-20, with their first values."""
     with serving(Engine(folder, "bfloat16", wrong)) as url:
-        found = audit_server(Asked(url, adapters / "checkpoint-20", timeout_s=500))
-    return {each.family: each.estimates[0].value for each in found.of(FAULT)}, found.outcome
+        found = audit_server(LiveAudit(url, adapters / "checkpoint-20", timeout_s=500))
+    return {each.family: each.estimates[0].value for each in found.select(FAULT)}, found.outcome
 
 
 def test_an_adapter_that_is_added_once_is_clean(adapters, tmp_path):
@@ -116,7 +115,7 @@ def test_it_is_what_peft_makes_of_it(adapters, trained):
 
 def test_what_stands_beside_it_are_its_siblings_and_its_base(adapters, trained):
     """So that none of them has to be named."""
-    found = siblings(adapters / "checkpoint-20")
+    found = sibling_checkpoints(adapters / "checkpoint-20")
     assert found == [(adapters / "checkpoint-10").resolve(), trained / "checkpoint-120"]
 
 
@@ -124,8 +123,8 @@ def test_what_stands_beside_it_are_its_siblings_and_its_base(adapters, trained):
     ("change", "said"),
     [
         ({"base_model_name_or_path": "org/name"}, "expected a folder of weights"),
-        ({"use_dora": True}, "use_dora: merge it"),
-        ({"peft_type": "IA3"}, "IA3: merge it"),
+        ({"use_dora": True}, "use_dora is not supported: merge"),
+        ({"peft_type": "IA3"}, "IA3 is not supported: merge"),
     ],
 )
 def test_what_is_not_computed_is_said(adapters, tmp_path, change, said):

@@ -3,52 +3,59 @@
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.live.asked import Asked, audit_server
-from diagnostics.audit.live.budget import LEAST, Budget
+from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
 
 @pytest.mark.parametrize(
-    "tokens", [LEAST, *(pytest.param(so_many, marks=pytest.mark.long) for so_many in (700, 1000)), 1499]
+    "tokens", [MIN_TOKENS, *(pytest.param(so_many, marks=pytest.mark.long) for so_many in (700, 1000)), 1499]
 )
 def test_few_tokens_are_never_exceeded(trained, tokens):
     """With weights that are wrong, which is looked at twice."""
     with serving(Engine(trained / "base", "bfloat16")) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
     assert found.tokens <= tokens
-    assert [each.family for each in found.of(FAULT)] == ["weights/version"]
+    assert [each.family for each in found.select(FAULT)] == ["weights/version"]
 
 
 def test_replicas_are_left_out_before_weights(trained):
     """And said to be, with how many tokens would do."""
     with serving(Engine(trained / "checkpoint-120", "bfloat16", Wrong(law={"temperature": 0.8}))) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, tokens=LEAST))
-    assert {each.family for each in found.of("not_asked")} >= {"replicas", "cache"}
-    assert [each.family for each in found.of(FAULT)] == ["sampling/temperature"]
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS))
+    assert {each.family for each in found.select("not_asked")} >= {"replicas", "cache"}
+    assert [each.family for each in found.select(FAULT)] == ["sampling/temperature"]
 
 
 def test_what_is_said_to_be_enough_is():
     """For each length of a call, and with other servers."""
     for longest in (40, 128, 256):
         for replicas in (0, 3):
-            few = Budget(LEAST, longest, replicas)
-            assert (few.same, few.cached) == (0, 0)
-            more = Budget(few.with_all, longest, replicas)
-            assert more.same > 0
-            assert more.cached == 1
+            few = Budget(MIN_TOKENS, longest, replicas)
+            assert (few.replica_calls, few.cache_prompts) == (0, 0)
+            more = Budget(few.needed_for_all, longest, replicas)
+            assert more.replica_calls > 0
+            assert more.cache_prompts == 1
 
 
 def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
     """Else the advice would lead nowhere."""
     usual, more = Budget(4000, 256), Budget(12000, 256)
-    assert more.law >= 3 * usual.law
+    assert more.sampling >= 3 * usual.sampling
     assert more.second(0) >= 3 * usual.second(0)
     assert more.first == usual.first
 
 
 def test_less_than_the_least_is_refused(capsys):
     """In one line, before the server is asked."""
-    words = ["audit", "--server", "http://127.0.0.1:9", "--checkpoint", "nowhere", f"--tokens={LEAST - 1}"]
+    words = [
+        "audit",
+        "--server",
+        "http://127.0.0.1:9",
+        "--checkpoint",
+        "nowhere",
+        f"--tokens={MIN_TOKENS - 1}",
+    ]
     assert main(words) == 2
-    assert f"an audit of a server takes {LEAST} at least" in capsys.readouterr().err
+    assert f"an audit of a server takes {MIN_TOKENS} at least" in capsys.readouterr().err

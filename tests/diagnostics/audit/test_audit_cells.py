@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.cells import cell_python
 from tests.diagnostics.audit import proxy
@@ -32,9 +32,9 @@ def served(trained, tmp_path_factory):
 
 
 def asked(url, trained, name="checkpoint-120"):
-    found = audit_server(Asked(url, trained / name, timeout_s=500))
+    found = audit_server(LiveAudit(url, trained / name, timeout_s=500))
     return found, {
-        each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)
+        each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)
     }
 
 
@@ -43,7 +43,7 @@ def test_nothing_wrong_is_clean(served, trained):
     found, faults = asked(served, trained)
     assert faults == {}
     assert found.outcome == CLEAN
-    assert {each.family for each in found.of("not_asked")} <= {"cache", "settings"}
+    assert {each.family for each in found.select("not_asked")} <= {"cache", "settings"}
 
 
 def test_weights_older_than_the_trainers_are_named(served, trained):

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from diagnostics.audit.live import law
-from diagnostics.audit.live.endpoints import Drawn
-from diagnostics.audit.live.law import Law, Seen
+from diagnostics.audit.live import sampling_distribution
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 
 # Of ids that fill no whole part fewer than 128 are told as those above them: a thousandth of a real vocabulary.
 PLACES, SIZE = 6, 6004
@@ -13,30 +12,32 @@ PLACES, SIZE = 6, 6004
 
 def seen(monkeypatch, kept, spread):
     """Samples of a distribution, of which so many ids are kept."""
-    monkeypatch.setattr(law, "_KEPT", kept)
+    monkeypatch.setattr(sampling_distribution, "_KEPT", kept)
     generator = torch.Generator().manual_seed(2)
     logits = spread * torch.randn(PLACES, SIZE, generator=generator, dtype=torch.float64)
     ids = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0].tolist()
-    return Seen([Drawn((1, 2), tuple(ids), (0.0,) * PLACES)], [logits])
+    return Observed([Completion((1, 2), tuple(ids), (0.0,) * PLACES)], [logits])
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0], ids=["flat", "peaked"])
 def test_so_is_how_surprising_the_ids_are(monkeypatch, spread):
     """Else a healthy engine would be told to report raw log-probs."""
-    part = seen(monkeypatch, 500, spread).surprise(Law(temperature=0.9))
-    assert part == pytest.approx(seen(monkeypatch, SIZE, spread).surprise(Law(temperature=0.9)), rel=0.01)
+    part = seen(monkeypatch, 500, spread).surprise(Sampling(temperature=0.9))
+    assert part == pytest.approx(
+        seen(monkeypatch, SIZE, spread).surprise(Sampling(temperature=0.9)), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0], ids=["flat", "peaked"])
 @pytest.mark.parametrize(
     "asked",
     [
-        Law(),
-        Law(temperature=0.7),
-        Law(repetition_penalty=1.2),
-        Law(top_p=0.95),
-        Law(top_p=0.2),
-        Law(top_k=20),
+        Sampling(),
+        Sampling(temperature=0.7),
+        Sampling(repetition_penalty=1.2),
+        Sampling(top_p=0.95),
+        Sampling(top_p=0.2),
+        Sampling(top_k=20),
     ],
 )
 def test_what_is_left_out_is_counted(monkeypatch, spread, asked):

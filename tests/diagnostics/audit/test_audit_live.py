@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from diagnostics.__main__ import main
-from diagnostics.audit import document
+from diagnostics.audit import report
 from diagnostics.audit.live import reference
-from diagnostics.audit.live.asked import Asked, audit_server
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
@@ -17,15 +17,15 @@ from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 def answers(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", seed=1, **asked):
     """The audit of a stand-in that serves a folder, against checkpoint-120."""
     with serving(Engine(trained / folder, dtype, wrong, seed)) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, **asked))
-    json.dumps(document.document(found), allow_nan=False)
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **asked))
+    json.dumps(report.shareable_document(found), allow_nan=False)
     assert found.tokens <= asked.get("tokens", 4000)
     return found
 
 
 def told(found):
     """Its faults, each with the first value that was found out."""
-    return {each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)}
+    return {each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -88,7 +88,7 @@ def test_what_the_trainers_staleness_allows_is_no_fault(trained, tmp_path):
 def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_path):
     """The request asks for 0.6, the samples are at 0.6, and what is reported is at 1."""
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 0.6}))
-    found = answers(trained, Wrong(raw=True), trainer=tmp_path / "trainer.json")
+    found = answers(trained, Wrong(raw=True, settings=None), trainer=tmp_path / "trainer.json")
     assert {"logprobs/raw"} <= told(found).keys()
     assert told(found)["logprobs/raw"] == pytest.approx(0.6, abs=0.15)
 
@@ -118,7 +118,7 @@ def test_two_answers_behind_one_address_are_seen(trained):
     wrong = Wrong(second=loaded(trained / "base", "bfloat16"))
     found = answers(trained, wrong)
     assert list(told(found)) == ["replicas/weights"]
-    assert {each.by for each in found.of("masked")} == {"replicas/weights"}
+    assert {each.masked_by for each in found.select("masked")} == {"replicas/weights"}
 
 
 def test_keys_of_older_weights_are_seen(trained):
@@ -137,7 +137,7 @@ def test_tensors_that_did_not_arrive_are_named(trained, tmp_path):
     newer.save_pretrained(tmp_path / "mixed")
     with serving(Engine(tmp_path / "mixed", "bfloat16")) as url:
         found = audit_server(
-            Asked(url, trained / "checkpoint-120", (trained / "checkpoint-110",), timeout_s=500)
+            LiveAudit(url, trained / "checkpoint-120", (trained / "checkpoint-110",), timeout_s=500)
         )
     assert told(found) == {"weights/partial": ("layer 1",)}
 
@@ -152,17 +152,17 @@ def test_weights_that_are_one_percent_off_are_seen(trained, tmp_path):
     shutil.copytree(trained / "checkpoint-120", tmp_path / "off")
     model.save_pretrained(tmp_path / "off")
     with serving(Engine(tmp_path / "off", "bfloat16")) as url:
-        found = audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
     assert list(told(found)) == ["weights/unknown"]
-    assert {each.family for each in found.of("masked")} == {"sampling", "logprobs"}
+    assert {each.family for each in found.select("masked")} == {"sampling", "logprobs"}
 
 
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ("nobody", 2, "nobody listens there"),
+        ("nobody", 2, "no server listens there"),
         ("no weights", 2, "no config.json"),
-        ("no log-probs", 2, "no log-probs beside its samples"),
+        ("no log-probs", 2, "its samples have no log-probs"),
         ("paused", 3, "it is paused"),
         ("trainer", 2, "expected a number"),
     ],
@@ -187,6 +187,19 @@ def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
     for path in (tmp_path / "checkpoint-120").glob("tokenizer*"):
         path.write_text("{")
     with serving(Engine(trained / "checkpoint-120", "float32")) as url:
-        found = audit_server(Asked(url, tmp_path / "checkpoint-120", timeout_s=500))
+        found = audit_server(LiveAudit(url, tmp_path / "checkpoint-120", timeout_s=500))
     assert found.outcome == "not_decided"
-    assert [each.family for each in found.of("not_asked") if each.decisive] == ["ids"]
+    assert [each.family for each in found.select("not_asked") if each.decisive] == ["ids"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"law": {"temperature": 0.87}}, {"law": {"top_p": 0.93}}, {"bias": (5, -2.0)}, {}]
+)
+def test_raw_log_probs_carry_no_sampling_parameters(trained, wrong):
+    """vLLM's default: never clean with few tokens; not checked, and the tokens that would decide are named."""
+    found = answers(trained, Wrong(raw=True, settings=None, **wrong))
+    assert found.outcome != CLEAN
+    if found.outcome != FAULT:
+        (result,) = (each for each in found.results if each.topic == "sampling")
+        assert result.outcome == "not_decided"
+        assert result.needed[0].text.startswith("--tokens ")

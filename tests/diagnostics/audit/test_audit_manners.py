@@ -2,10 +2,9 @@
 
 import pytest
 
-from diagnostics.audit.errors import AuditError, NotAskedError
-from diagnostics.audit.live.asked import Asked, audit_server
-from diagnostics.audit.live.endpoints import check_awake, identified
-from diagnostics.audit.model import CLEAN
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.servers import check_awake, identify_server
+from diagnostics.audit.model import CLEAN, AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
 
@@ -13,7 +12,7 @@ def audited(trained, wrong, **more):
     """The audit of a stand-in, and the stand-in."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", wrong)
     with serving(engine) as url:
-        return audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500, **more)), engine
+        return audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **more)), engine
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -30,14 +29,14 @@ def test_its_requests_come_last(trained, refused):
 def test_a_server_between_two_halves_of_an_update_is_left_alone(trained):
     """As vLLM counts them: more were begun than finished. Nothing was sampled or scored."""
     engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
-    with serving(engine) as url, pytest.raises(NotAskedError, match="being updated"):
-        audit_server(Asked(url, trained / "checkpoint-120", timeout_s=500))
+    with serving(engine) as url, pytest.raises(NotAvailableError, match="being updated"):
+        audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
     assert engine.priorities == []
 
 
 def test_weights_that_change_meanwhile_are_no_verdict(trained):
     """What was scored before, and what was sampled after, are of two policies."""
-    with pytest.raises(NotAskedError, match="from 7 to 8 while it was asked"):
+    with pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
         audited(trained, Wrong(versions=["7", "8"]))
     found, _ = audited(trained, Wrong(versions=["7"]))
     assert found.outcome == CLEAN
@@ -55,19 +54,19 @@ class Told:
     address = "http://127.0.0.1:1"
 
     def __init__(self, **answers):
-        self.answers = answers
+        self.results = answers
 
-    def tried(self, path, _=None):
+    def try_call(self, path, _=None):
         """What a path says."""
-        return self.answers.get(path.strip("/"))
+        return self.results.get(path.strip("/"))
 
 
 def test_a_server_that_takes_no_ids_is_told_as_one():
     """ms-swift's has TRL's paths beside its own, and is none of TRL's."""
     paths = {"get_world_size": {"world_size": 1}}
-    assert identified(Told(**paths)).name == "trl vllm-serve"
+    assert identify_server(Told(**paths)).name == "trl vllm-serve"
     with pytest.raises(AuditError, match="takes messages, not ids"):
-        identified(Told(**paths, get_engine_type={"engine_type": "LLMEngine"}))
+        identify_server(Told(**paths, get_engine_type={"engine_type": "LLMEngine"}))
 
 
 COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
@@ -90,5 +89,5 @@ def test_what_a_server_says_of_itself(answers, awake):
     if awake:
         assert check_awake(Told(**answers)) == ""
     else:
-        with pytest.raises(NotAskedError):
+        with pytest.raises(NotAvailableError):
             check_awake(Told(**answers))

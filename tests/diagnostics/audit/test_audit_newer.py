@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnostics.audit.live import instead, versions
-from diagnostics.audit.live.asked import Asked, audit_server
-from diagnostics.audit.live.precision import Scored
+from diagnostics.audit.live import checkpoint_identification, weight_versions
+from diagnostics.audit.live.precision import Scores
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import step_of
-from diagnostics.audit.model import FAULT, ProbeAnswer
+from diagnostics.audit.model import FAULT, Result
 from tests.diagnostics.audit.standin import Engine, serving
 
 SIZE = 4000
@@ -33,7 +33,7 @@ def test_what_goes_on_the_same_way_is_newer():
     """Whichever order they are known in; the newest and the one before it are told."""
     (one, two, three), way = known(10, 20, 30)
     engine = three[1] + 0.1 * way + 0.05 * torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
-    found = versions.newer([three, one, two], engine)
+    found = weight_versions.find_newer([three, one, two], engine)
     assert (found.newest, found.before) == ("checkpoint-30", "checkpoint-20")
     assert found.slope.value > 1.5
 
@@ -48,14 +48,14 @@ def test_what_goes_elsewhere_is_not(what):
         "between": 0.25 * way + noise / 4,
         "older": -0.2 * way,
     }[what]
-    assert versions.newer(pairs, engine) is None
+    assert weight_versions.find_newer(pairs, engine) is None
 
 
 def test_checkpoints_without_numbers_have_no_order():
     """Nor does one alone."""
     pairs, way = known(10, 20)
     pairs[0][0].step = None
-    assert versions.newer(pairs, 0.5 * way) is None
+    assert weight_versions.find_newer(pairs, 0.5 * way) is None
 
 
 @pytest.mark.long
@@ -67,10 +67,10 @@ def test_an_engine_that_is_far_newer_is_told_as_that(trained, against, wanted):
     """Its floor is not that of weights that know little yet."""
     with serving(Engine(trained / "checkpoint-120", "bfloat16", seed=1)) as url:
         others = tuple(trained / name for name in against)
-        found = audit_server(Asked(url, trained / "checkpoint-20", others, timeout_s=500))
-    assert [each.family for each in found.of(FAULT)] == [wanted]
+        found = audit_server(LiveAudit(url, trained / "checkpoint-20", others, timeout_s=500))
+    assert [each.family for each in found.select(FAULT)] == [wanted]
     named = {"weights/version": "checkpoint-120", "weights/newer": "checkpoint-20"}
-    assert found.of(FAULT)[0].values["name"] == named[wanted]
+    assert found.select(FAULT)[0].values["name"] == named[wanted]
 
 
 def unlike(engine, *names):
@@ -85,8 +85,8 @@ def unlike(engine, *names):
     (*told, (reference, exact)) = [
         (each, 0.01 * (20 if each.step is None else each.step) * way) for each in folders
     ]
-    best = Scored(reference, [[0] * (SIZE + 1)], engine * way, "bfloat16", exact, 0.01)
-    answer, held = instead.unknown(ProbeAnswer("weights", FAULT, "P1"), best, told)
+    best = Scores(reference, [[0] * (SIZE + 1)], engine * way, "bfloat16", exact, 0.01)
+    answer, held = checkpoint_identification._find_other_weights(Result("weights", FAULT, "P1"), best, told)
     assert held is None
     return answer
 
@@ -96,7 +96,7 @@ def test_an_engine_from_before_all_of_them_is_told_as_that():
     answer = unlike(0.1, "checkpoint-20", "checkpoint-120")
     assert (answer.family, answer.values["name"]) == ("weights/older", "checkpoint-20")
     assert answer.values["slope"] == pytest.approx(1.1, abs=0.01)
-    assert [fact.name for fact in answer.facts] == ["go_back"]
+    assert [fact.name for fact in answer.evidence] == ["go_back"]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_what_lies_elsewhere_on_the_way_is_told_as_where(engine, names, family, 
 def test_the_oldest_is_that_of_the_least_step():
     """Of what has no number nobody knows."""
     base, early, late, other = (SimpleNamespace(step=step) for step in (-1, 20, 300, None))
-    assert versions.is_oldest(early, [late, early])
-    assert not versions.is_oldest(early, [late, early, base])
-    assert not versions.is_oldest(early, [late, early, other])
+    assert weight_versions.is_oldest(early, [late, early])
+    assert not weight_versions.is_oldest(early, [late, early, base])
+    assert not weight_versions.is_oldest(early, [late, early, other])

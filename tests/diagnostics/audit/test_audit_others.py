@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnostics.audit.live import others
-from diagnostics.audit.live.precision import Scored
+from diagnostics.audit.live import checkpoint_identification
+from diagnostics.audit.live.precision import Scores
 
 SIZE, FLOOR = 600, 0.01
 
@@ -35,23 +35,23 @@ def compared(*folders, large=True, off=FLOOR):
     """Beside checkpoint-300, from which the engine is so far off."""
     reference = Folder("checkpoint-300", large=large)
     sequences = [list(range(SIZE // 2 + 1))] * 2
-    best = Scored(reference, sequences, torch.full((SIZE,), off), "bfloat16", torch.zeros(SIZE), FLOOR)
-    found = others.compared(best, folders)
-    return [each.name for each, _ in found.told], {fact.values["name"]: fact.name for fact in found.facts}
+    best = Scores(reference, sequences, torch.full((SIZE,), off), "bfloat16", torch.zeros(SIZE), FLOOR)
+    computed, notes = checkpoint_identification._compute_others(best, folders)
+    return [each.name for each, _ in computed], {seen.values["name"]: seen.name for seen in notes}
 
 
 def test_what_is_far_away_is_computed_for_few_ids_and_what_is_behind_it_not_at_all():
     """The engine is at the floor: it can't hold what is fifty floors away."""
     near, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
     assert compared(near, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
-    assert (near.asked, far.asked) == ([others.FEW], [])
+    assert (near.asked, far.asked) == ([checkpoint_identification._FEW], [])
 
 
 def test_what_the_floor_may_hide_is_computed_whole():
     """A step of training can be smaller than what arithmetic makes; then all ids are needed."""
     near = Folder("checkpoint-280", 0.02)
     assert compared(near) == (["checkpoint-280"], {})
-    assert near.asked == [others.FEW, SIZE]
+    assert near.asked == [checkpoint_identification._FEW, SIZE]
 
 
 def test_those_on_the_other_side_and_without_a_number_are_asked_for_themselves():

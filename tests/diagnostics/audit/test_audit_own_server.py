@@ -7,9 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.live.asked import Asked, audit_server
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, AuditError
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.serve.launch import ServerProcess
 from tests.diagnostics.audit import proxy
@@ -27,10 +26,10 @@ def served(trained):
 
 def audited(address, token, trained, name="checkpoint-120", **asked):
     found = audit_server(
-        Asked(address.replace("//", f"//any:{token}@"), trained / name, timeout_s=500, **asked)
+        LiveAudit(address.replace("//", f"//any:{token}@"), trained / name, timeout_s=500, **asked)
     )
     return found, {
-        each.family: each.estimates[0].value if each.estimates else None for each in found.of(FAULT)
+        each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)
     }
 
 
@@ -45,7 +44,7 @@ def test_nothing_wrong_is_clean_as_far_as_asked(served, trained, tmp_path, tempe
     found, faults = audited(address_of(served), served.token, trained, trainer=tmp_path / "trainer.json")
     assert (faults, found.outcome) == ({}, CLEAN)
     assert found.subject["server"] == "grpo_core serve"
-    assert {each.family for each in found.of(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
+    assert {each.family for each in found.select(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
     assert found.tokens <= 500
 
 
@@ -64,7 +63,7 @@ def test_other_weights_are_told_by_the_samples(served, trained, name):
     """The server holds checkpoint-120; where that is a neighbour of the trainer's checkpoint, it is named."""
     found, faults = audited(address_of(served), served.token, trained, name)
     assert faults == {"weights/version": "checkpoint-120"}
-    (answer,) = found.of(FAULT)
+    (answer,) = found.select(FAULT)
     assert answer.residual < 1e-4 < answer.runner_up.residual
 
 
@@ -82,4 +81,4 @@ def test_without_its_key_it_says_what_is_missing(served, trained, monkeypatch):
     for name in ("VLLM_API_KEY", "GRPO_CORE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(AuditError, match="GRPO_CORE_TOKEN"):
-        audit_server(Asked(address_of(served), trained / "checkpoint-120", timeout_s=500))
+        audit_server(LiveAudit(address_of(served), trained / "checkpoint-120", timeout_s=500))

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from diagnostics.audit.live import raw
-from diagnostics.audit.live.endpoints import Drawn
-from diagnostics.audit.live.fit import Fitted
-from diagnostics.audit.live.law import Law, Seen
-from diagnostics.audit.model import FAULT, MASKED, ProbeAnswer
+from diagnostics.audit.live import sampling_checks
+from diagnostics.audit.live.estimation import Fit
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.model import FAULT, MASKED, Result
 
-ASKED = Law(temperature=0.8)
+ASKED = Sampling(temperature=0.8)
 
 
 def settled(drawn_at, mode="", count=300):
@@ -18,11 +17,11 @@ def settled(drawn_at, mode="", count=300):
     logits = 2 * torch.randn(count, 64, generator=generator, dtype=torch.float64)
     ids = torch.multinomial((logits / drawn_at).softmax(-1), 1, generator=generator)
     values = logits.log_softmax(-1).gather(1, ids)[:, 0]
-    seen = Seen([Drawn((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
-    found = Fitted(Law(), 0.0, ("temperature",))
-    law = [ProbeAnswer("sampling/temperature", FAULT, "P5")]
-    answers, of_ids = raw.settled(seen, found, ASKED, mode, law, [])
-    facts = [fact.name for each in (*answers, *of_ids) for fact in each.facts]
+    seen = Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
+    found = Fit(Sampling(), 0.0, ("temperature",))
+    law = [Result("sampling/temperature", FAULT, "P5")]
+    answers, of_ids = sampling_checks._separate_raw(seen, found, ASKED, mode, law, [])
+    facts = [fact.name for each in (*answers, *of_ids) for fact in each.evidence]
     return {each.family: each.outcome for each in (*answers, *of_ids)}, facts
 
 
@@ -59,6 +58,6 @@ def test_ids_at_the_border_of_a_cut_are_no_surprise(gap, expected):
     ids[:60][ids[:60] == 4] = 5
     assert 5 < int((ids == 5).sum()) < 20
     values = logits.log_softmax(-1).gather(1, ids)[:, 0]
-    seen = Seen([Drawn((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
-    got, mean, deviation = seen.surprise(Law(top_k=5))
+    seen = Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
+    got, mean, deviation = seen.surprise(Sampling(top_k=5))
     assert (abs(got - mean) < 5 * deviation) is expected

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnostics.audit.live import endpoints, replicas, settings
-from diagnostics.audit.live.trainer import TrainerSide
-from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, ProbeAnswer
+from diagnostics.audit.live import cache_replicas, server_settings, servers
+from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, Result
 
 EXACT = torch.zeros(47, dtype=torch.float64)
-WEIGHTS = ProbeAnswer("weights/unknown", FAULT, "P1")
+WEIGHTS = Result("weights/unknown", FAULT, "P1")
 
 
 def asked(*offs, exact=EXACT):
@@ -22,7 +21,7 @@ def asked(*offs, exact=EXACT):
         noise = 0.01 * torch.randn(len(ids) - 1, generator=torch.Generator().manual_seed(place))
         return (offs[place % len(offs)] + noise).tolist()
 
-    return replicas.asked(SimpleNamespace(score=score), [], range(48), exact, 0.01, 0.032)
+    return cache_replicas.check_replicas(SimpleNamespace(score=score), [], range(48), exact, 0.01, 0.032)
 
 
 @pytest.mark.parametrize("exact", [EXACT, None])
@@ -30,30 +29,30 @@ def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(ex
     """And then no weights were to be found in what both said."""
     found = asked(0.0, 0.3, exact=exact)
     assert (found.family, found.outcome) == ("replicas/weights", FAULT)
-    assert [each.values["sets"] for each in found.facts if each.name == "behind"] == ["3 and 3"]
-    assert replicas.hides(found, WEIGHTS)
+    assert [each.values["sets"] for each in found.evidence if each.name == "behind"] == ["3 and 3"]
+    assert cache_replicas.hides_weights(found, WEIGHTS)
 
 
 def test_one_that_is_wrong_is_no_two():
     """Its weights are what is wrong with it."""
     found = asked(0.3, exact=None)
     assert (found.family, found.outcome) == ("replicas", CLEAN)
-    assert not replicas.hides(found, WEIGHTS)
+    assert not cache_replicas.hides_weights(found, WEIGHTS)
 
 
 def test_weights_that_are_right_are_not_hidden():
     """By a few calls that were answered by another."""
     found = asked(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
-    assert not replicas.hides(found, ProbeAnswer("weights", CLEAN, "P1"))
-    assert replicas.hides(found, ProbeAnswer("weights", NOT_DECIDED, "P1"))
+    assert not cache_replicas.hides_weights(found, Result("weights", CLEAN, "P1"))
+    assert cache_replicas.hides_weights(found, Result("weights", NOT_DECIDED, "P1"))
 
 
 def test_a_configuration_that_is_a_text_is_read(tmp_path):
     """As vLLM 0.10.2 answers; what it leaves out is asked for by name."""
     text = "model='m', dtype=torch.bfloat16, max_seq_len=320, kv_cache_dtype=auto, quantization=None, seed=7"
     told = {"/server_info?config_format=json": {"vllm_config": text}, "/version": {"version": "0.10.2"}}
-    found = endpoints.VllmServe(SimpleNamespace(tried=told.get), [{"id": "policy"}]).settings()
+    found = servers.VllmServe(SimpleNamespace(try_call=told.get), [{"id": "policy"}]).settings()
     assert (found["dtype"], found["seed"], found["release"]) == ("bfloat16", "7", "0.10.2")
     assert "quantization" not in found
-    (answer,) = settings.asked(found, TrainerSide(), tmp_path)
-    assert [each.name for each in answer.wanted] == ["server_info_text"]
+    (answer,) = server_settings.check_settings(found, server_settings.TrainerSettings(), tmp_path)
+    assert [each.name for each in answer.needed] == ["server_info_text"]

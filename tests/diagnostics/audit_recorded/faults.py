@@ -11,7 +11,7 @@ import random
 import struct
 from dataclasses import dataclass, replace
 
-from diagnostics.audit.recorded.rows import groups_of
+from diagnostics.audit.recorded.run_data import group_samples
 from tests.diagnostics.audit_recorded.runs import TOKENS, having, steps_of
 
 
@@ -50,7 +50,7 @@ def _normed(rewards):
 
 
 def _interleaved(of_step):
-    many = len(groups_of(of_step))
+    many = len(group_samples(of_step))
     made = [0.0] * len(of_step)
     for first in range(many):
         places = range(first, len(of_step), many)
@@ -69,7 +69,7 @@ def _settle(rows, reward):
 
     def make(of_step):
         made = {}
-        for group in groups_of(of_step):
+        for group in group_samples(of_step):
             made |= dict(zip(map(id, group), _normed([row.reward for row in group]), strict=True))
         return [made[id(row)] for row in of_step]
 
@@ -106,26 +106,6 @@ def _shifted_stream(row, _drawn):
     return having(row, engine=(*[None] * (len(held.engine) - len(told)), *told[1:], told[0]))
 
 
-def _masked_prompt(row, _drawn):
-    held = row.tokens
-    return having(row, trained=(True,) * len(held.ids))
-
-
-def _tool_in_loss(row, drawn):
-    """A tool's answer within the completion: ids that nobody sampled, in the loss."""
-    held = row.tokens
-    told = [drawn.randrange(3, 9) for _ in range(6)]
-    place = held.prompt + 1
-    return having(
-        row,
-        ids=(*held.ids[:place], *told, *held.ids[place:]),
-        trained=(*held.trained[:place], *[True] * 6, *held.trained[place:]),
-        engine=(*held.engine[:place], *[None] * 6, *held.engine[place:]),
-        trainer=(*held.trainer[:place], *[-1.0] * 6, *held.trainer[place:]),
-        versions=(),
-    )
-
-
 def _unmasked(row, _drawn):
     return having(row, trained=(False,) * len(row.tokens.ids))
 
@@ -152,7 +132,7 @@ def _copied(rows, seed):
     """One seed for all: of a group every completion is its first."""
 
     def change(of_step):
-        return [replace(group[0], place=row.place) for group in groups_of(of_step) for row in group]
+        return [replace(group[0], place=row.place) for group in group_samples(of_step) for row in group]
 
     return _by_step(rows, change)
 
@@ -180,7 +160,7 @@ def _paired(rows, seed):
     by = random.Random(seed).choice((1, 2))
 
     def change(of_step):
-        groups = groups_of([_asked(row) for row in of_step])
+        groups = group_samples([_asked(row) for row in of_step])
         beside = _rolled(groups, by)
         return [
             replace(row, completion=other.completion)
@@ -197,7 +177,7 @@ def _other_inside(rows, _seed):
         prompts = [row.prompt for row in worded]
         return [
             replace(row, completion=f"{other} {row.completion}")
-            for row, other in zip(worded, _rolled(prompts, len(groups_of(of_step)[0])), strict=True)
+            for row, other in zip(worded, _rolled(prompts, len(group_samples(of_step)[0])), strict=True)
         ]
 
     return _by_step(rows, change)
@@ -235,9 +215,7 @@ ROWS = (
     Fault("the prompt in the completion", "pairing/echo", _echoed, ("parquet", "swift", "verl")),
     Fault("completions of another prompt", "pairing/shifted", _paired, ("parquet", "swift", "verl")),
     Fault("another prompt in the completion", "pairing/other", _other_inside, ("parquet", "swift", "verl")),
-    Fault("prompts in the loss", "masks/prompt", _tokens(_masked_prompt), TOKENS),
-    Fault("a tool's answer in the loss", "masks/unsampled", _tokens(_tool_in_loss), TOKENS),
-    Fault("no token in the loss", "masks/nothing", _tokens(_unmasked), ("nemo",)),
+    Fault("no token in the loss", "masks/nothing", _tokens(_unmasked), TOKENS),
     Fault("log-probs shifted by a token", "streams/shifted", _tokens(_shifted_stream), TOKENS),
     Fault("other weights, no trace", "streams/unlike", _streams(_near_engine), TOKENS),
     Fault("some tokens far off", "streams/some",

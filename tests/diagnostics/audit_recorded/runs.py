@@ -1,18 +1,23 @@
 """Real runs, and their samples written down again as other trainers write theirs.
 
-Our own trainer and TRL's run as they are. verl, ms-swift, NeMo-RL and prime-rl do not run here: what they would have
-written is made of a real run's samples, in the format that their source has.
+Our own trainer and TRL's run as they are. verl and ms-swift do not run here: their files are made of a real run's
+samples, in the format that their source has.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from diagnostics.audit.recorded import found
-from diagnostics.audit.recorded.rows import Tokens
+import torch
+from safetensors.torch import save
+
+from diagnostics.audit.recorded import detect
+from diagnostics.audit.recorded.run_data import Tokens, group_samples
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).parent / "programs" / "trl_run.py"
@@ -59,7 +64,7 @@ def trl(python, folder, seed, steps=6, **settings):
 
 def rows_of(folder):
     """The samples of a run of ours."""
-    (recording,) = found.remains(folder / "rollouts.jsonl").recordings
+    (recording,) = detect.read_run(folder / "rollouts.jsonl").recordings
     return list(recording.rows)
 
 
@@ -91,57 +96,59 @@ def steps_of(rows):
     return steps
 
 
-def as_prime(rows, folder):
-    """prime-rl's token exports."""
-    for step, of_step in steps_of(rows).items():
-        path = folder / "token_exports" / f"step_{step}" / "rank_0.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(_exported(row)) + "\n" for row in of_step))
+def as_rollouts(rows, folder):
+    """Our rollout format, with ids, masks and the log-probs of engine and trainer."""
+    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+    with (folder / "rollouts.jsonl").open("w") as file:
+        for step, of_step in steps_of(rows).items():
+            name = f"rollouts/step-{step:06d}.safetensors"
+            data = save(_tensors(of_step))
+            (folder / name).write_bytes(data)
+            entry = {
+                "schema": "grpo-doctor.rollout.v2",
+                "step": step,
+                "file": name,
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "prompts": [
+                    {"text": group[0].prompt, "columns": dict(group[0].columns)}
+                    for group in group_samples(of_step)
+                ],
+                "texts": [row.completion for row in of_step],
+                "scores": [dict(row.scores) for row in of_step],
+                "requests": [f"{step}.{index}" for index in range(len(of_step))],
+                "finish_reasons": [row.tokens.ended or "stop" for row in of_step],
+            }
+            file.write(json.dumps(entry) + "\n")
     return folder
 
 
-def _exported(row):
-    held = row.tokens
-    zero = [0.0] * len(held.ids)
-    return {
-        "schema_version": 1,
-        "step": row.step,
-        "token_ids": list(held.ids),
-        "position_ids": list(range(len(held.ids))),
-        "loss_mask": list(held.trained),
-        "advantages": [row.advantage if place >= held.prompt else 0.0 for place in range(len(held.ids))],
-        "rewards": [row.reward] * len(held.ids),
-        "inference_logprobs": [0.0 if each is None else each for each in held.engine],
-        "trainer_logprobs": [0.0 if each is None else each for each in held.trainer or zero],
-        "entropy": zero,
-        "is_masked": [False] * len(held.ids),
+def _tensors(rows):
+    groups = group_samples(rows)
+    index = {id(row): place for place, group in enumerate(groups) for row in group}
+    kept = [row.tokens for row in rows]
+    prompts = [group[0].tokens for group in groups]
+    flat = {
+        "prompt_ids": [token for held in prompts for token in held.ids[: held.prompt]],
+        "prompt_lengths": [held.prompt for held in prompts],
+        "prompt_index": [index[id(row)] for row in rows],
+        "completion_lengths": [len(held.ids) - held.prompt for held in kept],
+        "completion_ids": [token for held in kept for token in held.ids[held.prompt :]],
+        "policy_versions": [0] * sum(len(held.ids) - held.prompt for held in kept),
+        "sampled": [mark for held in kept for mark in _sampled(held)],
+        "trained": [any(held.trained) for held in kept],
+        "rewards": [row.reward for row in rows],
+        "advantages": [math.nan if row.advantage is None else row.advantage for row in rows],
     }
+    for name, stream in (("behaviour_logprobs", "engine"), ("proximal_logprobs", "trainer")):
+        values = [value for held in kept for value in getattr(held, stream)[held.prompt :]]
+        flat[name] = [0.0 if value is None else value for value in values]
+    floats = {"rewards", "advantages", "behaviour_logprobs", "proximal_logprobs"}
+    return {name: torch.tensor(values, dtype=torch.float64 if name in floats else torch.int64)
+            for name, values in flat.items()}  # fmt: skip
 
 
-def as_nemo(rows, folder):
-    """NeMo-RL's train_data files, padded."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for step, of_step in steps_of(rows).items():
-        longest = max(len(row.tokens.ids) for row in of_step)
-        lines = [json.dumps(_trained(row, longest)) + "\n" for row in of_step]
-        (folder / f"train_data_step{step}.jsonl").write_text("".join(lines))
-    return folder
-
-
-def _trained(row, longest):
-    held = row.tokens
-    rest = longest - len(held.ids)
-    return {
-        "content": [row.prompt, row.completion],
-        "rewards": row.reward,
-        "input_lengths": len(held.ids),
-        "token_ids": [*held.ids, *[0] * rest],
-        "token_loss_mask": [*map(int, held.trained), *[0] * rest],
-        "sample_loss_mask": 1.0,
-        "advantages": [row.advantage] * longest,
-        "generation_logprobs": [*(0.0 if each is None else each for each in held.engine), *[0.0] * rest],
-        "prev_logprobs": [*(0.0 if each is None else each for each in held.trainer), *[0.0] * rest],
-    }
+def _sampled(held):
+    return [value is not None for value in held.engine[held.prompt :]]
 
 
 def as_verl(rows, folder):
@@ -195,10 +202,9 @@ def as_parquet(rows, folder):
 
 
 WRITERS = {
-    "prime": as_prime,
-    "nemo": as_nemo,
+    "rollouts": as_rollouts,
     "verl": as_verl,
     "swift": as_swift,
     "parquet": as_parquet,
 }
-TOKENS = ("prime", "nemo")
+TOKENS = ("rollouts",)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from diagnostics.audit.recorded.rows import Row, Tokens
+from diagnostics.audit.recorded.run_data import Sample, Tokens
 
 
 def model(seed=0, vocabulary=64, peak=20.0):
@@ -66,7 +66,7 @@ def rows(
         logits = (sampler or made)(ids).logits[:, -1].float()
         own = made(ids).logits[:, -1].float() if sampler else logits
         told = law(logits.clone(), ids.tolist(), **sampling)
-        # Drawn again where a special one comes, so that every completion has the same length.
+        # Completion again where a special one comes, so that every completion has the same length.
         chances = told.exp()
         chances[:, :3] = 0
         # Where a cut leaves none but special ones: any other, as rarely as that is.
@@ -79,7 +79,7 @@ def rows(
     engine, mine = torch.cat(engine, 1).tolist(), torch.cat(mine, 1).tolist()
     none = (None,) * 6
     return [
-        Row(
+        Sample(
             step, " ".join(map(str, own[:6])), "", reward=float(sum(own) % 7), group=str(place // size),
             tokens=Tokens(
                 tuple(own), 6, (False,) * 6 + (True,) * length, (*none, *engine[place]), (*none, *mine[place])

@@ -7,12 +7,11 @@ import struct
 
 import pytest
 
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED
-from diagnostics.audit.recorded import audit_run
-from diagnostics.audit.recorded.found import remains
-from diagnostics.audit.recorded.readers import safetensors, trackers
-from diagnostics.audit.recorded.rows import Row
+from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, AuditError
+from diagnostics.audit.recorded import safetensors
+from diagnostics.audit.recorded.detect import read_run as remains
+from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.recorded.run_data import Sample
 from tests.diagnostics.audit_recorded import runs
 
 
@@ -20,7 +19,7 @@ def some_rows(steps=5):
     """Groups whose rewards differ, with the advantages that a right trainer makes of them."""
     values = [-0.5, 0.5, -0.5, 0.5]
     return [
-        Row(
+        Sample(
             step,
             f"prompt {step} {group}",
             f"answer {step} {group} {each}",
@@ -35,14 +34,14 @@ def some_rows(steps=5):
 
 def told(path):
     audit = audit_run(path)
-    facts = [fact for answer in audit.answers if answer.family == "files" for fact in answer.facts]
+    facts = [fact for answer in audit.results if answer.family == "files" for fact in answer.evidence]
     return audit, facts
 
 
 def test_nothing_is_refused(tmp_path):
     """A folder without anything that a run leaves, and no folder."""
     (tmp_path / "notes.md").write_text("hello")
-    with pytest.raises(AuditError, match="nothing that a run leaves"):
+    with pytest.raises(AuditError, match="no run artifacts"):
         audit_run(tmp_path)
     with pytest.raises(AuditError, match="no such file"):
         audit_run(tmp_path / "gone")
@@ -90,7 +89,7 @@ def test_bfloat16_is_read_as_numbers():
     """The upper half of a float32."""
     head = json.dumps({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
     data = struct.pack("<Q", len(head)) + head + struct.pack("<HH", 0x3F80, 0xC000)
-    assert safetensors.values(safetensors.of(data)["a"]) == [1.0, -2.0]
+    assert safetensors.elements(safetensors.parse(data)["a"]) == [1.0, -2.0]
 
 
 def test_event_files_are_read(tmp_path):
@@ -108,31 +107,13 @@ def test_event_files_are_read(tmp_path):
     ]
 
 
-def test_a_record_of_wandb_across_blocks_is_put_together():
-    """A first and a last part, with a block's padding between records."""
-    item = b"\x0a\x05_step" + b"\x82\x01\x011"
-    reward = b"\x0a\x06reward" + b"\x82\x01\x030.5"
-    history = b"".join(b"\x0a" + bytes([len(one)]) + one for one in (item, reward))
-    record = b"\x12" + bytes([len(history)]) + history
-    begin = b":W&B\xe1\xbe\x00"
-    parts = (record[:10], record[10:])
-    data = begin + b"".join(
-        b"\0\0\0\0" + struct.pack("<HB", len(part), kind) + part
-        for part, kind in zip(parts, (2, 4), strict=True)
-    )
-    steps = {}
-    for each in trackers._logged(memoryview(data)):
-        trackers._history(each, steps)
-    assert steps == {1: {"_step": 1, "reward": 0.5}}
-
-
 def test_a_pasted_log_is_read(tmp_path):
     """Its lines of metrics, by triage's names."""
     log = tmp_path / "run.log"
     log.write_text(
         "".join(f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': 0.3, 'epoch': {i}}}\n" for i in range(5))
     )
-    assert {answer.family for answer in audit_run(log).answers if answer.outcome == FAULT} == {
+    assert {answer.family for answer in audit_run(log).results if answer.outcome == FAULT} == {
         "metrics/no_gradient"
     }
 
@@ -153,7 +134,7 @@ def test_a_reward_function_is_called_again(tmp_path):
 
     def named(function):
         audit = audit_run(folder, reward=f"{module}:{function}")
-        return [(each.family, each.outcome, each.code) for each in audit.answers if each.probe == "P12"]
+        return [(each.family, each.outcome, each.code) for each in audit.results if each.probe == "P12"]
 
     assert named("right") == [("rewards_again", CLEAN, "")]
     assert named("thread") == [("rewards_again/thread", FAULT, "REW001")]
@@ -161,26 +142,3 @@ def test_a_reward_function_is_called_again(tmp_path):
     assert named("other") == [("rewards_again/unlike", FAULT, "REW005")]
     with pytest.raises(AuditError, match="absent"):
         audit_run(folder, reward=f"{module}:absent")
-
-
-def test_a_conversation_is_read_by_its_marks(tmp_path):
-    """Of both files: what an environment said is in no loss and has no log-prob."""
-    (tmp_path / "script.py").write_text(
-        "def reply(prompt, ids):\n    return (3, 4) if len(ids) < 4 else ()\n"
-    )
-    more = (f"--rollout.environment={tmp_path / 'script.py'}:reply", "--rollout.turn_tokens=2")
-    folder = runs.own(tmp_path, 0, 2, *more)
-    for kind in ("rollouts.jsonl", "completions.jsonl"):
-        (recording,) = remains(folder / kind).recordings
-        rows = [row.tokens for row in recording.rows]
-        said = [
-            [place for place in range(row.prompt, len(row.ids)) if row.engine[place] is None] for row in rows
-        ]
-        assert any(said)
-        for row, places in zip(rows, said, strict=True):
-            assert [row.ids[place] for place in places] == [3, 4] * (len(places) // 2)
-            learned = [place for place in range(row.prompt, len(row.ids)) if place not in places]
-            assert (
-                kind != "rollouts.jsonl"
-                or [place for place, is_so in enumerate(row.trained) if is_so] == learned
-            )

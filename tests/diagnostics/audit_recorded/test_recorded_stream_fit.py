@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diagnostics.audit.model import FAULT
-from diagnostics.audit.recorded import audit_run
+from diagnostics.audit.recorded.run_audit import audit_run
 from tests.diagnostics.audit_recorded import runs, sampled
 
 # Trained ones are this peaked; of 96 ids.
@@ -26,8 +26,8 @@ def checkpoint(made, tmp_path_factory):
 
 
 def faults(rows, folder, checkpoint):
-    audit = audit_run(runs.as_prime(rows, folder), checkpoint=checkpoint)
-    return {answer.family: answer for answer in audit.of(FAULT)}
+    audit = audit_run(runs.as_rollouts(rows, folder), checkpoint=checkpoint)
+    return {answer.family: answer for answer in audit.select(FAULT)}
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_a_checkpoint_of_other_samples_tells_nothing_of_these(made, tmp_path):
     law = {"temperature": 0.74, "top_k": 5}
     told = faults(sampled.rows(made, seed=5, groups=8, **law), tmp_path / "run", foreign)
     (answer,) = (each for family, each in told.items() if family.startswith("streams"))
-    assert "one_law" in {fact.name for fact in answer.facts}
+    assert "one_law" in {fact.name for fact in answer.evidence}

@@ -3,7 +3,7 @@
 import json
 import random
 
-from diagnostics.audit.recorded.rows import Row
+from diagnostics.audit.recorded.run_data import Sample
 
 
 def healthy(step, drawn=None):
@@ -13,7 +13,7 @@ def healthy(step, drawn=None):
         "step": step,
         "loss": drawn.gauss(0, 0.02),
         "grad_norm": drawn.uniform(0.2, 1.5),
-        "reward": 0.3 + drawn.gauss(0, 0.1),
+        "reward": 0.3 + 0.004 * step + drawn.gauss(0, 0.05),
         "reward_std": drawn.uniform(0.1, 0.5),
         "frac_reward_zero_std": drawn.choice((0.0, 0.25, 0.5)),
         "completions/clipped_ratio": drawn.choice((0.0, 0.1, 0.3)),
@@ -28,7 +28,7 @@ def samples(step, drawn=None, *, groups=4, size=4, reward=None):
     """Groups of a step with rewards and texts that differ."""
     drawn = drawn or random.Random(step)
     return [
-        Row(
+        Sample(
             step,
             f"question {step} {group}",
             " ".join(drawn.choices("abcdefghij", k=12)),

@@ -383,7 +383,7 @@ def test_a_thread_is_compared_with_the_clock_of_its_own_processor(monkeypatch):
     ("owner", "me", "scope", "word"),
     [
         (1001, 1000, "", "belongs to uid 1001"), (1000, 1000, "1", "ptrace_scope is 1"), (1000, 1000, "1", "hang as root"),  # noqa: E501
-        (0, 0, "3", "nobody may read"), (1000, 1000, "", "CAP_SYS_PTRACE"),
+        (0, 0, "3", "no process may read"), (1000, 1000, "", "CAP_SYS_PTRACE"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_what_would_permit_it(monkeypatch, owner, me, scope, word):

@@ -13,13 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from diagnostics.audit import folders
-from diagnostics.audit.errors import AuditError
-from diagnostics.audit.recorded import audit_run
+from diagnostics.audit import checkpoint_validation as folders
+from diagnostics.audit.model import AuditError
+from diagnostics.audit.recorded.run_audit import audit_run
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.records import model_given as given
 from grpo_core.tasks import model
-from tests.diagnostics.audit_recorded import runs, test_recorded_hostile, test_recorded_reads
+from tests.diagnostics.audit_recorded import runs, test_recorded_reads
 from tests.diagnostics.programs.fuzz_readers import as_json, damaged, main, refusing
 
 
@@ -48,10 +48,6 @@ def _left():
             for path in Path(made).rglob("*")
             if path.is_file()
         }
-    item = b"\x0a\x05_step\x82\x01\x011"
-    left["run-a.wandb"] = bytes(
-        test_recorded_hostile.wandb([(2, b"\x12\x10\x0a"), (4, bytes([len(item)]) + item)])
-    )
     scalar = b"\x10\x01\x2a\x10\x0a\x0e\x0a\x06reward\x15\0\0\0\x3f"
     left["events.out.tfevents.1.a"] = (struct.pack("<Q", len(scalar)) + b"\0" * 4 + scalar + b"\0" * 4) * 3
     header = json.dumps({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
@@ -96,8 +92,8 @@ def model_given(numbers, folder):
     with given.held(120.0, 2 << 30), refusing(AuditError, ConfigError):
         try:
             if numbers.random() < 0.5:
-                folders.model(folder)
-                folders.tokenizer(folder)
+                folders.load_model(folder)
+                folders.load_tokenizer(folder)
             else:
                 given.check_folder("model.path", str(folder))
                 model.load_model(folder)

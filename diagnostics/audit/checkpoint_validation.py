@@ -1,0 +1,218 @@
+"""Validate and load an untrusted checkpoint folder: local files only, whole, and no larger than its files allow."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from diagnostics import safe_io
+from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.output.redact import mask_and_cut
+
+# Ten times what any known model has; every layer is built, and every label named, before a weight is read.
+_MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000
+# A weight takes at least half a byte; weights that are in no file would be made up in memory.
+_NUMBERS_PER_BYTE, _SLACK = 8, 64 * safe_io.MIB
+_MAX_TOKENIZER_FILE = 128 * safe_io.MIB
+# An honest chat template takes 10 ms and some hundred kilobytes; a model without its weights a second.
+_TEMPLATE_S, _TEMPLATE_BYTES = 10.0, safe_io.GIB
+_MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
+_SIZES = (
+    "vocab_size",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "hidden_size",
+    "n_embd",
+    "n_inner",
+    "d_model",
+)
+_COUNTS = {*_SIZES, "num_hidden_layers", "n_layer", "num_attention_heads", "n_head"}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the settings in config.json.
+
+    Raises:
+        AuditError: There is none, or it describes a model that the folder's files cannot hold.
+    """
+    path = folder / "config.json"
+    try:
+        config = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
+    except FileNotFoundError as error:
+        raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads") from error
+    except (OSError, ValueError) as error:
+        raise AuditError(f"{path}: {error}") from error
+    if not isinstance(config, dict):
+        raise AuditError(f"{path}: expected a JSON object")
+    if problem := _config_problem(config, _weight_bytes(folder)):
+        raise AuditError(f"{path}: {problem}")
+    return config
+
+
+def _config_problem(config: dict[str, Any], size: int) -> str:
+    """Return which setting no model in files of this size has; empty if none."""
+    sections = [config, *(value for value in config.values() if isinstance(value, dict))]
+    for name, value in (item for section in sections for item in section.items()):
+        shown = f"{name} = {mask_and_cut(str(value), 40)}"
+        is_negative = isinstance(value, int) and value < 0
+        # Some models have a list here, one value a layer, or null.
+        if name in _COUNTS and (isinstance(value, bool | float | str) or is_negative):
+            return f"{shown}: expected a whole number"
+        if name == "num_labels" and isinstance(value, int) and value > _MAX_LABELS:
+            return f"{shown}: expected at most {_MAX_LABELS} labels"
+        if "layer" in name and isinstance(value, int) and value > _MAX_LAYERS:
+            return f"{shown}: expected at most {_MAX_LAYERS} layers"
+    for section in sections:
+        sizes = [section[name] for name in _SIZES if isinstance(section.get(name), int)]
+        width = section.get("hidden_size") or section.get("n_embd") or section.get("d_model") or 1
+        if sizes and max(sizes) * width > _NUMBERS_PER_BYTE * size + _SLACK:
+            return f"{max(sizes)} by {width}: the folder's weights are {size} bytes"
+    return ""
+
+
+def _weight_bytes(folder: Path) -> int:
+    suffixes = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in suffixes and path.is_file())
+
+
+def load_model(folder: Path, **options: Any) -> Any:
+    """Load a whole model; no code of the folder runs, and no hub is contacted.
+
+    Adapters are refused: transformers 5 asks the hub for their base, whatever it is told of local files.
+
+    Raises:
+        AuditError: It is not a whole model, or weights are missing, which transformers fills at random.
+        NotAvailableError: Building it takes too long.
+    """
+    read_config(folder)
+    if (folder / "adapter_config.json").exists():
+        raise AuditError(f"{folder}: an adapter: expected a whole model")
+    _check_size(folder)
+    options |= {"output_loading_info": True}
+    model, info = _load("AutoModelForCausalLM", folder, "transformers does not load it", options)
+    if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
+        raise AuditError(f"{folder}: {len(missing)} weights are in no file, {missing[0]} first")
+    return model
+
+
+def _check_size(folder: Path) -> None:
+    """Build the model without memory and count its numbers, because a config has many names for its sizes.
+
+    Raises:
+        AuditError: It has more numbers than its files hold.
+        NotAvailableError: Building it takes too long.
+    """
+    import torch  # noqa: F401 - outside of the limit: with CUDA it reserves gigabytes of addresses
+
+    size, path = _weight_bytes(folder), folder / "config.json"
+    _import_transformers()
+    try:
+        with _resource_limit(_MODEL_S, _MODEL_BYTES):
+            numbers = _count_numbers(folder)
+    except TimeoutError as error:
+        raise NotAvailableError(f"{path}: building the model took more than {_MODEL_S:g} s") from error
+    except (Exception, MemoryError) as error:
+        why = mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
+        raise AuditError(f"{path}: transformers cannot build this model: {why}") from error
+    if numbers > _NUMBERS_PER_BYTE * size + _SLACK:
+        raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
+
+
+def _count_numbers(folder: Path) -> int:
+    import torch
+
+    transformers = _import_transformers()
+    config = transformers.AutoConfig.from_pretrained(
+        str(folder), local_files_only=True, trust_remote_code=False
+    )
+    build = transformers.AutoModelForCausalLM.from_config
+    with torch.device("meta"):
+        try:
+            model = build(config, trust_remote_code=False)
+        except (AttributeError, TypeError, ValueError):
+            # transformers 4 builds the language part of a multimodal model only from its own settings.
+            model = build(config.get_text_config(), trust_remote_code=False)
+    return sum(value.numel() for value in (*model.parameters(), *model.buffers()))
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer.
+
+    Raises:
+        AuditError: Its files are missing, not regular, too large or unreadable.
+    """
+    problem = "its tokenizer cannot be read"
+    try:
+        for path in folder.iterdir():
+            if path.suffix in {".json", ".model", ".jinja", ".txt"}:
+                with safe_io.open_regular(path) as file:
+                    if file.seek(0, 2) > _MAX_TOKENIZER_FILE:
+                        limit = f"{path.name} is larger than {_MAX_TOKENIZER_FILE // safe_io.MIB} MiB"
+                        raise AuditError(f"{folder}: {problem}: {limit}")
+    except (OSError, ValueError) as error:
+        raise AuditError(f"{folder}: {problem}: {error}") from error
+    return _load("AutoTokenizer", folder, problem, {})
+
+
+def _import_transformers() -> Any:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any:
+    try:
+        load = getattr(_import_transformers(), kind).from_pretrained
+        return load(str(folder), local_files_only=True, trust_remote_code=False, **options)
+    except Exception as error:
+        raise AuditError(f"{folder}: {problem}: {mask_and_cut(' '.join(str(error).split()), 200)}") from error
+
+
+def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    """Return the ids of a conversation by the tokenizer's template, which is a program and may not end.
+
+    Raises:
+        AuditError: It failed.
+        NotAvailableError: It took more than the time limit.
+    """
+    options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+    try:
+        with _resource_limit(_TEMPLATE_S, _TEMPLATE_BYTES):
+            encoded = tokenizer.apply_chat_template(messages, **options)
+    except TimeoutError as error:
+        raise NotAvailableError(f"the chat template took more than {_TEMPLATE_S:g} s") from error
+    except (Exception, MemoryError) as error:
+        why = mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
+        raise AuditError(f"the chat template failed: {why}") from error
+    return list(encoded["input_ids"])
+
+
+@contextlib.contextmanager
+def _resource_limit(seconds: float, extra_bytes: int) -> Iterator[None]:
+    """Limit time and additional memory in the main thread; in other threads do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"no result in {seconds:g} s")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    previous = signal.signal(signal.SIGALRM, stop)
+    resource.setrlimit(resource.RLIMIT_AS, (min([used + extra_bytes, *limits]), hard))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, previous)

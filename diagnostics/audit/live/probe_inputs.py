@@ -1,0 +1,146 @@
+"""Inputs of the probes, the same at every audit: texts, sequences to score, prompts; and how the tokens are shared out.
+
+Samples and a first comparison of weights always run. The prefix cache and then the replicas are left out where
+tokens are few; what remains goes to a second comparison of weights.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Tokens for samples with their prompts, for the first comparison of weights, and for a second.
+_SAMPLING, _FIRST, _SECOND = 480, 640, 2300
+# Ids scored again and again to tell replicas apart, and how often.
+REPLICA_IDS, CALLS = 48, 6
+# The default of --tokens, for which the numbers above are; more tokens scale samples and second comparison up.
+DEFAULT_TOKENS = 4000
+# Scored ids below which replicas are left out; tokens below which nothing runs.
+_ENOUGH, MIN_TOKENS = 160, 560
+
+TEXTS = (
+    "A farmer has 17 sheep. All but 9 run away. How many are left? Let us think step by step: all but 9 means that 9"
+    " stay, so that the answer is 9.",
+    "What is 24 * 17? First 24 * 10 = 240, then 24 * 7 = 168, and 240 + 168 = 408. The answer is 408.",
+    "The quick brown fox jumps over the lazy dog; then, at 7:45 p.m., it sleeps. def f(x): return [y**2 for y in x]",
+    "Solve x^2 - 5x + 6 = 0. It factors as (x - 2)(x - 3) = 0, which gives x = 2 or x = 3.",
+)
+CHAT = ({"role": "user", "content": "What is 24 * 17? Answer with a number."},)
+
+
+def score_sequences(tokenizer: Any, vocabulary: int, longest: int, count: int, first: int) -> list[list[int]]:
+    """Return sequences to score: texts, then random ids, on which different weights differ most.
+
+    Args:
+        tokenizer: None for random ids only.
+        vocabulary: Number of ids.
+        longest: Ids of one sequence.
+        count: Ids of all.
+        first: Id that a sequence begins with; -1 for none.
+    """
+    head = [first] if first >= 0 else []
+    generator = random.Random(17 if tokenizer is not None else 18)
+    sequences: list[list[int]] = []
+    if tokenizer is not None:
+        ids = tokenizer(" ".join(TEXTS * 4), add_special_tokens=False)["input_ids"]
+        sequences.append((head + ids)[: min(longest, count // 2)])
+    special = set(tokenizer.all_special_ids) if tokenizer is not None else set()
+    choices = [token for token in range(vocabulary) if token not in special]
+    while (missing := count - sum(map(len, sequences))) > 8:
+        size = min(longest, missing) - len(head)
+        sequences.append(head + [choices[generator.randrange(len(choices))] for _ in range(size)])
+    return sequences
+
+
+def long_prompt(tokenizer: Any, vocabulary: int, size: int, first: int) -> list[int]:
+    """Return a prompt longer than a block of the cache, which nothing else of an audit begins with."""
+    if tokenizer is None:
+        return score_sequences(None, vocabulary, size, size, first)[0][::-1]
+    head = [first] if first >= 0 else []
+    ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]
+    return (head + list(ids))[:size]
+
+
+def sample_prompts(
+    tokenizer: Any, vocabulary: int, first: int, count: int = 4, size: int = 10
+) -> list[list[int]]:
+    """Return beginnings of texts, or random ids, to sample from."""
+    head = [first] if first >= 0 else []
+    if tokenizer is None:
+        return [head + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, -1)]
+    texts = [TEXTS[place % len(TEXTS)] for place in range(count)]
+    return [(head + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
+
+
+def in_vocabulary(ids: Sequence[int], vocabulary: int) -> bool:
+    """Return whether all ids are in the vocabulary."""
+    return all(0 <= token < vocabulary for token in ids)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Tokens of an audit.
+
+    Attributes:
+        tokens: Prompt and sampled tokens of all probes.
+        longest: Tokens of one call.
+        replicas: Other servers that get the same probes.
+        prompts: Long prompts for the prefix cache.
+    """
+
+    tokens: int
+    longest: int
+    replicas: int = 0
+    prompts: int = 1
+
+    @property
+    def sampling(self) -> int:
+        """Return the tokens for samples and their prompts."""
+        return self._scaled(_SAMPLING)
+
+    @property
+    def replica_calls(self) -> int:
+        """Return the tokens for replicas; 0 if they are left out."""
+        cost = (CALLS + self.replicas) * (REPLICA_IDS + 1)
+        return cost if self.tokens - self.sampling - cost >= _ENOUGH else 0
+
+    @property
+    def cache_prompts(self) -> int:
+        """Return how many long prompts are sent twice, one of them twice more."""
+        room = self.tokens - self.sampling - self.replica_calls - _FIRST // 2
+        return max(0, min(self.prompts, room // self._pair - 1))
+
+    @property
+    def first(self) -> int:
+        """Return how many ids are scored at first."""
+        return min(_FIRST, self._ids(self.tokens - self._reserved))
+
+    def second(self, spent: int) -> int:
+        """Return how many more can be scored after the first cost so many tokens."""
+        return min(self._scaled(_SECOND), self._ids(self.tokens - self._reserved - spent))
+
+    @property
+    def needed_for_all(self) -> int:
+        """Return the tokens with which a long prompt and the replicas run too."""
+        return _SAMPLING + (CALLS + self.replicas) * (REPLICA_IDS + 1) + _FIRST // 2 + 2 * self._pair
+
+    @property
+    def _reserved(self) -> int:
+        return (
+            self.sampling
+            + self.replica_calls
+            + ((self.cache_prompts + 1) * self._pair if self.cache_prompts else 0)
+        )
+
+    @property
+    def _pair(self) -> int:
+        return 2 * (self.longest + 1)
+
+    def _ids(self, tokens: int) -> int:
+        """Return the ids that can be scored: a call samples one token, and the last may not be full."""
+        return tokens * self.longest // (self.longest + 1) - 2
+
+    def _scaled(self, default: int) -> int:
+        return default * max(DEFAULT_TOKENS, self.tokens) // DEFAULT_TOKENS

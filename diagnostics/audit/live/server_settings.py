@@ -1,0 +1,145 @@
+"""P0: the server's settings against the trainer's, and reading the trainer's settings from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnostics import safe_io
+from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
+from diagnostics.audit.model import CLEAN, NOT_ASKED, AuditError, Note, Result, fault, note
+
+_LENGTHS = ("max_completion_length", "max_prompt_length")
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """The trainer's settings.
+
+    Attributes:
+        request: Sampling parameters of its requests; others are left to the server.
+        sampling: Parameters by which it computes log-probs: of trainers only the temperature.
+        length: Tokens of a prompt with its completion; 0 if unknown.
+        max_staleness: How many checkpoints older the engine's weights may be.
+        prompts: Texts that may be in the engine's cache.
+    """
+
+    request: dict[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
+    sampling: Sampling = field(default_factory=Sampling)
+    length: int = 0
+    max_staleness: int = 0
+    prompts: tuple[str, ...] = ()
+
+
+def read_trainer_settings(path: Path | None) -> TrainerSettings:
+    """Read JSON or TOML; parameters may be nested, under vLLM's names.
+
+    Raises:
+        AuditError: The file is neither, or a value is not a number.
+    """
+    if path is None:
+        return TrainerSettings()
+    try:
+        text = safe_io.read_text(path, safe_io.METADATA, pipes=True)
+        document = safe_io.parse_toml(text) if path.suffix == ".toml" else safe_io.parse_json(text)
+    except (OSError, ValueError) as error:
+        raise AuditError(f"--trainer-config {path}: {error}") from error
+    if not isinstance(document, dict):
+        raise AuditError(f"--trainer-config {path}: expected settings by name")
+    settings = _flatten(document)
+    request = {
+        name: _number(path, name, settings[name]) for name in NEUTRAL if settings.get(name) is not None
+    }
+    request.setdefault("temperature", 1.0)
+    if request["temperature"] <= 0:
+        raise AuditError(f"--trainer-config {path}: temperature {request['temperature']:g}: expected above 0")
+    if "top_k" in request:
+        request["top_k"] = max(0, int(request["top_k"]))
+    prompts = settings.get("prompts")
+    return TrainerSettings(
+        request,
+        Sampling(temperature=request["temperature"]),
+        sum(int(_number(path, name, settings.get(name) or 0)) for name in _LENGTHS),
+        int(_number(path, "max_staleness", settings.get("max_staleness") or 0)),
+        tuple(map(str, prompts)) if isinstance(prompts, list) else (),
+    )
+
+
+def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Return all settings by the last part of their names; outer ones win."""
+    settings = {
+        key.rpartition(".")[2]: value for key, value in document.items() if not isinstance(value, dict)
+    }
+    for value in document.values():
+        if isinstance(value, dict) and depth < 8:
+            settings = _flatten(value, depth + 1) | settings
+    return settings
+
+
+def _number(path: Path, name: str, value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AuditError(f"--trainer-config {path}: {name} = {value!r}: expected a number")
+    number: int | float = value
+    return number
+
+
+def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint: Path) -> list[Result]:
+    """Compare the server's reported settings with the trainer's."""
+    results: list[Result] = []
+    mode, temperature = str(server.get("logprobs_mode", "")), trainer.sampling.temperature
+    if mode.startswith("raw") and temperature != 1:
+        message = (
+            "the server reports {mode}: log-probs before temperature and truncation, at temperature"
+            " {temperature:.4g}"
+        )
+        results.append(
+            fault(
+                "settings/logprobs_mode",
+                "P0",
+                message,
+                "NUM001",
+                values={"mode": mode, "temperature": temperature},
+            )
+        )
+    longest = server.get("max_model_len")
+    if isinstance(longest, int) and 0 < longest < trainer.length:
+        message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
+        results.append(
+            fault("settings/length", "P0", message, values={"engine": longest, "trainer": trainer.length})
+        )
+    if results:
+        return results
+    evidence = [
+        note("setting", "{name}: {value}", name=name, value=str(server[name]))
+        for name in ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
+        if name in server
+    ]
+    if defaults := _hidden_defaults(checkpoint, trainer.request):
+        text = (
+            "a server that takes its defaults from here samples with {told} where a request leaves that out"
+        )
+        evidence.append(note("defaults", text, "generation_config.json", told=defaults))
+    if "logprobs_mode" in server:
+        return [Result("settings", CLEAN, "P0", evidence=tuple(evidence))]
+    need = (Note("server_info_text", "the logprobs_mode: /server_info of this release does not report it")
+            if server.get("info") == "text" else Note("server_info",
+            "/server_info (VLLM_SERVER_DEV_MODE=1)"))  # fmt: skip
+    return [Result("settings", NOT_ASKED, "P0", evidence=tuple(evidence), needed=(need,))]
+
+
+def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:
+    """Return the parameters in generation_config.json that change sampling and that requests leave out."""
+    try:
+        config = safe_io.parse_json(
+            safe_io.read_text(checkpoint / "generation_config.json", safe_io.METADATA)
+        )
+    except (OSError, ValueError):
+        return ""
+    values = config if isinstance(config, dict) else {}
+    hidden = {
+        name: values[name]
+        for name in NEUTRAL
+        if name not in request and isinstance(values.get(name), int | float) and values[name] != NEUTRAL[name]
+    }
+    return ", ".join(f"{name} {value:g}" for name, value in hidden.items() if name != "top_k" or value >= 0)

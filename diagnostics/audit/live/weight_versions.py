@@ -1,0 +1,202 @@
+"""P3 and P4: where the engine's weights lie between known checkpoints, and which tensors are another checkpoint's."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostics.audit.live.precision import Scores
+from diagnostics.audit.live.reference import Reference
+
+_LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
+_MAX_GROUPS = 12
+# Share of the difference that may remain for a partial update to be looked at further.
+_EXPLAINS = 0.6
+# Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more;
+# noise, other types and other runs 0.03 and less.
+_BEYOND, _PARALLEL = 4.0, 0.15
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Projection of the engine on the way from one checkpoint (0) to another (1).
+
+    Attributes:
+        error: Standard error.
+        residual: Mean difference that remains.
+        distance: Root mean square distance of the two checkpoints.
+    """
+
+    value: float
+    error: float
+    residual: float
+    distance: float
+
+
+def project(difference: Any, direction: Any) -> Slope:
+    """Project one vector on another."""
+    norm = float(direction @ direction)
+    if norm == 0:
+        return Slope(0.0, math.inf, float(difference.abs().mean()), 0.0)
+    value = float(difference @ direction) / norm
+    rest = difference - value * direction
+    # By token, because a token with a large difference and a large error counts with both.
+    error = math.sqrt(float((rest.square() * direction.square()).sum())) / norm
+    return Slope(value, error, float(rest.abs().mean()), math.sqrt(norm / len(direction)))
+
+
+@dataclass(frozen=True)
+class Newer:
+    """Names of the newest checkpoints, and the engine's place on the way through both: above 1."""
+
+    newest: str
+    before: str
+    slope: Slope
+
+
+def find_newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | None:
+    """Return whether the engine is newer than all known weights.
+
+    Its difference from the newest must point where the last step pointed: weights with noise, and much older ones, lie
+    beyond the newest too.
+    """
+    numbered = sorted(
+        (pair for pair in known if pair[0].step is not None), key=lambda pair: pair[0].step or 0
+    )
+    if len(numbered) < 2:
+        return None
+    (before, old), (newest, new) = numbered[-2:]
+    ahead, last_step = engine - new, new - old
+    if min(known, key=lambda pair: float((engine - pair[1]).abs().mean()))[0] is not newest:
+        return None
+    slope = project(engine - old, last_step)
+    cosine = float(ahead @ last_step) / (float(ahead.norm()) * float(last_step.norm()) or 1.0)
+    is_beyond = slope.value - 1 > _BEYOND * slope.error and cosine > _PARALLEL
+    return Newer(newest.name, before.name, slope) if is_beyond else None
+
+
+def is_oldest(reference: Reference, known: Sequence[Reference]) -> bool:
+    """Return whether all steps are known and none is before this one's."""
+    steps = [other.step for other in known]
+    return (
+        reference.step is not None
+        and None not in steps
+        and all(reference.step <= (step or 0) for step in steps)
+    )
+
+
+def group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
+    """Group tensors: embedding, each layer or block of layers, head and last norm."""
+    numbers = {name: int(match[1]) for name in names if (match := _LAYER.search(name))}
+    last_layer = max(numbers.values(), default=0)
+    size = max(1, math.ceil(len(set(numbers.values())) / (_MAX_GROUPS - 2)))
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if name in numbers:
+            first = numbers[name] // size * size
+            last = min(first + size - 1, last_layer)
+            group = f"layer {first}" if size == 1 else f"layers {first} to {last}"
+        else:
+            group = "embedding" if "embed" in name or "wte" in name else "head and last norm"
+        groups.setdefault(group, []).append(name)
+    return groups
+
+
+@dataclass(frozen=True)
+class PartialUpdate:
+    """Groups of tensors that are still another checkpoint's.
+
+    Attributes:
+        shares: Estimated share of the other checkpoint in each group, and its standard error.
+        residual: Mean difference with these groups swapped.
+        mixed: The weights that the engine then holds.
+    """
+
+    stale: tuple[str, ...]
+    shares: dict[str, tuple[float, float]]
+    residual: float
+    mixed: Reference
+
+
+def find_partial_update(scores: Scores, other: Reference) -> PartialUpdate | None:
+    """Regress the difference on what each group alone would make, then swap those groups and compare again."""
+    import torch
+
+    reference, engine = scores.reference, scores.engine
+    groups = group_tensors(list(reference.state))
+    if not reference.fits(other) or len(groups) < 2:
+        return None
+    right = reference.scores(scores.sequences, scores.dtype)
+    columns = [
+        reference.mix(other, frozenset(members).__contains__).scores(scores.sequences, scores.dtype) - right
+        for members in groups.values()
+    ]
+    used = [place for place, column in enumerate(columns) if float(column.abs().max()) > 0]
+    if not used:
+        return None
+    matrix = torch.stack([columns[place] for place in used], dim=1)
+    inverse = torch.linalg.pinv(matrix.T @ matrix)
+    solution = inverse @ matrix.T @ (engine - right)
+    rest = engine - right - matrix @ solution
+    if float(rest.abs().mean()) > _EXPLAINS * float((engine - right).abs().mean()):
+        return None
+    errors = (inverse.diagonal() * rest.square().mean()).sqrt()
+    names = list(groups)
+    shares = {names[place]: (float(solution[i]), float(errors[i])) for i, place in enumerate(used)}
+    return _refine_groups(scores, other, groups, shares)
+
+
+def _refine_groups(
+    scores: Scores, other: Reference, groups: dict[str, list[str]], shares: dict[str, tuple[float, float]]
+) -> PartialUpdate:
+    """Add or remove one group at a time while that helps, because effects of groups are only nearly additive."""
+    stale = {name for name, (value, _) in shares.items() if value > 0.5}
+
+    def swap(names: set[str]) -> tuple[float, Reference]:
+        inside = frozenset(tensor for name in names for tensor in groups[name])
+        mixed = scores.reference.mix(other, inside.__contains__)
+        return scores.residual_of(mixed.scores(scores.sequences, scores.dtype)), mixed
+
+    residual, mixed = swap(stale)
+    for _ in range(len(shares)):
+        if residual <= scores.limit:
+            break
+        candidates = [(swap(stale ^ {name}), name) for name in shares]
+        (least, best), name = min(candidates, key=lambda each: each[0][0])
+        if least >= 0.98 * residual:
+            break
+        residual, mixed, stale = least, best, stale ^ {name}
+    return PartialUpdate(tuple(sorted(stale)), shares, residual, mixed)
+
+
+@dataclass(frozen=True)
+class AdapterFactor:
+    """How many times an adapter is added: its value, standard error, what remains, and those weights."""
+
+    value: float
+    error: float
+    residual: float
+    weights: Reference
+
+
+def find_adapter_factor(scores: Scores) -> AdapterFactor:
+    """Find how many times the adapter is added, by the secant method from 0 and 1."""
+    reference = scores.reference
+
+    def compute(weights: Reference) -> Any:
+        return weights.scores(scores.sequences, scores.dtype)
+
+    before, at_before = 0.0, compute(reference.scale_adapter(0.0))
+    value, weights, at_value = 1.0, reference, compute(reference)
+    for _ in range(6):
+        slope = project(scores.engine - at_value, (at_value - at_before) / (value - before))
+        if abs(slope.value) < max(0.002, 0.1 * slope.error):
+            break
+        before, at_before = value, at_value
+        value = min(8.0, max(-8.0, value + slope.value))
+        weights = reference.scale_adapter(value)
+        at_value = compute(weights)
+    return AdapterFactor(value, slope.error, scores.residual_of(at_value), weights)

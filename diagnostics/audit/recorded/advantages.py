@@ -1,0 +1,290 @@
+"""P11: recompute advantages from rewards and groups, to find which formula makes them, or which mistake.
+
+A fault is reported only if a mistake makes the recorded numbers and no right formula does:
+(reward - baseline) / (deviation + epsilon) over the groups of the prompts, with every baseline and scale that trainers
+have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Note, Result, RunnerUp, fault, note, skipped
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
+from diagnostics.audit.recorded.stats import deviation, mean
+
+PROBE, CODE = "P11", "NUM041"
+Groups = list[list[int]]
+_ENOUGH, _MOST = 8, 4096
+_PEERS = ("group", "leave_one_out", "batch", "none")
+# As in grpo_core/learn/dialects.py; formulas whose numbers cannot be told apart count as one.
+_EPSILONS = (1e-4, 1e-6, 1e-8, 0.0)
+# A few units in the last place of float32 numbers about 1.
+_TOLERANCE = 2e-4
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A way to compute advantages."""
+
+    baseline: str
+    scale: str
+    ddof: int = 1
+    epsilon: float = 0.0
+
+    def __str__(self) -> str:
+        scale = "" if self.scale == "none" else f", ddof {self.ddof}, epsilon {self.epsilon:g}"
+        return f"baseline {self.baseline}, scale {self.scale}{scale}"
+
+    def apply(self, rewards: Sequence[float], groups: Groups) -> list[float]:
+        """Compute advantages.
+
+        >>> Formula("group", "none").apply([0.0, 1.0], [[0, 1]])
+        [-0.5, 0.5]
+        """
+        advantages = [0.0] * len(rewards)
+        for group in groups:
+            for place in group:
+                base = mean(_peers(rewards, group, place, self.baseline))
+                spread = deviation(_peers(rewards, group, place, self.scale), self.ddof)
+                advantages[place] = (rewards[place] - base) / (spread + self.epsilon if spread else 1.0)
+        return advantages
+
+
+def _formulas() -> list[Formula]:
+    scaled = [
+        Formula(baseline, scale, ddof, epsilon)
+        for baseline, scale in product(_PEERS, _PEERS[:3])
+        for ddof, epsilon in product((1, 0), _EPSILONS)
+    ]
+    return [*(Formula(baseline, "none") for baseline in _PEERS), *scaled]
+
+
+_FORMULAS = _formulas()
+_USUAL = Formula("group", "group", 1, 1e-4)
+
+
+def _peers(rewards: Sequence[float], group: list[int], place: int, peers: str) -> Sequence[float]:
+    if peers == "group":
+        return [rewards[other] for other in group]
+    if peers == "leave_one_out":
+        return [rewards[other] for other in group if other != place] or [rewards[place]]
+    return rewards if peers == "batch" else ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rewards and advantages of a step's samples, and the groups of their indices."""
+
+    rewards: list[float]
+    advantages: list[float]
+    groups: Groups
+
+    @property
+    def has_spread(self) -> bool:
+        """Return whether a group's rewards differ; otherwise every formula makes zeros."""
+        return any(len({self.rewards[place] for place in group}) > 1 for group in self.groups)
+
+    def interleaved(self) -> Groups:
+        """Return the groups of a trainer that takes every n-th sample."""
+        size = len(self.groups)
+        return [list(range(first, len(self.rewards), size)) for first in range(size)]
+
+    def blocks(self) -> Groups:
+        """Return the groups of a trainer that takes consecutive samples."""
+        size = max(1, len(self.rewards) // len(self.groups))
+        places = list(range(len(self.rewards)))
+        return [places[start : start + size] for start in range(0, len(places), size)]
+
+
+Compute = Callable[[Step, Formula], list[float]]
+
+
+def _right(step: Step, formula: Formula) -> list[float]:
+    return formula.apply(step.rewards, step.groups)
+
+
+def check_advantages(run: RunArtifacts) -> Iterator[Result]:
+    """Check each recording that has advantages."""
+    recordings = [
+        recording
+        for recording in run.recordings
+        if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH
+    ]
+    yield from map(_check_recording, recordings)
+    if not recordings:
+        need = "advantages in the dump: log_completions=True (TRL, ms-swift), or output.record_every=1 in grpo_core"
+        yield skipped("advantages", PROBE, "want_advantages", need)
+
+
+def _check_recording(recording: Recording) -> Result:
+    best: tuple[float, str] | None = None
+    count = 0
+    variants = [(weighing, _steps(recording, weighing)) for weighing in _weighings(recording)]
+    for weighing, steps in variants:
+        count = sum(len(step.rewards) for step in steps)
+        if count < _ENOUGH:
+            continue
+        ranked = sorted((_residual(steps, _right, formula), str(formula)) for formula in _FORMULAS)
+        if ranked[0][0] <= _TOLERANCE:
+            return _clean(recording, count, weighing, ranked)
+        best = min(best or ranked[0], ranked[0])
+    if best is None:
+        need = note(
+            "want_spread",
+            "steps with a group whose rewards differ; there are {count} such samples",
+            count=count,
+        )
+        return Result("advantages", NOT_DECIDED, PROBE, count=count, needed=(need,))
+    for _, steps in variants:
+        if steps and (result := _find_mistake(steps, best)):
+            return result
+    need = note(
+        "want_weights", "how rewards of several functions are weighed, and how the advantage is scaled"
+    )
+    return Result("advantages", NOT_DECIDED, PROBE, residual=best[0], floor=_TOLERANCE, count=count,
+                  evidence=(_unlike(best),), needed=(need,))  # fmt: skip
+
+
+def _unlike(best: tuple[float, str]) -> Note:
+    return note(
+        "advantages_unlike",
+        "the nearest right formula ({best}) is off by {residual:.2g}",
+        best=best[1],
+        residual=best[0],
+    )
+
+
+def _weighings(recording: Recording) -> list[str]:
+    """Return how the reward may be made of scores: as recorded, their sum, or one of them."""
+    if any(row.reward is not None for row in recording.rows):
+        return [""]
+    names = list(dict.fromkeys(name for row in recording.rows[:64] for name in row.scores))
+    return ["+", *names[:8]] if names else []
+
+
+def _reward(row: Sample, weighing: str) -> float | None:
+    if not weighing or weighing == "+":
+        return row.total_reward
+    return row.scores.get(weighing)
+
+
+def _steps(recording: Recording, weighing: str) -> list[Step]:
+    """Return the first steps whose samples all have a reward and an advantage, and a group with a spread."""
+    sizes = Counter(len(group) for rows in recording.steps().values() for group in group_samples(rows))
+    counts = {size: sum(n for other, n in sizes.items() if other % size == 0) for size in sizes if size > 1}
+    # The most frequent size: a prompt drawn twice in a step makes a group of twice that.
+    size = max(counts, key=lambda size: (counts[size], size), default=0)
+    steps: list[Step] = []
+    for rows in recording.steps().values():
+        rewards = [reward for row in rows if (reward := _reward(row, weighing)) is not None]
+        advantages = [row.advantage for row in rows if row.advantage is not None]
+        if len(rewards) == len(advantages) == len(rows):
+            step = Step(rewards, advantages, _group_places(rows, size))
+            if step.has_spread:
+                steps.append(step)
+        if sum(len(step.rewards) for step in steps) >= _MOST:
+            break
+    return steps
+
+
+def _group_places(rows: Sequence[Sample], size: int) -> Groups:
+    place = {id(row): index for index, row in enumerate(rows)}
+    groups: Groups = []
+    for group in group_samples(rows):
+        places = [place[id(row)] for row in group]
+        width = size if size and len(places) > size and len(places) % size == 0 else len(places)
+        groups += [places[start : start + width] for start in range(0, len(places), width)]
+    return groups
+
+
+def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> float:
+    """Return the largest difference of all samples but one in a hundred, which may be clipped."""
+    differences: list[float] = []
+    for step in steps:
+        computed = compute(step, formula)
+        differences += [abs(a - b) / max(1.0, abs(b)) for a, b in zip(computed, step.advantages, strict=True)]
+        if len(differences) >= 16 and sum(value > 0.05 for value in differences) > len(differences) // 4:
+            return max(differences)
+    differences.sort()
+    return (
+        differences[max(0, len(differences) - 1 - len(differences) // 100)] if differences else float("inf")
+    )
+
+
+def _clean(recording: Recording, count: int, weighing: str, ranked: list[tuple[float, str]]) -> Result:
+    fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
+    others = [RunnerUp(name, residual) for residual, name in ranked if name not in fits]
+    seen = note("advantages_fit", "made by {ways}; reward: {reward}", recording.kind, ways="; or ".join(fits[:4]),
+                reward=weighing or "as recorded")  # fmt: skip
+    return Result("advantages", CLEAN, PROBE, estimates=(Estimate("dialect", fits[0]),), residual=ranked[0][0],
+                  floor=_TOLERANCE, runner_up=others[0] if others else None, count=count, evidence=(seen,))  # fmt: skip
+
+
+def _find_mistake(steps: list[Step], best: tuple[float, str]) -> Result | None:
+    """Return the mistake that makes the recorded numbers, if one does."""
+    for kind, message, detail, compute in _mistakes(steps):
+        formulas = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
+        residual, formula = min((_residual(steps, compute, formula), str(formula)) for formula in formulas)
+        if residual <= 5 * _TOLERANCE and residual * 20 <= best[0]:
+            return fault(
+                f"advantages/{kind}", PROBE, message, CODE, values={"told": detail, "way": formula},
+                estimates=(Estimate("dialect", formula),), residual=residual, floor=_TOLERANCE,
+                runner_up=RunnerUp(best[1], best[0]), count=sum(len(step.rewards) for step in steps),
+                evidence=(_unlike(best),),
+            )  # fmt: skip
+    return None
+
+
+def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
+    """Yield kind, message, detail and computation of each mistake."""
+    if all(value == 0 for step in steps for value in step.advantages):
+        message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
+        yield "zero", message, "", lambda step, _: [0.0] * len(step.rewards)
+        return
+    message = "the advantages have the wrong sign: worse completions become likelier ({way})"
+    yield "sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
+    message = "the advantages belong to other groups than the prompts': samples were grouped {told} ({way})"
+    yield (
+        "grouping",
+        message,
+        "interleaved",
+        lambda step, formula: formula.apply(step.rewards, step.interleaved()),
+    )
+    yield "grouping", message, "in blocks", lambda step, formula: formula.apply(step.rewards, step.blocks())
+    size = max(len(step.groups[0]) for step in steps)
+    message = "the advantages stand {told} rows away from their samples ({way})"
+    for shift in (1, -1, size, -size):
+
+        def roll(step: Step, formula: Formula, by: int = shift) -> list[float]:
+            return _rolled(_right(step, formula), by)
+
+        yield (
+            "shifted",
+            message,
+            f"{shift:+d}",
+            roll,
+        )
+    if scale := _scale(steps):
+        message = "the advantages are {told} times those of the rewards and groups ({way})"
+        yield (
+            "scaled",
+            message,
+            f"{scale:.4g}",
+            lambda step, formula: [scale * value for value in _right(step, formula)],
+        )
+
+
+def _rolled(values: list[float], by: int) -> list[float]:
+    by %= len(values)
+    return values[-by:] + values[:-by] if by else values
+
+
+def _scale(steps: Sequence[Step]) -> float:
+    """Return the factor between the recorded and the usual advantages; 0 if there is none."""
+    pairs = [pair for step in steps for pair in zip(_right(step, _USUAL), step.advantages, strict=True)]
+    norm = sum(a * a for a, _ in pairs)
+    return sum(a * b for a, b in pairs) / norm if norm else 0.0

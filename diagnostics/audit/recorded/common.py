@@ -1,0 +1,153 @@
+"""Helpers of all readers: JSON lines, numbers, texts of prompts, and limits on how much of a large run is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from diagnostics import safe_io
+from diagnostics.audit.recorded.run_data import Unreadable
+
+# Bytes of one file, of one run, of one line and of one text; samples and files of one run.
+MAX_FILE, MAX_RUN, MAX_LINE, MAX_TEXT = (
+    64 * safe_io.MIB,
+    192 * safe_io.MIB,
+    32 * safe_io.MIB,
+    64 * safe_io.KIB,
+)
+MAX_ROWS, MAX_FILES = 60_000, 200
+READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
+Item = TypeVar("Item")
+
+
+class Budget:
+    """Bytes and samples that may still be read of a run."""
+
+    def __init__(self) -> None:
+        self.bytes, self.rows = MAX_RUN, MAX_ROWS
+
+    def spend(self, size: int) -> None:
+        """Take bytes from the budget.
+
+        Raises:
+            ValueError: It is used up.
+        """
+        if size > self.bytes:
+            raise ValueError("over the limit of bytes that are read of one run")
+        self.bytes -= size
+
+
+def choose_files(paths: Sequence[Item], most: int = MAX_FILES) -> list[Item]:
+    """Choose files at both ends and neighbouring pairs between, because some checks compare neighbours.
+
+    >>> choose_files(list(range(10)), 4), len(choose_files(list(range(1000)), 100))
+    ([0, 1, 8, 9], 100)
+    """
+    if len(paths) <= most:
+        return list(paths)
+    if most < 8:
+        return [*paths[: most - most // 2], *paths[len(paths) - most // 2 :]]
+    ends = most // 4
+    middle = paths[ends : len(paths) - ends]
+    pairs = (most - 2 * ends) // 2
+    picked = [middle[len(middle) * place // pairs + more] for place in range(pairs) for more in (0, 1)]
+    return [*paths[:ends], *picked, *paths[len(paths) - ends :]]
+
+
+def read_json_lines(
+    path: Path, report: Callable[[str], None], most: int = MAX_FILE
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line numbers and objects of a file of JSON lines; other lines are reported and left out.
+
+    Raises:
+        OSError: The file cannot be read at all.
+    """
+    size = 0
+    with safe_io.open_regular(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
+            size += len(line)
+            complete = line.endswith(b"\n")
+            if size > most or (not complete and len(line) == MAX_LINE):
+                report(f"line {number} and all after it: over the size limit ({most // safe_io.MIB} MiB)")
+                return
+            if not line.strip():
+                continue
+            if (value := parse_object(line)) is None:
+                report(f"line {number} is not a JSON object" + ("" if complete else " (the file is cut off)"))
+            else:
+                yield number, value
+
+
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None for anything else."""
+    try:
+        value = safe_io.parse_json(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def reporter(path: Path, unreadable: list[Unreadable]) -> Callable[[str], None]:
+    """Return a function that records why something in a file was not read."""
+    return lambda why: unreadable.append(Unreadable(str(path), why))
+
+
+def number(value: object) -> float | None:
+    """Convert a number to float; None for anything else and for NaN.
+
+    >>> number("1"), number(True), number(2), number(float("nan"))
+    (None, None, 2.0, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        converted = float(value)
+    except OverflowError:
+        return None
+    return None if math.isnan(converted) else converted
+
+
+def numbers(value: object) -> tuple[float | None, ...]:
+    """Convert a list's items, None for what is not a number; empty for anything but a list."""
+    return tuple(map(number, value)) if isinstance(value, list) else ()
+
+
+def whole_number(value: object) -> int | None:
+    """Convert a whole number, also one written as text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
+        return int(value)
+    converted = number(value)
+    return (
+        int(converted)
+        if converted is not None and converted == converted // 1 and abs(converted) < 1e15
+        else None
+    )
+
+
+def text_of(value: object) -> str:
+    r"""Return a prompt or completion as text; messages are joined.
+
+    >>> text_of([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])
+    '2+2\\n4'
+    """
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if isinstance(value, dict):
+        inner = value.get("content", value.get("text"))
+        return text_of(inner) if inner is not None else ""
+    if isinstance(value, (list, tuple)):
+        return "\n".join(filter(None, map(text_of, value[:1000])))[:MAX_TEXT]
+    return ""
+
+
+def step_in_name(path: Path) -> int:
+    """Return the last number in a file's or folder's name; -1 if it has none.
+
+    >>> step_in_name(Path("completions_00012.parquet")), step_in_name(Path("policy"))
+    (12, -1)
+    """
+    digits = re.findall(r"[0-9]+", path.name.partition(".")[0][:255])
+    return int(digits[-1][-12:]) if digits else -1

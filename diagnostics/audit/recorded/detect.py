@@ -1,0 +1,173 @@
+"""Detect which files of a run are read by which reader: by name, and by the first line where the name is not enough."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from diagnostics import safe_io
+from diagnostics.audit.recorded import metric_files, sample_files
+from diagnostics.audit.recorded.common import MAX_LINE, Budget, parse_object, step_in_name
+from diagnostics.audit.recorded.run_data import Checkpoint, MetricSeries, Recording, RunArtifacts, Unreadable
+
+_MAX_DEPTH, _MAX_ENTRIES, _MAX_SERIES, _MAX_RECORDINGS = 7, 50_000, 16, 4
+_LOGS = (".log", ".out", ".err", ".txt")
+_NAMES = (
+    ("parquet", re.compile(r"completions_\d+\.parquet")),
+    ("state", re.compile(r"trainer_state\.json")),
+    ("summary", re.compile(r"wandb-summary\.json")),
+    ("jsonl", re.compile(r".+\.jsonl")),
+    ("events", re.compile(r"events\.out\.tfevents\..+")),
+    ("wandb", re.compile(r".+\.wandb")),
+    ("weights", re.compile(r".+\.safetensors")),
+)
+_NOT_A_MODEL = re.compile(r"optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8}")
+_SeriesReader = Callable[[Path, list[Unreadable]], MetricSeries | None]
+
+
+def read_run(path: Path) -> RunArtifacts:
+    """Read a run's folder, or one file of it."""
+    unreadable: list[Unreadable] = []
+    kinds: dict[str, list[Path]] = {}
+    for file in _walk(path, unreadable) if path.is_dir() else [path]:
+        if kind := _kind(file, named=file == path):
+            kinds.setdefault(kind, []).append(file)
+    unreadable += [
+        Unreadable(str(file), "its first line is not a JSON object") for file in kinds.get("broken", [])
+    ]
+    unreadable += [
+        Unreadable(
+            str(file), "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
+        )
+        for file in kinds.get("wandb", [])
+        if not kinds.keys() & {"summary", "lines", "state", "events", "log"}
+    ]
+    return RunArtifacts(
+        tuple(_recordings(kinds, unreadable)),
+        tuple(_series(kinds, unreadable)),
+        tuple(_checkpoints(kinds.get("weights", []))),
+        tuple(unreadable),
+    )
+
+
+def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
+    """Yield all files below a folder; links to folders are not followed."""
+    folders, count = [(root, 0)], 0
+    while folders:
+        folder, depth = folders.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as error:
+            unreadable.append(Unreadable(str(folder), error.strerror or str(error)))
+            continue
+        for entry in entries:
+            count += 1
+            if count > _MAX_ENTRIES:
+                unreadable.append(
+                    Unreadable(str(root), f"more than {_MAX_ENTRIES} files: the rest was not read")
+                )
+                return
+            if not entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+            elif depth < _MAX_DEPTH and not entry.name.startswith("."):
+                folders.append((Path(entry.path), depth + 1))
+
+
+def _kind(path: Path, *, named: bool) -> str:
+    """Return the kind of a file; `named` is whether the user named it."""
+    kind = next((kind for kind, pattern in _NAMES if pattern.fullmatch(path.name)), "")
+    if kind == "weights" and _NOT_A_MODEL.search(path.name):
+        return ""
+    if kind == "jsonl":
+        return _json_kind(path)
+    if not kind and named:
+        return _named_kind(path)
+    return "log" if not kind and path.suffix in _LOGS else kind
+
+
+def _named_kind(path: Path) -> str:
+    """Return the kind of a file that the user named and whose name says nothing."""
+    if path.suffix == ".parquet":
+        return "parquet"
+    try:
+        document = (
+            parse_object(safe_io.read_head(path, MAX_LINE)) if path.stat().st_size <= MAX_LINE else None
+        )
+        first = safe_io.read_head(path, 4 * safe_io.KIB).lstrip()[:1]
+    except OSError:
+        return "log"
+    if document is not None and metric_files.is_trainer_state(document):
+        return "state"
+    kind = _json_kind(path) if first == b"{" else ""
+    return kind if kind not in {"", "broken"} else "log"
+
+
+def _json_kind(path: Path) -> str:
+    """Return the kind of a file of JSON lines, by its first object."""
+    try:
+        with safe_io.open_regular(path) as file:
+            entry = parse_object(file.readline(MAX_LINE))
+    except OSError:
+        return "broken"
+    return "broken" if entry is None else sample_files.detect_format(entry) or "lines"
+
+
+def _recordings(kinds: dict[str, list[Path]], unreadable: list[Unreadable]) -> Iterator[Recording]:
+    budget = Budget()
+    for paths in _by_folder(kinds.get("parquet", [])):
+        if recording := sample_files.read_parquet(paths, budget, unreadable):
+            yield recording
+    for kind in ("verl", "swift"):
+        for paths in _by_folder(kinds.get(kind, [])):
+            if recording := sample_files.read_json_samples(kind, paths, budget, unreadable):
+                yield recording
+    rollouts = [
+        recording
+        for path in kinds.get("rollouts", [])[:_MAX_RECORDINGS]
+        if (recording := sample_files.read_rollouts(path, budget, unreadable))
+    ]
+    yield from rollouts
+    # completions.jsonl has the same samples with less about them.
+    for path in kinds.get("completions", [])[:_MAX_RECORDINGS] if not rollouts else []:
+        if recording := sample_files.read_json_samples("completions", [path], budget, unreadable):
+            yield recording
+
+
+def _by_folder(paths: list[Path]) -> list[list[Path]]:
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path)
+    return list(folders.values())[:_MAX_RECORDINGS]
+
+
+def _series(kinds: dict[str, list[Path]], unreadable: list[Unreadable]) -> Iterator[MetricSeries]:
+    readers: tuple[tuple[list[Path], _SeriesReader], ...] = (
+        (metric_files.newest_states(kinds.get("state", [])), metric_files.read_trainer_state),
+        (kinds.get("lines", []), metric_files.read_lines),
+        (kinds.get("events", []), metric_files.read_events),
+        (kinds.get("summary", []), metric_files.read_summary),
+        (kinds.get("log", []), metric_files.read_log),
+    )
+    for paths, read in readers:
+        for path in paths[:_MAX_SERIES]:
+            if series := read(path, unreadable):
+                yield series
+        if len(paths) > _MAX_SERIES:
+            more = f"{len(paths) - _MAX_SERIES} more files of this kind were not read"
+            unreadable.append(Unreadable(str(paths[_MAX_SERIES].parent), more))
+
+
+def _checkpoints(paths: list[Path]) -> list[Checkpoint]:
+    """Return the folders with weights, in the order of the numbers in their names."""
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path)
+    checkpoints = [
+        Checkpoint(
+            step_in_name(folder), folder, tuple(sorted(files)[:512]), (folder / "config.json").is_file()
+        )
+        for folder, files in folders.items()
+    ]
+    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder)))

@@ -1,0 +1,302 @@
+"""Readers of metrics: trainer_state.json, JSON lines, logs, W&B's summary, and TensorBoard's event files.
+
+Event files are parsed by hand, because TensorBoard need not be installed: records of length, checksum, bytes, checksum
+(record_writer.cc); an Event has step 2 and summary 5, whose values 1 have tag 1 and simple_value 2 or a tensor 8 of one
+float. Checksums are not verified. Evaluations are left out of all formats.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diagnostics import safe_io
+from diagnostics.audit.recorded.common import (
+    MAX_FILE,
+    MAX_LINE,
+    READ_ERRORS,
+    read_json_lines,
+    reporter,
+    step_in_name,
+    whole_number,
+)
+from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Unreadable
+from diagnostics.output.redact import mask_and_cut
+from diagnostics.triage import metrics as names
+from diagnostics.triage.seen import Seen
+
+MAX_STEPS = 20_000
+_STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
+_HEAD, _TAIL = safe_io.MIB, 256 * safe_io.KIB
+_SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second)': '?([0-9.e+]{1,20})")
+
+
+def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> MetricRow | None:
+    """Convert one step's metrics; None if no name among them is known."""
+    printed: dict[str, float] = {}
+    for name, value in values.items():
+        converted = _float(value)
+        if converted is not None and len(printed) < 500:
+            printed[mask_and_cut(str(name), 200)] = converted
+    if step is None:
+        step = next((whole_number(values[name]) for name in _STEPS if name in values), None)
+    canonical: dict[str, float] = {}
+    for name, value in printed.items():
+        meaning = "" if name == "train_loss" else names.meaning(name)
+        if meaning and (meaning not in canonical or math.isnan(value)):
+            canonical[meaning] = value
+    is_summary = "train_runtime" in printed
+    return (
+        MetricRow(step, {} if is_summary else canonical, printed, place) if canonical or is_summary else None
+    )
+
+
+def is_evaluation(entry: Mapping[str, Any]) -> bool:
+    """Return whether a log entry is an evaluation's."""
+    return any(str(name).startswith("eval_") for name in entry)
+
+
+def _float(value: object) -> float | None:
+    """Convert a number, NaN included; transformers 5 prints numbers as texts."""
+    if isinstance(value, str) and len(value) < 40:
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _series(kind: str, rows: Sequence[MetricRow | None]) -> MetricSeries | None:
+    known = tuple(row for row in rows if row)
+    return MetricSeries(kind, known) if known else None
+
+
+def _document(
+    path: Path, rows: Callable[[Any], list[MetricRow | None]], unreadable: list[Unreadable]
+) -> MetricSeries | None:
+    """Read a JSON document."""
+    try:
+        return _series(path.name, rows(safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))))
+    except (*READ_ERRORS, AttributeError) as error:
+        unreadable.append(Unreadable(str(path), mask_and_cut(f"{type(error).__name__}: {error}", 200)))
+        return None
+
+
+def read_trainer_state(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+    """Read the log history of transformers' trainer_state.json (5.19.0, TrainerState.save_to_json)."""
+
+    def rows(document: Any) -> list[MetricRow | None]:
+        history = document["log_history"]
+        if not isinstance(history, list):
+            raise TypeError("log_history is not a list")
+        place = f"{path.parent.name}/{path.name}"
+        return [
+            metric_row(entry, f"{place}: log_history[{index}]")
+            for index, entry in enumerate(history[:MAX_STEPS])
+            if isinstance(entry, dict) and not is_evaluation(entry)
+        ]
+
+    return _document(path, rows, unreadable)
+
+
+def read_summary(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+    """Read W&B's summary: the last value of each metric."""
+    return _document(path, lambda document: [metric_row(document, path.name)], unreadable)
+
+
+def is_trainer_state(entry: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is a trainer_state.json, whatever its file is called."""
+    return isinstance(entry.get("log_history"), list)
+
+
+def read_lines(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+    """Read a file of JSON lines, one a step."""
+    report = reporter(path, unreadable)
+    rows: list[MetricRow | None] = []
+    try:
+        for line, entry in read_json_lines(path, report):
+            if len(rows) >= MAX_STEPS:
+                report(f"line {line} and all after it: more than {MAX_STEPS} steps")
+                break
+            if not is_evaluation(entry):
+                rows.append(metric_row(entry, f"{path.name}:{line}"))
+    except OSError as error:
+        report(str(error))
+    return _series("metrics.jsonl", rows)
+
+
+def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+    """Read the lines of metrics at both ends of a log."""
+    report = reporter(path, unreadable)
+    try:
+        with safe_io.open_regular(path) as file:
+            size = file.seek(0, 2)
+            if size > MAX_FILE:
+                report(f"{size // safe_io.MIB} MiB: only both ends were read")
+            file.seek(0)
+            head = file.read(_HEAD)
+            middle = b""
+            if len(head) < size - _TAIL:
+                middle = file.read(min(size, MAX_FILE) - len(head) - _TAIL)
+                file.seek(max(file.tell(), size - _TAIL))
+            tail = file.read(_TAIL)
+    except OSError as error:
+        report(str(error))
+        return None
+    lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
+    rows: list[MetricRow | None] = list(
+        _log_rows(names.rows_of(Seen(path.name, lines=lines, head=head, tail=tail)))
+    )
+    rows.append(_summary_row(path.name, head + tail))
+    return _series("log", rows)
+
+
+def parse_log_lines(name: str, first: int, text: bytes) -> list[MetricRow]:
+    """Return the metrics among lines of a log, the first of which has a number."""
+    rows = names.rows_of(Seen(name, lines=text.count(b"\n") + 1, head=text, tail=b""))
+    return _log_rows([replace(row, line=row.line + first - 1) for row in rows])
+
+
+def _log_rows(rows: Sequence[names.Row]) -> list[MetricRow]:
+    return [
+        MetricRow(
+            None,
+            {meaning: value for meaning, (name, value) in row.said.items() if name != "train_loss"},
+            dict(row.said.values()),
+            f"{row.source}:{row.line}",
+        )
+        for row in rows
+    ]
+
+
+def _summary_row(name: str, text: bytes) -> MetricRow | None:
+    """Return what transformers prints at the end of a run: how long it took."""
+    printed = {}
+    for match in _SUMMARY.finditer(text):
+        if (value := _float(match[2].decode())) is not None:
+            printed[match[1].decode()] = value
+    return MetricRow(None, {}, printed, name) if len(printed) == 2 else None
+
+
+def newest_states(paths: Sequence[Path]) -> list[Path]:
+    """Return the last trainer_state.json of each run, which has the history of all earlier ones."""
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        parent = path.parent.parent if step_in_name(path.parent) >= 0 else path.parent
+        folders.setdefault(parent, []).append(path)
+    return [max(group, key=lambda path: step_in_name(path.parent)) for group in folders.values()]
+
+
+def read_events(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+    """Read the scalars of a TensorBoard event file."""
+    steps: dict[int, dict[str, float]] = {}
+    try:
+        data = memoryview(safe_io.read_head(path, MAX_FILE))
+        used = parse_events(data, steps)
+        if used != len(data):
+            raise ValueError(f"cut off at byte {used}")
+    except READ_ERRORS as error:
+        unreadable.append(Unreadable(str(path), mask_and_cut(str(error), 200)))
+    return _series("events.out.tfevents", event_rows(path.name, steps))
+
+
+def event_rows(name: str, steps: Mapping[int, dict[str, float]]) -> list[MetricRow | None]:
+    """Convert the scalars of event files, by step."""
+    return [metric_row(steps[step], f"{name}, step {step}", step) for step in sorted(steps)]
+
+
+def parse_events(data: memoryview, steps: dict[int, dict[str, float]]) -> int:
+    """Add the scalars of all whole records to their steps; return the number of bytes used.
+
+    Raises:
+        ValueError: The bytes are not an event file, or it has too many steps.
+    """
+    place = 0
+    while place + 12 <= len(data):
+        (length,) = struct.unpack("<Q", data[place : place + 8])
+        if length > MAX_LINE:
+            raise ValueError(f"a record of {length} bytes")
+        if place + 16 + length > len(data):
+            break
+        _parse_event(data[place + 12 : place + 12 + length], steps)
+        if len(steps) > MAX_STEPS:
+            raise ValueError(f"more than {MAX_STEPS} steps")
+        place += 16 + length
+    return place
+
+
+def _parse_event(record: memoryview, steps: dict[int, dict[str, float]]) -> None:
+    fields = list(_protobuf_fields(record))
+    step = next((value for number, value in fields if number == 2 and isinstance(value, int)), 0)
+    for number, summary in fields:
+        if number != 5 or not isinstance(summary, memoryview):
+            continue
+        for kind, value in _protobuf_fields(summary):
+            if kind == 1 and isinstance(value, memoryview):
+                tag, scalar = _parse_scalar(value)
+                if tag and scalar is not None:
+                    steps.setdefault(step, {})[tag] = scalar
+
+
+def _parse_scalar(value: memoryview) -> tuple[str, float | None]:
+    tag, scalar = "", None
+    for number, field in _protobuf_fields(value):
+        if number == 1 and isinstance(field, memoryview):
+            tag = bytes(field).decode("utf-8", "replace")
+        elif number == 2:
+            scalar = _float32(field)
+        elif number == 8 and isinstance(field, memoryview):  # a tensor of one float: its content, or packed
+            inner = [
+                part
+                for kind, part in _protobuf_fields(field)
+                if kind in (4, 5) and isinstance(part, memoryview)
+            ]
+            scalar = _float32(inner[0]) if len(inner) == 1 else None
+    return tag, scalar
+
+
+def _float32(value: object) -> float | None:
+    if not isinstance(value, memoryview) or len(value) != 4:
+        return None
+    return float(struct.unpack("<f", value)[0])
+
+
+def _protobuf_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the fields of a protocol buffer message: varints as numbers, others as bytes."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        kind = key & 7
+        if kind == 0:
+            value, place = _varint(data, place)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            length, place = _varint(data, place)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"not a protocol buffer: field type {kind}")
+        if place + length > len(data):
+            raise ValueError("not a protocol buffer: a field is longer than the message")
+        yield key >> 3, data[place : place + length]
+        place += length
+
+
+def _varint(data: memoryview, place: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(data[place : place + 10]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, place + index + 1
+    raise ValueError("not a protocol buffer: a number without an end")

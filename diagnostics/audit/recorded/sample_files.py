@@ -1,0 +1,317 @@
+"""Readers of recorded samples: TRL's Parquet, ms-swift's and verl's JSON lines, and this project's rollout format.
+
+Read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4.6.0.dev0 (GRPOTrainer.log), verl 0.10.0.dev
+(RayPPOTrainer._log_rollout_data). Texts lack special tokens; ids and log-probs are in our own formats only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from diagnostics import safe_io
+from diagnostics.audit.recorded import safetensors
+from diagnostics.audit.recorded.common import (
+    MAX_FILE,
+    MAX_ROWS,
+    MAX_RUN,
+    READ_ERRORS,
+    Budget,
+    choose_files,
+    number,
+    numbers,
+    read_json_lines,
+    reporter,
+    step_in_name,
+    text_of,
+    whole_number,
+)
+from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens, Unreadable
+from diagnostics.output.redact import mask_and_cut
+
+_PARQUET_COLUMNS = {"step", "prompt", "completion"}
+_PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
+_SWIFT_OTHERS = {"step", "prompt", "completion", "advantages", "entropy", "rollout_infos", "solution"}
+_VERL_OTHERS = {"input", "output", "score", "step"}
+_ROLLOUT_SCHEMAS = ("grpo-doctor.rollout.v1", "grpo-doctor.rollout.v2")
+
+
+def detect_format(entry: dict[str, Any]) -> str:
+    """Return the format of a JSON line: rollouts, completions, verl, swift, or empty for metrics."""
+    if entry.get("schema") in _ROLLOUT_SCHEMAS:
+        return "rollouts"
+    if {"request", "prompt_ids", "logprobs", "completion"} <= entry.keys():
+        return "completions"
+    if {"input", "output", "score"} <= entry.keys():
+        return "verl"
+    is_swift = all(isinstance(entry.get(name), list) for name in ("prompt", "completion", "step"))
+    return "swift" if is_swift else ""
+
+
+def parse_line(entry: dict[str, Any], place: str, step: int = 0) -> list[Sample]:
+    """Return the samples in one JSON line; `step` is that of the file, if the line has none."""
+    kind = detect_format(entry)
+    if kind == "completions":
+        return [_own_sample(entry, place)]
+    if kind == "verl":
+        return [_verl_sample(entry, place, step)]
+    return _swift_samples(entry, place) if kind == "swift" else []
+
+
+def read_json_samples(
+    kind: str, paths: Sequence[Path], budget: Budget, unreadable: list[Unreadable]
+) -> Recording | None:
+    """Read verl's files (one a step), or ms-swift's or our completions.jsonl."""
+    rows: list[Sample] = []
+    files = 0
+    for path in choose_files(sorted(paths, key=step_in_name)):
+        report = reporter(path, unreadable)
+        try:
+            budget.spend(path.stat().st_size if kind == "verl" else 0)
+            for line, entry in read_json_lines(path, report, min(MAX_FILE, budget.bytes)):
+                if detect_format(entry) == kind and budget.rows > 0:
+                    samples = parse_line(entry, f"{path.name}:{line}", step_in_name(path))
+                    rows += samples
+                    budget.rows -= len(samples)
+        except READ_ERRORS as error:
+            report(str(error))
+            continue
+        files += 1
+    name = {"verl": "step.jsonl", "swift": "completions.jsonl"}.get(kind, "own completions.jsonl")
+    return Recording(name, tuple(rows), files=(len(paths), files)) if rows else None
+
+
+def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
+    own = whole_number(entry.get("step"))
+    score = number(entry["score"])
+    return Sample(
+        step if own is None else own, text_of(entry["input"]), text_of(entry["output"]), score,
+        number(entry.get("advantage")), {"score": score},
+        columns={name: value for name, value in entry.items() if name not in _VERL_OTHERS}, place=place,
+    )  # fmt: skip
+
+
+def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
+    size = min(len(entry[name]) for name in ("prompt", "completion", "step"))
+    lists = {name: value for name, value in entry.items() if isinstance(value, list) and len(value) >= size}
+    rewards = {
+        name: numbers(value)
+        for name, value in lists.items()
+        if name not in _SWIFT_OTHERS and all(item is None or isinstance(item, (int, float)) for item in value)
+    }
+    columns = {
+        name: value
+        for name, value in lists.items()
+        if name not in rewards | dict.fromkeys(_SWIFT_OTHERS - {"solution"})
+    }
+    advantages = numbers(entry.get("advantages"))
+    samples = []
+    for index in range(size):
+        scores = {name: values[index] for name, values in rewards.items()}
+        samples.append(
+            Sample(
+                whole_number(entry["step"][index]) or 0,
+                text_of(entry["prompt"][index]),
+                text_of(entry["completion"][index]),
+                _single_score(scores),
+                advantages[index] if index < len(advantages) else None,
+                scores,
+                columns={name: value[index] for name, value in columns.items()},
+                place=f"{place}[{index}]",
+            )
+        )
+    return samples
+
+
+def _single_score(scores: dict[str, float | None]) -> float | None:
+    """Return the reward of a single function; weights of several are not recorded."""
+    return next(iter(scores.values())) if len(scores) == 1 else None
+
+
+def read_parquet(paths: Sequence[Path], budget: Budget, unreadable: list[Unreadable]) -> Recording | None:
+    """Read TRL's `completions_*.parquet`, one file a log event."""
+    if importlib.util.find_spec("pyarrow") is None:
+        unreadable.append(Unreadable(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow"))
+        return None
+    rows: list[Sample] = []
+    files = 0
+    for path in choose_files(sorted(paths, key=step_in_name)):
+        try:
+            rows += _parquet_rows(path, budget)
+        except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
+            first = str(error).strip().splitlines()
+            unreadable.append(
+                Unreadable(str(path), mask_and_cut(first[0], 200) if first else type(error).__name__)
+            )
+            continue
+        files += 1
+    return Recording("completions.parquet", tuple(rows), files=(len(paths), files)) if rows else None
+
+
+def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
+    from pyarrow import parquet
+
+    data = safe_io.read_bytes(path, MAX_FILE)
+    file = parquet.ParquetFile(io.BytesIO(data))
+    metadata = file.metadata
+    unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, budget.rows):
+        raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
+    if missing := _PARQUET_COLUMNS - set(file.schema_arrow.names):
+        raise ValueError(f"no column {', '.join(sorted(missing))}")
+    budget.spend(max(unpacked, len(data)))
+    rows: list[Sample] = []
+    size = 0
+    # A text stored once may stand in every row, so batches are small enough for that.
+    batch_size = max(1, min(1024, 4 * MAX_FILE // max(unpacked, 1)))
+    for batch in file.iter_batches(batch_size=batch_size, use_threads=False):
+        entries = batch.to_pylist()
+        size += _text_size(entries)
+        if size > MAX_RUN:
+            raise ValueError(f"more than {MAX_RUN // safe_io.MIB} MiB of text")
+        rows += [
+            _parquet_sample(entry, f"{path.name}:{len(rows) + index}") for index, entry in enumerate(entries)
+        ]
+    budget.rows -= len(rows)
+    return rows
+
+
+def _text_size(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(map(_text_size, value.values()))
+    if isinstance(value, list):
+        return sum(map(_text_size, value))
+    return len(value) if isinstance(value, (str, bytes)) else 8
+
+
+def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
+    scores = {
+        name: number(value)
+        for name, value in entry.items()
+        if name not in _PARQUET_OTHERS and (value is None or isinstance(value, float))
+    }
+    prompt = entry["prompt"]
+    return Sample(
+        whole_number(entry["step"]) or 0, text_of(prompt), text_of(entry["completion"]), _single_score(scores),
+        number(entry.get("advantage")), scores, chat=None if isinstance(prompt, str) else prompt,
+        columns={name: value for name, value in entry.items() if name not in _PARQUET_COLUMNS and name not in scores},
+        place=place,
+    )  # fmt: skip
+
+
+def read_rollouts(path: Path, budget: Budget, unreadable: list[Unreadable]) -> Recording | None:
+    """Read our `rollouts.jsonl` with its safetensors (grpo-doctor.rollout.v1, v2); the last line of a step counts."""
+    entries: dict[int, dict[str, Any]] = {}
+    try:
+        for _, entry in read_json_lines(path, reporter(path, unreadable)):
+            if detect_format(entry) == "rollouts" and (step := whole_number(entry.get("step"))) is not None:
+                entries[step] = entry
+    except OSError as error:
+        unreadable.append(Unreadable(str(path), str(error)))
+        return None
+    rows: list[Sample] = []
+    settings: dict[str, Any] = {}
+    files = 0
+    for step in choose_files(sorted(entries)):
+        if budget.rows <= 0:
+            break
+        try:
+            samples = _rollout_samples(path.parent, entries[step], budget)
+        except READ_ERRORS as error:
+            unreadable.append(Unreadable(f"{path}: step {step}", str(error)))
+            continue
+        settings = entries[step].get("settings") or settings
+        rows += samples
+        files += 1
+        budget.rows -= len(samples)
+    flat = {
+        f"{section}.{key}": value
+        for section, keys in settings.items()
+        if isinstance(keys, dict)
+        for key, value in keys.items()
+    }
+    return Recording("rollouts.jsonl", tuple(rows), flat, (len(entries), files)) if rows else None
+
+
+def _rollout_samples(folder: Path, entry: dict[str, Any], budget: Budget) -> list[Sample]:
+    name = str(entry["file"])
+    data = safe_io.read_bytes(folder / name, MAX_FILE, inside=folder)
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
+    budget.spend(4 * len(data))
+    tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
+    prompts = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
+    streams = {
+        key: _split(tensors[key], tensors["completion_lengths"])
+        for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions", "sampled")
+        if key in tensors
+    }
+    return [_rollout_sample(entry, tensors, prompts, streams, i) for i in range(len(tensors["prompt_index"]))]
+
+
+def _rollout_sample(
+    entry: dict[str, Any],
+    tensors: dict[str, list[Any]],
+    prompts: list[list[Any]],
+    streams: dict[str, list[list[Any]]],
+    index: int,
+) -> Sample:
+    prompt_index = tensors["prompt_index"][index]
+    prompt = entry["prompts"][prompt_index]
+    ids, completion = prompts[prompt_index], streams["completion_ids"][index]
+    trained = bool(tensors["trained"][index])
+    sampled = list(map(bool, streams["sampled"][index])) if "sampled" in streams else [True] * len(completion)
+    none = (None,) * len(ids)
+    proximal = streams.get("proximal_logprobs")
+    tokens = Tokens(
+        (*ids, *completion),
+        len(ids),
+        (False,) * len(ids) + tuple(trained and mark for mark in sampled),
+        none + _mask(streams["behaviour_logprobs"][index], sampled),
+        none + _mask(proximal[index], sampled) if proximal else (),
+        (0,) * len(ids) + tuple(streams["policy_versions"][index]),
+        str(entry["finish_reasons"][index]),
+    )
+    return Sample(
+        int(entry["step"]), text_of(prompt.get("text")), text_of(entry["texts"][index]),
+        number(tensors["rewards"][index]),
+        number(tensors["advantages"][index]), {key: number(value) for key, value in entry["scores"][index].items()},
+        str(prompt_index), columns=prompt.get("columns") or {}, tokens=tokens,
+        place=f"step {entry['step']}, {entry['requests'][index]}",
+    )  # fmt: skip
+
+
+def _own_sample(entry: dict[str, Any], place: str) -> Sample:
+    """Return the sample in a line of our completions.jsonl."""
+    ids, completion = entry["prompt_ids"], entry["ids"]
+    tokens = Tokens(
+        (*ids, *completion),
+        len(ids),
+        engine=(None,) * len(ids) + _mask(numbers(entry["logprobs"]), entry.get("sampled")),
+        versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
+        ended=str(entry.get("finish_reason", "")),
+    )
+    return Sample(
+        whole_number(entry.get("step")) or 0, text_of(entry.get("prompt")), text_of(entry["completion"]),
+        number(entry.get("reward")), number(entry.get("advantage")), group=str(entry["request"]).rpartition(".")[0],
+        tokens=tokens, place=place,
+    )  # fmt: skip
+
+
+def _mask(values: Sequence[Any], marks: Sequence[bool] | None) -> tuple[Any, ...]:
+    """Return a stream with None for tokens that the model did not sample."""
+    if marks is None:
+        return tuple(values)
+    return tuple(value if mark else None for value, mark in zip(values, marks, strict=True))
+
+
+def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
+    if sum(lengths) != len(values) or min(lengths, default=0) < 0:
+        raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
+    rest = iter(values)
+    return [list(islice(rest, int(length))) for length in lengths]

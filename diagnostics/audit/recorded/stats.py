@@ -1,0 +1,67 @@
+"""Small statistics on plain lists. Overflow yields infinity, never an exception."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from math import inf, sqrt
+
+
+def fsum(values: Iterable[float]) -> float:
+    """Return the sum; infinity if it overflows, as numbers of an untrusted file can."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return inf
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; 0 of an empty list."""
+    return fsum(values) / len(values) if values else 0.0
+
+
+def deviation(values: Sequence[float], ddof: int = 0) -> float:
+    """Return the standard deviation; exactly 0 if all values are equal."""
+    if len(values) <= ddof or min(values) == max(values):
+        return 0.0
+    center = mean(values)
+    return sqrt(fsum((value - center) ** 2 for value in values) / (len(values) - ddof))
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median; 0 of an empty list."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Return Pearson's correlation; 0 if one list does not vary.
+
+    >>> round(correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 6)
+    1.0
+    """
+    a, b = mean(xs), mean(ys)
+    norm = sqrt(fsum((x - a) ** 2 for x in xs) * fsum((y - b) ** 2 for y in ys))
+    if not norm or norm == inf:
+        return 0.0
+    return fsum((x - a) * (y - b) for x, y in zip(xs, ys, strict=True)) / norm
+
+
+def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, float]:
+    """Fit a line by least squares; return its slope, the slope's standard error, and the mean squared residual."""
+    a, b = mean(xs), mean(ys)
+    variance = fsum((x - a) ** 2 for x in xs)
+    if not variance or len(xs) < 3:
+        return 0.0, inf, inf
+    slope = fsum((x - a) * (y - b) for x, y in zip(xs, ys, strict=True)) / variance
+    residual = fsum((y - b - slope * (x - a)) ** 2 for x, y in zip(xs, ys, strict=True))
+    return slope, sqrt(residual / (len(xs) - 2) / variance), residual / len(xs)
+
+
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share."""
+    if not count:
+        return 0.0, 1.0
+    z, p = 1.96, hits / count
+    center, width = p + z * z / (2 * count), z * sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    return max(0.0, (center - width) / (1 + z * z / count)), min(1.0, (center + width) / (1 + z * z / count))

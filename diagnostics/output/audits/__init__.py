@@ -1,1 +1,0 @@
-"""What an audit found, as text: `wording` makes sentences, the others lay them out."""

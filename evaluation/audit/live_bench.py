@@ -1,0 +1,346 @@
+"""`python -m evaluation.audit.live_bench`: faults put into servers that sample, and what an audit says of each.
+
+Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With it it is one of a cell, between
+which and the audit a proxy changes requests and answers, and whose weights are loaded anew. Thresholds were chosen on
+seeds below 100; what is counted starts at 100. Values are drawn for each seed, and stand on no grid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diagnostics.audit.checkpoint_validation import load_tokenizer
+from diagnostics.audit.live import probe_inputs
+from diagnostics.audit.live.client import Client
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.reference import round_weights
+from diagnostics.audit.live.servers import identify_server
+from diagnostics.audit.model import CLEAN, FAULT
+from tests.diagnostics.audit import proxy, world
+from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
+
+NEAR = {
+    "temperature": 0.02,
+    "top_p": 0.005,
+    "top_k": 0,
+    "min_p": 0.005,
+    "repetition_penalty": 0.01,
+    "presence_penalty": 0.01,
+    "frequency_penalty": 0.01,
+}
+
+
+@dataclass
+class Case:
+    """A fault.
+
+    Attributes:
+        name: What it is called in the table.
+        wrong: What the server does wrong.
+        families: Which families must be told; each of several of a pair. A family may be one of a few.
+        values: What their values must be, by name, with how near.
+        folder: The weights that the server holds, where they are not the checkpoint's.
+        trainer: What the trainer says.
+    """
+
+    name: str
+    families: tuple[str, ...]
+    wrong: Wrong = field(default_factory=Wrong)
+    values: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+def _law(name: str, value: float) -> Case:
+    return Case(name, (f"sampling/{name}",), Wrong(law={name: value}), {name: value})
+
+
+def cases(seed: int, folder: Path) -> Iterator[Case]:
+    """Each fault once, with the values of a seed."""
+    draw = random.Random(seed)
+    sign = draw.choice((-1, 1))
+    yield Case("nothing wrong", ())
+    yield _law("temperature", round(draw.choice((draw.uniform(0.5, 0.95), draw.uniform(1.06, 1.5))), 4))
+    yield _law("top_p", round(draw.uniform(0.6, 0.985), 4))
+    yield _law("top_k", draw.randrange(3, 60))
+    yield _law("min_p", round(draw.uniform(0.01, 0.2), 4))
+    yield _law("repetition_penalty", round(draw.uniform(1.03, 1.4), 4))
+    yield _law("presence_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
+    yield _law("frequency_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
+    yield Case(
+        "bias on an id", ("sampling/bias",), Wrong(bias=(_frequent(folder), round(draw.uniform(-5, -1), 2)))
+    )
+    yield Case("greedy", ("sampling/greedy",), Wrong(greedy=True))
+    yield Case("one seed", ("sampling/seed",), Wrong(one_seed=True))
+    yield Case("log-probs shifted", ("logprobs/shift",), Wrong(shift=sign))
+    yield Case("beside another token", ("logprobs/token",), Wrong(beside=True))
+    yield Case("samples beside other prompts", ("pairing",), Wrong(permuted=True))
+    yield Case("a second BOS", ("ids/special",), Wrong(double_bos=True))
+    heat = round(draw.uniform(0.5, 0.75), 3)
+    yield Case(
+        "raw log-probs", ("logprobs/raw",), Wrong(raw=True, settings=None), trainer={"temperature": heat}
+    )
+    for name, of in (("older by one", "checkpoint-280"), ("much older", "checkpoint-20"), ("base", "base")):
+        yield Case(name, ("weights/version",), values={"version": of}, folder=of)
+    part = draw.choice(("layer 0", "layer 1", "layer 2", "embedding", "head and last norm"))
+    yield Case(
+        "tensors missing", ("weights/partial",), values={"tensors": (part,)}, folder=mixed(folder, part)
+    )
+    yield Case("weights 1 % off", ("weights/unknown",), folder=off(folder, seed))
+    older = loaded(folder / "checkpoint-20", "float32")
+    yield Case("replicas", ("replicas/weights",), Wrong(second=older))
+    yield Case("stale keys", ("cache/stale",), Wrong(stale_cache=older))
+    top = round(draw.uniform(0.7, 0.95), 4)
+    both = {"temperature": heat, "top_p": top}
+    yield Case("pair: temperature, top_p", ("sampling/temperature", "sampling/top_p"), Wrong(law=both), both)
+    both = {"temperature": heat, "repetition_penalty": round(draw.uniform(1.05, 1.3), 4)}
+    yield Case(
+        "pair: temperature, repetition",
+        ("sampling/temperature", "sampling/repetition_penalty"),
+        Wrong(law=both),
+        both,
+    )
+    yield Case(
+        "pair: older, temperature", ("weights/version", "sampling/temperature"),
+        Wrong(law={"temperature": heat}), {"version": "checkpoint-280", "temperature": heat}, "checkpoint-280",
+    )  # fmt: skip
+    yield Case(
+        "pair: shift, temperature", ("logprobs/shift", "sampling/temperature"),
+        Wrong(law={"temperature": heat}, shift=sign), {"temperature": heat},
+    )  # fmt: skip
+
+
+def healthy(seed: int, dtype: str) -> Iterator[Case]:
+    """Nothing wrong, in each of the ways in which an engine is not the checkpoint and still right."""
+    draw = random.Random(seed)
+    floor = 2e-6 if dtype == "float32" else 0.011
+    yield Case("nothing wrong", ())
+    yield Case("nothing wrong: batches of other sizes", (), Wrong(batches=True))
+    yield Case("nothing wrong: other kernels", (), Wrong(noise=draw.uniform(0.1, 0.5) * floor))
+    for count, name in ((1, "checkpoint-280"), (2, "checkpoint-260")):
+        yield Case(
+            f"nothing wrong: {count} behind, as allowed", (), folder=name, trainer={"max_staleness": count}
+        )
+
+
+def _frequent(folder: Path) -> int:
+    """The id that is likely in most places: a bias on it shows."""
+    made = Engine(folder / "checkpoint-300", "float32")
+    ids = made.words(world.corpus()[:600])["input_ids"][:200]
+    return int(made.logits(ids).softmax(-1).mean(0).argmax())
+
+
+def mixed(folder: Path, part: str) -> str:
+    """checkpoint-300 with a part of checkpoint-280."""
+    name = f"mixed-{part.replace(' ', '-')}"
+    if not (folder.parent / name).exists():
+        marks = {"embedding": ("embed",), "head and last norm": ("lm_head", "model.norm")}
+        inside = marks.get(part, (f".layers.{part[-1]}.",))
+        older, newer = (loaded(folder / one, "float32") for one in ("checkpoint-280", "checkpoint-300"))
+        state = newer.state_dict()
+        state.update(
+            {key: one for key, one in older.state_dict().items() if any(mark in key for mark in inside)}
+        )
+        newer.load_state_dict(state)
+        _write(newer, folder, name)
+    return f"../{name}"
+
+
+def off(folder: Path, seed: int) -> str:
+    """checkpoint-300 with every weight off by 1 % of its tensor's deviation."""
+    name = f"off-{seed}"
+    if not (folder.parent / name).exists():
+        model = loaded(folder / "checkpoint-300", "float32")
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.add_(0.01 * each.std() * torch.randn(each.shape, generator=generator))
+        _write(model, folder, name)
+    return f"../{name}"
+
+
+def _write(model: Any, folder: Path, name: str) -> None:
+    shutil.copytree(folder / "checkpoint-300", folder.parent / name)
+    model.save_pretrained(folder.parent / name)
+
+
+@contextlib.contextmanager
+def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
+    """A stand-in that does it."""
+    for name in ("second", "stale_cache"):
+        if model := getattr(case.wrong, name):
+            setattr(case.wrong, name, round_weights(model, getattr(torch, dtype)))
+    with serving(Engine(folder / (case.folder or "checkpoint-300"), dtype, case.wrong, seed)) as url:
+        yield url
+
+
+def real(url: str) -> Callable[..., Any]:
+    """A real server that holds checkpoint-300, behind a proxy; where another case's weights are held it loads anew."""
+    held = ["checkpoint-300"]
+
+    def hold(folder: Path, name: str) -> None:
+        if held != [name]:
+            _hold(url, folder / name)
+            held[:] = [name]
+
+    @contextlib.contextmanager
+    def made(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
+        if case.wrong.second is not None or case.wrong.raw or case.wrong.noise or case.wrong.batches:
+            raise NotImplementedError("it takes another server")
+        if case.wrong.stale_cache is not None:
+            hold(folder, "checkpoint-20")
+            proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
+            _fill_cache(url, folder)
+        hold(folder, case.folder or "checkpoint-300")
+        if case.wrong.stale_cache is None:
+            proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
+        with proxy.between(url, case.wrong) as address:
+            yield address
+
+    return made
+
+
+def _hold(url: str, folder: Path) -> None:
+    """Has the server load the weights of a folder, and nothing else."""
+    kwargs = {"weights_path": str(folder.resolve())}
+    body = {"method": "reload_weights", "kwargs": kwargs, "timeout": 300}
+    status, told = proxy.forwarded(url, "POST", "/collective_rpc", body)
+    if status != 200:
+        raise NotImplementedError(f"{folder}: not loaded: {told!r}")
+
+
+def _fill_cache(url: str, folder: Path) -> None:
+    """As an audit before the new weights would."""
+    endpoint = identify_server(Client(url, 500))
+    words = load_tokenizer(folder / "checkpoint-300")
+    endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
+
+
+def judged(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
+    """Whether every fault was named and nothing else; whether the values are right; what was told."""
+    faults = {each.family: each for each in found.select(FAULT)}
+    wanted = [family.split() for family in case.families]
+    named = all(any(one in faults for one in family) for family in wanted)
+    allowed = {one for family in wanted for one in family}
+    # Two causes of one thing may be told together: raw log-probs also fit the law of temperature 1.
+    extra = faults.keys() - allowed - ({"sampling/temperature"} if case.name == "raw log-probs" else set())
+    values = {one.name: one.value for each in faults.values() for one in each.estimates}
+    right: bool | None = None
+    if case.values and named:
+        right = all(
+            abs(values.get(name, 9) - value) <= NEAR[name]
+            if isinstance(value, float)
+            else values.get(name) == value
+            for name, value in case.values.items()
+        )
+    return named and not extra, right, sorted(faults)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it; prints one line of JSON a case, then the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path, help="of the models, made here where they are not there")
+    parser.add_argument("--real", default="", metavar="URL")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=100)
+    parser.add_argument("--only", default="", help="cases whose name has this")
+    parser.add_argument(
+        "--healthy",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many more audits of each kind of nothing wrong",
+    )
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if not (options.folder / "world" / "checkpoint-300").exists():
+        world.make(options.folder / "world", keep=(20, 260, 280, 300))
+    folder = options.folder / "world"
+    server = real(options.real) if options.real else stand_in
+    rows: dict[str, list[tuple[bool, bool | None]]] = {}
+    for seed in range(options.first, options.first + options.seeds):
+        chosen = [case for case in cases(seed, folder) if options.only in case.name]
+        for case in chosen:
+            run(case, server, folder, options.dtype, seed, rows)
+    for seed in range(options.first, options.first + options.healthy):
+        for case in healthy(seed, options.dtype):
+            if options.only in case.name:
+                run(case, server, folder, options.dtype, seed + 1000, rows)
+    print(table(rows))
+    return 0
+
+
+def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict[str, Any]) -> None:
+    """One audit of one case."""
+    began = time.monotonic()
+    trainer = folder.parent / "trainer.json"
+    trainer.write_text(json.dumps(case.trainer))
+    try:
+        with server(case, folder, dtype, seed) as url:
+            found = audit_server(
+                LiveAudit(
+                    url, folder / "checkpoint-300", trainer=trainer if case.trainer else None, timeout_s=500
+                )
+            )
+    except NotImplementedError as error:
+        print(json.dumps({"case": case.name, "seed": seed, "left out": str(error)}), flush=True)
+        return
+    named, right, told = judged(case, found)
+    if not case.families:
+        named = found.outcome == CLEAN
+    rows.setdefault(case.name, []).append((named, right))
+    told_values = {one.name: one.value for each in found.select(FAULT) for one in each.estimates}
+    line = {
+        "case": case.name, "seed": seed, "dtype": dtype, "named": named, "right": right, "told": told,
+        "wanted": case.values, "values": told_values, "outcome": found.outcome, "tokens": found.tokens,
+        "requests": found.requests, "seconds": round(time.monotonic() - began, 1),
+        "open": [each.family for each in found.results if each.outcome == "not_decided"],
+    }  # fmt: skip
+    print(json.dumps(line), flush=True)
+
+
+def table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
+    """Faults by what was said of them, with intervals of 95 % (Wilson)."""
+    lines = ["| fault | named, of | value right, of |", "|---|---|---|"]
+    for name, told in rows.items():
+        values = [right for _, right in told if right is not None]
+        shown = f"{sum(values)} of {len(values)}" if values else "-"
+        lines.append(f"| {name} | {sum(named for named, _ in told)} of {len(told)} | {shown} |")
+    faults = [pair for name, told in rows.items() if not name.startswith("nothing wrong") for pair in told]
+    if faults:
+        hits = sum(named for named, _ in faults)
+        low, high = wilson(hits, len(faults))
+        lines.append(f"| all faults | {hits} of {len(faults)} ({low:.0%} to {high:.0%}) | |")
+    return "\n".join(lines)
+
+
+def wilson(hits: int, count: int) -> tuple[float, float]:
+    """The interval of a share.
+
+    >>> wilson(0, 0)
+    (0.0, 1.0)
+    """
+    if not count:
+        return 0.0, 1.0
+    z, share = 1.96, hits / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    width = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return max(0.0, middle - width), min(1.0, middle + width)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""`python -m tests.diagnostics.audit.bench_engines WORLD ADAPTERS`: what takes more than one server, or adapters.
+
+All are real `vllm serve` of checkpoint-300 of WORLD, as `policy`: --served has the adapters of ADAPTERS
+(`python -m tests.diagnostics.audit.lora`; right, twice, half, stale) beside it, --other is another of the same, --raw
+reports raw log-probs. A line of JSON an audit; what takes a server that is not named is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.model import FAULT, AuditError, NotAvailableError
+from tests.diagnostics.audit import proxy
+from tests.diagnostics.audit.standin import Wrong
+
+
+def told(case: str, wanted: str, **asked: Any) -> None:
+    """One audit."""
+    began, used = time.monotonic(), time.process_time()
+    try:
+        found = audit_server(LiveAudit(timeout_s=500, **asked))
+    except (NotAvailableError, AuditError) as error:
+        faults: dict[str, Any] = {type(error).__name__: str(error)}
+        outcome, tokens = "-", 0
+    else:
+        faults = {each.family: [one.value for one in each.estimates] for each in found.select(FAULT)}
+        outcome, tokens = found.outcome, found.tokens
+    # What the server says of itself is told beside what its samples say.
+    seen = [*faults.keys() - {"settings/logprobs_mode"}]
+    line = {
+        "case": case, "named": seen == ([wanted] if wanted else []), "told": faults, "outcome": outcome,
+        "tokens": tokens, "seconds": round(time.monotonic() - began, 1), "cpu": round(time.process_time() - used, 1),
+    }  # fmt: skip
+    print(json.dumps(line), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Each case a few times."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("world", type=Path)
+    parser.add_argument("adapters", type=Path)
+    parser.add_argument("--served", default="", metavar="URL")
+    parser.add_argument("--other", default="", metavar="URL")
+    parser.add_argument("--raw", default="", metavar="URL")
+    parser.add_argument("--times", type=int, default=3)
+    options = parser.parse_args(arguments)
+    for _ in range(options.times):
+        if options.served:
+            adapters(options.served, options.adapters / "checkpoint-60")
+        if options.served and options.other:
+            two(options.served, options.other, options.world)
+        if options.raw:
+            raw(options.raw, options.world / "checkpoint-300")
+    if options.raw:
+        manners(options.raw, options.world / "checkpoint-300")
+    return 0
+
+
+def adapters(url: str, checkpoint: Path) -> None:
+    """By the names under which they are served."""
+    for model, wanted in (
+        ("right", ""), ("twice", "weights/adapter"), ("half", "weights/adapter"), ("stale", "weights/version"),
+        ("policy", "weights/version"),
+    ):  # fmt: skip
+        told(f"adapter: {model}", wanted, server=url, checkpoint=checkpoint, model=model)
+
+
+def two(url: str, other: str, world: Path) -> None:
+    """One of two has older weights: told of by address, and behind one address."""
+    checkpoint = world / "checkpoint-300"
+    told("replicas: the same", "", server=url, checkpoint=checkpoint, replicas=(other,))
+    _hold(other, world / "checkpoint-280")
+    told("replicas: one stale", "replicas/weights", server=url, checkpoint=checkpoint, replicas=(other,))
+    with proxy.between(url, Wrong(), other) as address:
+        told("replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint)
+    _hold(other, checkpoint)
+
+
+def raw(url: str, checkpoint: Path) -> None:
+    """At temperature 1 raw log-probs are right."""
+    with tempfile.TemporaryDirectory() as folder:
+        for heat, wanted in ((0.6, "logprobs/raw"), (0.83, "logprobs/raw"), (1.0, "")):
+            trainer = Path(folder) / "trainer.json"
+            trainer.write_text(json.dumps({"temperature": heat}))
+            told(f"raw at {heat}", wanted, server=url, checkpoint=checkpoint, trainer=trainer)
+
+
+def manners(url: str, checkpoint: Path) -> None:
+    """A paused server is not asked."""
+    proxy.forwarded(url, "POST", "/pause", {})
+    told("paused", "NotAskedError", server=url, checkpoint=checkpoint)
+    proxy.forwarded(url, "POST", "/resume", {})
+    told("resumed", "", server=url, checkpoint=checkpoint)
+
+
+def _hold(url: str, folder: Path) -> None:
+    body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}, "timeout": 300}
+    status, said = proxy.forwarded(url, "POST", "/collective_rpc", body)
+    if status != 200:
+        raise RuntimeError(f"{folder}: not loaded: {said!r}")
+    proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

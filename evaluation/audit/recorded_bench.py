@@ -1,0 +1,290 @@
+"""Faults put into what real runs leave behind: how many are named, not decided or missed, and how often nothing alarms.
+
+    python benchmarks/audit_recorded.py [--runs N] [--first-seed N] [--models N] [--pairs N] [--toy]
+
+Runs of our own trainer (seeds that no threshold was chosen on), their samples written in six formats, each fault in one
+of those that show it, and pairs of them; samples of sharp models under laws of sampling that stand on no grid. Prints
+Markdown, shares with Wilson's interval of 95 %. `--toy` shows that it runs and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from diagnostics.audit.model import FAULT, NOT_DECIDED
+from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.recorded.stats import share_interval
+from tests.diagnostics.audit_recorded import faults, runs, sampled
+
+# What a fault brings with it: samples that are all the same have no spread, and so on.
+FOLLOW = {"rewards/no_spread", "rewards/constant"}
+# Of two faults the one leaves nothing of the other: rewards that are all the same make every advantage 0.
+LEAVES_NOTHING = {"rewards", "samples"}
+
+
+class Table:
+    """Counts, by fault; and alarms where nothing is wrong."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Counter[str]] = {}
+        self.healthy = Counter[str]()
+        self.pairs = Counter[str]()
+        self.off: dict[str, list[float]] = {}
+        self.seconds: list[float] = []
+
+    def asked(self, folder: Path, **how: object) -> object:
+        """Audits, and keeps the time."""
+        began = time.perf_counter()
+        with contextlib.redirect_stderr(io.StringIO()):
+            audit = audit_run(folder, **how)
+        self.seconds.append(time.perf_counter() - began)
+        return audit
+
+    def judge(self, name: str, family: str, audit: object) -> None:
+        """One audit of something with a fault."""
+        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
+        open_ = {answer.family.partition("/")[0] for answer in audit.results if answer.outcome == NOT_DECIDED}
+        count = self.rows.setdefault(name, Counter())
+        if family in named:
+            count["named"] += 1
+        elif {each.partition("/")[0] for each in named} & {family.partition("/")[0]}:
+            count["seen, named otherwise"] += 1
+        elif family.partition("/")[0] in open_:
+            count["not decided"] += 1
+        else:
+            count["missed"] += 1
+        count["beside"] += bool(named - {family} - FOLLOW)
+
+    def both(self, names: tuple[str, str], families: tuple[str, str], audit: object) -> None:
+        """One audit of something with two faults."""
+        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
+        found = sum(family in named for family in families)
+        self.pairs[("neither", "one", "both")[found]] += 1
+        self.pairs["beside"] += bool(named - {*families} - FOLLOW)
+        if found < 2:
+            print(f"pair: {names}: told {sorted(named)}", file=sys.stderr, flush=True)
+
+    def fine(self, name: str, audit: object) -> None:
+        """One audit of something that nothing is wrong with."""
+        self.healthy["audits"] += 1
+        self.healthy["with a false alarm"] += any(answer.outcome == FAULT for answer in audit.results)
+        for answer in audit.results:
+            if answer.outcome == FAULT:
+                self.healthy["false alarms"] += 1
+                self.healthy[f"false alarm: {name}: {answer.family}"] += 1
+        self.healthy["not decided"] += audit.outcome == NOT_DECIDED
+
+    def value(self, name: str, audit: object, what: str, true: float) -> None:
+        """How far an estimate is from what was put."""
+        found = [each.value for answer in audit.results for each in answer.estimates if each.name == what]
+        if found:
+            self.off.setdefault(f"{what}: {name}", []).append(abs(float(found[0]) - true))
+
+    def print(self) -> None:
+        """As Markdown."""
+        columns = ("named", "seen, named otherwise", "not decided", "missed", "beside")
+        print(f"| fault | runs | {' | '.join(columns[:-1])} | another fault named beside it |")
+        print("|---|---|---|---|---|---|---|")
+        for name, count in self.rows.items():
+            total = sum(count[column] for column in columns[:-1])
+            print(f"| {name} | {total} | {' | '.join(str(count[column]) for column in columns)} |")
+        whole = Counter[str]()
+        for count in self.rows.values():
+            whole.update(count)
+        total = sum(whole[column] for column in columns[:-1])
+        print(f"| **all** | {total} | {' | '.join(str(whole[column]) for column in columns)} |\n")
+        print(f"Named: {share(whole['named'], total)}.")
+        of_pairs = sum(self.pairs[each] for each in ("neither", "one", "both"))
+        print(f"Pairs with both named: {share(self.pairs['both'], of_pairs)}.")
+        print(f"One of them: {self.pairs['one']}; another fault beside them: {self.pairs['beside']}.")
+        print(f"False alarms: {share(self.healthy['with a false alarm'], self.healthy['audits'])} audits.\n")
+        print("| nothing wrong | |\n|---|---|")
+        for name, count in self.healthy.items():
+            print(f"| {name} | {count} |")
+        print("\n| estimate | runs | largest error | mean error |\n|---|---|---|---|")
+        for name, off in self.off.items():
+            print(f"| {name} | {len(off)} | {max(off):.4f} | {sum(off) / len(off):.4f} |")
+        middle = sorted(self.seconds)[len(self.seconds) // 2]
+        print(f"\nSeconds an audit: {middle:.2f} in the middle, {max(self.seconds):.1f} most.")
+
+
+def share(hits: int, count: int) -> str:
+    """A share with its interval.
+
+    >>> share(9, 10)
+    '9 of 10 (60 % to 98 %)'
+    """
+    low, high = share_interval(hits, count)
+    return f"{hits} of {count} ({100 * low:.3g} % to {100 * high:.3g} %)"
+
+
+def of_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs: int, toy: bool) -> None:
+    """Runs of our trainer: healthy in every format; of every third each fault in one format, in turn, and pairs."""
+    for number, seed in enumerate(seeds):
+        if time.monotonic() > until:
+            return
+        run = runs.own(folder, seed, 6, "--model.layers=2")
+        rows = runs.with_trainer(runs.rows_of(run), seed=seed)
+        table.fine("our run", table.asked(run))
+        for form, write in itertools.islice(runs.WRITERS.items(), 1 if toy else None):
+            place = write(rows, folder / f"fine-{form}-{seed}")
+            table.fine(form, table.asked(place))
+            shutil.rmtree(place)
+        if number % 3 == 0:
+            of_faults(table, run, rows, folder, seed, toy=toy)
+        of_pairs(table, run, rows, folder, seed, pairs)
+        shutil.rmtree(run)
+        print(f"run {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
+
+
+def of_faults(table: Table, run: Path, rows: list, folder: Path, seed: int, *, toy: bool) -> None:
+    """Each fault of samples in one of its formats, each of files in the run's own."""
+    for fault in faults.ROWS[: 2 if toy else None]:
+        form = fault.formats[seed // 3 % len(fault.formats)]
+        place = runs.WRITERS[form](fault.put(rows, seed), folder / "faulty")
+        table.judge(fault.name, fault.family, table.asked(place))
+        shutil.rmtree(place)
+    for name, family, put in faults.FILES[: 1 if toy else None]:
+        place = shutil.copytree(run, folder / "broken")
+        put(place, seed)
+        table.judge(name, family, table.asked(place))
+        shutil.rmtree(place)
+
+
+def of_pairs(table: Table, run: Path, rows: list, folder: Path, seed: int, count: int) -> None:
+    """Pairs of different classes, drawn by the seed: two of samples in one format, or two of the run's files."""
+    drawn = random.Random(seed)
+    for form, one, other in drawn.sample(PAIRS, min(count, len(PAIRS))):
+        place = runs.WRITERS[form](other.put(one.put(rows, seed), seed), folder / "two")
+        table.both((one.name, other.name), (one.family, other.family), table.asked(place))
+        shutil.rmtree(place)
+    for one, other in drawn.sample(FILE_PAIRS, min(count // 3, len(FILE_PAIRS))):
+        place = shutil.copytree(run, folder / "two")
+        one[2](place, seed)
+        other[2](place, seed)
+        table.both((one[0], other[0]), (one[1], other[1]), table.asked(place))
+        shutil.rmtree(place)
+
+
+def head(family: str) -> str:
+    """The class of a family."""
+    return family.partition("/")[0]
+
+
+PAIRS = [
+    (form, one, other)
+    for form in runs.WRITERS
+    for one, other in itertools.combinations([fault for fault in faults.ROWS if form in fault.formats], 2)
+    if head(one.family) != head(other.family) and not {head(one.family), head(other.family)} & LEAVES_NOTHING
+]
+FILE_PAIRS = [
+    pair for pair in itertools.combinations(faults.FILES, 2) if head(pair[0][1]) != head(pair[1][1])
+]
+
+
+def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bool) -> None:
+    """Samples under laws of sampling: token exports with both streams, and texts with a checkpoint."""
+    for number, seed in enumerate(seeds):
+        if time.monotonic() > until:
+            return
+        drawn = random.Random(seed)
+        made = sampled.model(seed, drawn.choice((96, 300)), drawn.uniform(6, 30))
+        checkpoint = sampled.saved(made, folder / f"model-{seed}")
+        streams(table, made, drawn, folder, toy=toy)
+        texts(table, made, checkpoint, drawn, folder, toy=toy)
+        print(f"model {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
+
+
+def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, toy: bool) -> None:
+    """Laws told by the engine's and the trainer's log-probs."""
+    hot, p = drawn.uniform(0.55, 0.8), round(drawn.uniform(0.85, 0.985), 4)
+    laws = (
+        (
+            "temperature left out of log-probs",
+            "streams/temperature",
+            {"temperature": hot, "trainer": hot, "raw": True},
+        ),
+        ("top-p in the engine's log-probs", "streams/nucleus", {"top_p": p}),
+        ("top-k in the engine's log-probs", "streams/nucleus", {"top_k": drawn.randrange(4, 12)}),
+        ("a repetition penalty", "streams/repetition", {"repetition_penalty": drawn.uniform(1.08, 1.4)}),
+        ("", "", {}),
+        ("", "", {"temperature": hot, "trainer": hot}),
+    )
+    for name, family, how in laws[: 1 if toy else None]:
+        rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
+        audit = table.asked(runs.as_prime(rows, folder / "streams"))
+        shutil.rmtree(folder / "streams")
+        if not name:
+            table.fine("token exports of a law", audit)
+            continue
+        table.judge(name, family, audit)
+        if "top_p" in how:
+            table.value("token exports", audit, "mass_kept", p)
+
+
+def texts(
+    table: Table, made: object, checkpoint: Path, drawn: random.Random, folder: Path, *, toy: bool
+) -> None:
+    """Laws told by texts and a checkpoint, 4,096 tokens."""
+    off = drawn.choice((drawn.uniform(0.8, 0.9), drawn.uniform(1.12, 1.25)))
+    p, k = round(drawn.uniform(0.88, 0.98), 4), drawn.randrange(4, 14)
+    laws = (
+        ("texts: temperature", "text/temperature", {"temperature": off}),
+        ("texts: top-p", "text/top_p", {"top_p": p}),
+        ("texts: top-k", "text/top_k", {"top_k": k}),
+        ("", "", {}),
+    )
+    for name, family, how in laws[: 1 if toy else None]:
+        drawn_rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=9 if toy else 33, **how)
+        place = runs.as_parquet(sampled.as_texts(drawn_rows), folder / "texts")
+        audit = table.asked(place, checkpoint=checkpoint)
+        shutil.rmtree(folder / "texts")
+        if name:
+            table.judge(name, family, audit)
+        else:
+            table.fine("texts", audit)
+        table.value(f"texts at {next(iter(how), '1')}", audit, "temperature", how.get("temperature", 1.0))
+        if "top_p" in how:
+            table.value("texts", audit, "top_p", p)
+        if "top_k" in how:
+            table.value("texts", audit, "top_k", k)
+
+
+def main() -> None:
+    """Runs it."""
+    parser = argparse.ArgumentParser(description="How well recorded faults are named.")
+    parser.add_argument("--runs", type=int, default=20, help="runs of our trainer (default: 20)")
+    parser.add_argument("--models", type=int, default=8, help="models that are sampled from (default: 8)")
+    parser.add_argument(
+        "--seconds", type=float, default=3600, help="then no further run begins (default: 3600)"
+    )
+    parser.add_argument("--pairs", type=int, default=6, help="pairs of faults a run (default: 6)")
+    parser.add_argument("--toy", action="store_true", help="so little that nothing is measured")
+    parser.add_argument("--first-seed", type=int, default=1000, help="of runs and models (default: 1000)")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    table, until = Table(), time.monotonic() + options.seconds
+    with tempfile.TemporaryDirectory() as name:
+        seeds = range(options.first_seed, options.first_seed + options.models)
+        of_models(table, seeds, Path(name), until, toy=options.toy)
+        seeds = range(options.first_seed, options.first_seed + options.runs)
+        of_runs(table, seeds, Path(name), until, pairs=options.pairs, toy=options.toy)
+    table.print()
+
+
+if __name__ == "__main__":
+    main()

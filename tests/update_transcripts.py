@@ -1,0 +1,53 @@
+"""Replace the output in `console` blocks that no longer matches.
+
+usage: python -m tests.update_transcripts [DOCUMENT ...]
+
+Each command runs twice; a line that differs between the runs is cut at the first difference and ends in `…`.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.documents import documents
+from tests.transcripts import ROOT, differences, of
+
+
+def stable(first: list[str], second: list[str]) -> list[str]:
+    """Return the lines of two runs, cut where they differ."""
+    lines = []
+    for one, other in zip(first, second, strict=False):
+        common = os.path.commonprefix([one, other])
+        lines.append(one.rstrip() if one == other else common.rstrip() + " …")
+    return lines
+
+
+def main(names: list[str]) -> None:
+    """Rewrite the blocks whose command prints something else."""
+    for path in documents():
+        if names and str(path.relative_to(ROOT)) not in names:
+            continue
+        for transcript in list(of(path)):
+            if transcript.cell or transcript.trains:
+                continue
+            runs = []
+            for _ in range(2):
+                with tempfile.TemporaryDirectory() as folder:
+                    runs.append(transcript.run(Path(folder)))
+            if not differences(transcript.told, runs[0]):
+                continue
+            told = stable(*runs)
+            keep = len(transcript.told)
+            if "…" in transcript.told and len(told) > keep:
+                told = [*told[: keep - 1], "…"]
+            text = path.read_text(encoding="utf-8")
+            old = "\n".join(("$ " + transcript.command, *transcript.told))
+            path.write_text(
+                text.replace(old, "\n".join(("$ " + transcript.command, *told)), 1), encoding="utf-8"
+            )
+            print(f"{transcript.document}: $ {transcript.command}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
