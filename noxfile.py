@@ -311,24 +311,6 @@ def gpu_tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *session.posargs)
 
 
-@nox.session(name="gpu-kit", python=PYTHON)
-def gpu_kit(session: nox.Session) -> None:
-    """Pack wheels and tests for a GPU box without internet: -- OUT [--cell CELL ...]; see docs/gpu.md."""
-    install(session, "hatchling>=1.27", "pip")
-    asked = ROOT / "pyproject.toml"
-    wanted = Path(session.create_tmp()) / "requirements.txt"
-    # PyTorch's build for CUDA, unless the machine says which; `auto` would be this machine's. Empty: as the
-    # index has it, for who can't reach PyTorch's own.
-    backend = os.environ.get("UV_TORCH_BACKEND", "cu128")
-    options = ["--extra", "matrix", "--extra", "train", "--group", "test", "--emit-index-url", "--quiet"]
-    options += ["--torch-backend", backend] if backend else []
-    compiled = [*options, "--output-file", str(wanted), "--generate-hashes"]
-    if "--requirements" not in session.posargs:
-        session.run(str(find_uv()), "pip", "compile", str(asked), *compiled, external=True)
-    more = [] if "--requirements" in session.posargs else ["--requirements", str(wanted)]
-    session.run("python", "-m", "tests.gpu.kit.pack", *session.posargs, *more)
-
-
 def schemas(session: nox.Session) -> dict[str, str]:
     """The schemas of SARIF and of JUnit, out of npm packages that have them; without npm their tests are skipped."""
     wanted = {
