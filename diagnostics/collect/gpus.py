@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 LIMIT_S = 10.0
 # Folders of the system: an environment's own `bin` is never searched, because nothing in it may be run.
@@ -82,7 +82,7 @@ def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
         return Gpus("failed", f"nvidia-smi ended with {code}{reason}", **traces)
     try:
         return parse_report(output, **traces)
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ET.ParseError, ValueError) as error:
         return Gpus("failed", f"nvidia-smi gave no usable answer: {error}", **traces)
 
 
@@ -95,14 +95,14 @@ def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> G
     # The doctype names a DTD, and entities could expand without end: nothing of it is needed.
     if b"<!ENTITY" in xml:
         raise ValueError("it declares entities")
-    log = ElementTree.fromstring(xml)  # noqa: S314 - entities were refused above
+    log = ET.fromstring(xml)  # noqa: S314 - entities were refused above
     if log.tag != "nvidia_smi_log":
         raise ValueError(f"expected nvidia_smi_log, found {log.tag}")
     devices = tuple(_gpu(index, node) for index, node in enumerate(log.findall("gpu")))
     return Gpus("ok", "", _text(log, "driver_version"), _text(log, "cuda_version"), devices, module, nodes)
 
 
-def _gpu(index: int, node: ElementTree.Element) -> Gpu:
+def _gpu(index: int, node: ET.Element) -> Gpu:
     errors = [
         _number(node, f"ecc_errors/volatile/{name}")
         for name in ("dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded",
@@ -128,7 +128,7 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
     )  # fmt: skip
 
 
-def _text(node: ElementTree.Element, path: str) -> str:
+def _text(node: ET.Element, path: str) -> str:
     """Return a value; empty for what the GPU does not support."""
     value = (node.findtext(path) or "").strip()[:200]
     return (
@@ -138,12 +138,12 @@ def _text(node: ElementTree.Element, path: str) -> str:
     )
 
 
-def _number(node: ElementTree.Element, path: str) -> int | None:
+def _number(node: ET.Element, path: str) -> int | None:
     value = _text(node, path).partition(" ")[0]
     return int(value) if value.isascii() and value.isdecimal() and len(value) < 19 else None
 
 
-def _gigabytes(node: ElementTree.Element, path: str) -> float | None:
+def _gigabytes(node: ET.Element, path: str) -> float | None:
     mebibytes = _number(node, path)
     return None if mebibytes is None else round(mebibytes * 1048576 / 1e9, 1)
 

@@ -23,7 +23,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -408,10 +408,9 @@ async def _query(command: list[str], text: bytes, limit_s: float) -> Answer:
         )
     except OSError as error:
         return Answer(problem=f"{command[0]} cannot be started here: {error.strerror or error}")
-    assert child.stdin and child.stdout and child.stderr
     try:
         await asyncio.wait_for(_exchange(child, text, outputs := [b"", b""]), limit_s)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return Answer(problem=f"no answer within {limit_s:g} s")
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -425,7 +424,9 @@ async def _query(command: list[str], text: bytes, limit_s: float) -> Answer:
 
 async def _exchange(child: asyncio.subprocess.Process, text: bytes, outputs: list[bytes]) -> None:
     """Give the program text, and read both streams to their end; of the second only the last lines."""
-    assert child.stdin and child.stdout and child.stderr
+    assert child.stdin
+    assert child.stdout
+    assert child.stderr
 
     async def write(stream: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
@@ -556,6 +557,49 @@ def _ray_member(node: dict[str, Any], document: dict[str, Any] | None, shared: b
     else:
         answer = Answer(document["text"], started=document["started"], ended=document["ended"])
     return Member(one_line(name), answer, not node["alive"], secrets=(node["address"], node["host"]))
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """Options of `--hosts` and `--ray`."""
+
+    hosts: Path | None = None
+    ray: str = ""
+    host_command: str = ""
+    host_python: str = ""
+    node_limit: float = NODE_LIMIT_S
+
+
+def query_nodes(
+    options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
+) -> list[Member]:
+    """Query the hosts of a list or the nodes of a cluster, and print on standard error that it begins.
+
+    Args:
+        options: Which nodes, and how they are reached.
+        program_for: Returns the program for a host, from the environment that the list names for it.
+        prefix: The environment whose Python runs the program, or joins the cluster.
+
+    Raises:
+        RemoteError: The options, the list, the command or the cluster cannot be used.
+    """
+    limit_s = options.node_limit
+    if not 0 < limit_s <= 3600:
+        raise RemoteError(f"--node-limit {limit_s:g}: expected seconds, up to 3600")
+    if not options.hosts:
+        if options.host_command:
+            raise RemoteError("--host-command needs --hosts, not --ray")
+        python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
+        print(f"querying Ray's nodes, at most {limit_s:g} s after joining", file=sys.stderr)
+        return query_ray(python, options.ray, program_for(""), limit_s)
+    hosts = [
+        host if host.python or not options.host_python else replace(host, python=options.host_python)
+        for host in read_hosts(options.hosts)
+    ]
+    print(f"querying {len(hosts)} hosts, at most {limit_s:g} s each", file=sys.stderr)
+    return query_hosts(
+        hosts, lambda host: program_for(host.prefix), template=options.host_command, prefix=prefix, limit_s=limit_s
+    )  # fmt: skip
 
 
 def collect_program(prefix: str = "") -> Program:

@@ -12,7 +12,7 @@ import click
 from diagnostics import UserError, compat_table
 from diagnostics.cli import Command
 from diagnostics.collect import facts
-from diagnostics.collect.remote import NODE_LIMIT_S
+from diagnostics.collect.remote import NODE_LIMIT_S, NodeOptions
 from diagnostics.doctor import fleet, run_checks, target_env
 from diagnostics.doctor.fix_plan import build, resolve
 from diagnostics.doctor.probe import command as probe
@@ -96,7 +96,7 @@ def command(
         raise click.UsageError("--hosts and --ray exclude each other")
     with progress.running("doctor"):
         if hosts or ray:
-            options = fleet.FleetOptions(hosts, ray or "", host_command, host_python, node_limit)
+            options = NodeOptions(hosts, ray or "", host_command, host_python, node_limit)
             return _examine_fleet(options, python, prefix, output, fix_plan=fix_plan)
         chosen = target_env.prefix_of(python) if python else prefix
         collected = facts.collect(chosen)
@@ -143,17 +143,15 @@ def _static_report(collected: facts.Facts, *, named: bool) -> Report:
 
 def _print_plan(report: Report, collected: facts.Facts, output: ReportOptions, *, resolving: bool) -> int:
     report = filter_report(report, output)
-    plan = build.fix_plan(report, collected.environment, compat_table.load())
-    if resolving:
-        plan = resolve.resolve_plan(plan, collected.environment)
-    else:
-        plan = resolve.mark_unresolved(plan)
+    environment = collected.environment
+    plan = build.fix_plan(report, environment, compat_table.load())
+    plan = resolve.resolve_plan(plan, environment) if resolving else resolve.mark_unresolved(plan)
     print_report(replace(report, extra=plan), output)
     return report.exit_code(output.fail_on)
 
 
 def _examine_fleet(
-    options: fleet.FleetOptions,
+    options: NodeOptions,
     python: Path | None,
     prefix: Path | None,
     output: ReportOptions,

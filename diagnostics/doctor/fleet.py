@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +17,7 @@ from diagnostics.collect import remote
 from diagnostics.collect.facts import SCHEMA, Facts
 from diagnostics.collect.names import is_package_version, may_be_parsed
 from diagnostics.collect.packages import Environment
-from diagnostics.collect.remote import Answer, Member, NodeError, RemoteError, one_line
+from diagnostics.collect.remote import Answer, Member, NodeError, NodeOptions, RemoteError, one_line
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import finding
@@ -43,38 +41,27 @@ NODE_VARIABLES = {
 _WARNING_VARIABLES = (
     "NCCL_", "VLLM_", "GLOO_", "MASTER_", "PYTORCH_", "TORCH", "CUDA_", "RAY_", "VERL_", "LD_", "WORLD_SIZE",
 )  # fmt: skip
+_SET_ALIKE = "Set it alike in the launcher's or the job's environment, unless it may differ."
 # By the kind of a key: code, severity, fix.
-_SAME_NCCL = "The same torch on every node that trains, and the NCCL that it requires."
 SEVERITIES = {
-    "nccl": ("NET952", Severity.ERROR, _SAME_NCCL),
-    "system nccl": ("NET952", Severity.WARNING, "The same NCCL on every node outside Python's packages, or none there."),
-    "framework": ("CMP951", Severity.ERROR, "The same releases on all nodes with the same role, best from one lock or image."),
-    "python": ("CMP952", Severity.ERROR, "The same Python on every node, to the last digit where Ray is used."),
+    "nccl": ("NET952", Severity.ERROR, "Install the same torch, and the NCCL that it requires, on every node."),
+    "system nccl": ("NET952", Severity.WARNING, "Outside Python's packages, the same NCCL on every node, or none."),
+    "framework": ("CMP951", Severity.ERROR, "Install the same releases on all nodes with the same role."),
+    "python": ("CMP952", Severity.ERROR, "Install the same Python on every node; for Ray, the same patch release too."),
     "package": ("CMP953", Severity.INFO, "Install nodes with the same role from one lock or one image."),
-    "driver": ("ENV951", Severity.WARNING, "The same driver on every node that has GPUs."),
-    "gpus": ("ENV952", Severity.WARNING, "Leave the odd nodes out, or start as many processes on each as it has GPUs."),
-    "variable": ("ENV953", Severity.WARNING, "Set it alike in the launcher's or the job's environment, unless it may differ."),
-    "other variable": ("ENV953", Severity.INFO, "Set it alike in the launcher's or the job's environment, unless it may differ."),
-    "limit": ("ENV954", Severity.WARNING, "Set it alike: ulimit or limits.conf, --shm-size of the container; in what starts the run."),
-    "model": ("ENV955", Severity.INFO, "Download the model on the nodes that lack it, or put the cache on a shared disk."),
-    "architecture": ("ENV956", Severity.ERROR, "Install each node for its own architecture, or leave the odd nodes out."),
+    "driver": ("ENV951", Severity.WARNING, "Install the same driver on every node that has GPUs."),
+    "gpus": ("ENV952", Severity.WARNING, "Leave the odd nodes out, or start one process per GPU on each."),
+    "variable": ("ENV953", Severity.WARNING, _SET_ALIKE),
+    "other variable": ("ENV953", Severity.INFO, _SET_ALIKE),
+    "limit": ("ENV954", Severity.WARNING, "Set it alike: ulimit, limits.conf or --shm-size of the container."),
+    "model": ("ENV955", Severity.INFO, "Download it on the nodes that lack it, or share the cache."),
+    "architecture": ("ENV956", Severity.ERROR, "Install each node for its own architecture."),
     "machine": ("ENV956", Severity.INFO, "Nothing, if it is intended."),
 }  # fmt: skip
 _SOURCES = {
-    "NET952": 'Read in src/init.cc of NCCL 2.23.4 and newer: "Mismatched NCCL version detected" ends with ncclInvalidUsage.',
-    "CMP952": "Read in Ray 2.60.0, check_version_info: a process of another Python is refused, its last digit included.",
+    "NET952": 'NCCL 2.23.4 and newer, src/init.cc: "Mismatched NCCL version detected" ends with ncclInvalidUsage.',
+    "CMP952": "Ray 2.60.0, check_version_info: refuses a process of another Python, also of another patch release.",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class FleetOptions:
-    """Options of `--hosts` and `--ray`."""
-
-    hosts: Path | None = None
-    ray: str = ""
-    host_command: str = ""
-    host_python: str = ""
-    node_limit: float = remote.NODE_LIMIT_S
 
 
 @dataclass(frozen=True)
@@ -111,34 +98,26 @@ class Node:
         return f"{self.word} {self.number}" + (f" ({self.name})" if self.name else "")
 
 
-def query_nodes(options: FleetOptions, prefix: str) -> tuple[list[Node], str]:
+def query_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
     """Query the nodes; return them with a note on how they were reached.
 
     Raises:
         UserError: The list, the command or the cluster cannot be used.
     """
-    if not 0 < options.node_limit <= 3600:
-        raise UserError(f"--node-limit {options.node_limit:g}: expected seconds, up to 3600")
-    if options.ray and options.host_command:
-        raise UserError("--host-command needs --hosts, not --ray")
+    progress.update("querying nodes")
     try:
-        return _query_ray(options, prefix) if options.ray else _query_hosts(options, prefix)
+        members = remote.query_nodes(
+            options,
+            lambda of_host: remote.collect_program(of_host or ("" if options.ray else prefix)),
+            prefix,
+        )
     except RemoteError as error:
         raise UserError(str(error)) from None
-
-
-def _query_hosts(options: FleetOptions, prefix: str) -> tuple[list[Node], str]:
-    assert options.hosts is not None
-    hosts = [
-        host if host.python or not options.host_python else replace(host, python=options.host_python)
-        for host in remote.read_hosts(options.hosts)
-    ]
-    print(f"querying {len(hosts)} hosts, at most {options.node_limit:g} s each", file=sys.stderr)
-    progress.update(f"querying {len(hosts)} hosts")
-    members = remote.query_hosts(
-        hosts, lambda host: remote.collect_program(host.prefix or prefix), template=options.host_command, prefix=prefix,
-        limit_s=options.node_limit,
-    )  # fmt: skip
+    if options.ray:
+        nodes = [
+            read_node(member, position, "node", str(position)) for position, member in enumerate(members)
+        ]
+        return nodes, "environment variables and limits are those of Ray's workers on each node"
     slots = all(member.slots for member in members)
     nodes, rank = [], 0
     for position, member in enumerate(members):
@@ -151,14 +130,6 @@ def _query_hosts(options: FleetOptions, prefix: str) -> tuple[list[Node], str]:
         f"ranks are counted in the order of the list, {counted}; environment variables and limits are those of this "
         "connection, which a launcher may change"
     )
-
-
-def _query_ray(options: FleetOptions, prefix: str) -> tuple[list[Node], str]:
-    python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
-    print(f"querying Ray's nodes, at most {options.node_limit:g} s after joining", file=sys.stderr)
-    members = remote.query_ray(python, options.ray, remote.collect_program(), options.node_limit)
-    nodes = [read_node(member, position, "node", str(position)) for position, member in enumerate(members)]
-    return nodes, "environment variables and limits are those of Ray's workers on each node"
 
 
 def read_node(member: Member, position: int, word: str, number: str) -> Node:
@@ -572,7 +543,8 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
 def _change_texts(report: Report, change: Callable[[str], str]) -> Report:
     checks = tuple(
         replace(
-            check, reason=change(check.reason), findings=tuple(_change_finding(each, change) for each in check.findings),
+            check, reason=change(check.reason),
+            findings=tuple(_change_finding(each, change) for each in check.findings),
             not_judged=tuple(
                 NotChecked(change(one.what), change(one.why), change(one.remedy), change(one.place), one.decides)
                 for one in check.not_judged

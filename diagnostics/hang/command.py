@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 
 from diagnostics import UserError
 from diagnostics.cli import Command
+from diagnostics.collect.remote import NodeOptions
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import hosts, watch
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
@@ -168,10 +168,9 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
         progress.update("reading the dumps")
         return read_files(request.files)
     if request.host_file or request.ray:
-        nodes = Namespace(
-            hosts=request.host_file, ray=request.ray, host_command=request.host_command,
-            host_python=request.host_python, node_limit=request.node_limit,
-        )  # fmt: skip
+        nodes = NodeOptions(
+            request.host_file, request.ray, request.host_command, request.host_python, request.node_limit
+        )
         return hosts.take_snapshots(nodes, hosts.collector(request.pattern, request.seconds, request.samples))
     progress.update(f"observing processes for {request.seconds:g} s")
     selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from diagnostics.collect.compat import Compat
+    from diagnostics.compat_table import Compat
 
 SCHEMA = "grpo-doctor.versions.v1"
 # The rows of the README and of the first screen: the oldest, those in which TRL itself trains, the newest, one between.

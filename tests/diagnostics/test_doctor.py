@@ -14,10 +14,10 @@ from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.base import Check as DoctorCheck
 from diagnostics.doctor.install_actions import uninstall
-from diagnostics.output import filters
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import command_of, commands_of
 from diagnostics.fixes import fix_text as text_of
+from diagnostics.output import filters
 from tests.diagnostics.environments import issues
 from tests.spent import unit_s
 

@@ -52,7 +52,9 @@ def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
     for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "nvidia-cutlass-dsl-libs-cu13"):
         environment.add(name, "1.0")
     (found,) = findings(environment, "ENV913")
-    removed = [name for action in found.remedy.actions if isinstance(action, Uninstall) for name in action.names]
+    removed = [
+        name for action in found.remedy.actions if isinstance(action, Uninstall) for name in action.names
+    ]
     assert removed == ["nvidia-nccl-cu13"]
 
 
@@ -81,7 +83,9 @@ def test_a_range_of_an_extra_is_information_and_binds_no_other_trainer(environme
 
 
 def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environment):
-    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("numpy", "1.16.0").add("pip", "25.3")
+    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("numpy", "1.16.0").add(
+        "pip", "25.3"
+    )
     seen = packages.collect(environment.prefix, {})
     plan = build.fix_plan(run_checks.examine(seen, issues(), NO_TABLE), seen, NO_TABLE)
     assert commands_of(plan.steps[0].commands)[0].endswith("-m pip freeze > before.txt")
@@ -140,7 +144,10 @@ def test_a_host_imports_nothing_from_its_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = remote.collect_program(str(Maker(tmp_path / "env").prefix))
     (member,) = remote.query_hosts(
-        [remote.Host("here")], lambda _: program, template=f"env HOST={{host}} {sys.executable} -", limit_s=120
+        [remote.Host("here")],
+        lambda _: program,
+        template=f"env HOST={{host}} {sys.executable} -",
+        limit_s=120,
     )
     assert member.answer.text or "no Python" in member.answer.problem or member.answer.problem
     assert not (tmp_path / "was_run").exists()

@@ -5,14 +5,11 @@ from dataclasses import replace
 import pytest
 
 from diagnostics.collect import packages as facts
-from diagnostics.collect.ray import RayCluster
-from diagnostics.compat_table import Compat
-from diagnostics.collect.host import ConfigFile
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.host import Limit
-from diagnostics.collect.host import Disk, Libraries, Machine
-from diagnostics.collect.host import Memory, NumaNode, Processors
+from diagnostics.collect.host import ConfigFile, Disk, Libraries, Limit, Machine, Memory, NumaNode, Processors
+from diagnostics.collect.ray import RayCluster
+from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.findings import Severity

@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.collect import packages as facts
 from diagnostics.collect import elf as extensions
-from diagnostics.compat_table import Compat
+from diagnostics.collect import packages as facts
 from diagnostics.collect.packages import Environment, Package
+from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
 from tests.diagnostics.environments import issues
 from tests.diagnostics.test_doctor_machine import GOOD

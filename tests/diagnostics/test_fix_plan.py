@@ -15,19 +15,17 @@ from diagnostics.__main__ import main
 from diagnostics.collect import packages as facts
 from diagnostics.compat_table import Compat
 from diagnostics.compat_table import load as load_table
-from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor import install_actions as installing
+from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.fix_plan import build, installers
 from diagnostics.doctor.fix_plan import resolve as resolving
 from diagnostics.doctor.fix_plan.build import fix_plan
-from diagnostics.output import clean, filters
-from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.output import json_output, markdown, prepare
-from diagnostics.output import terminal as screen
 from diagnostics.doctor.fix_plan.model import Step
-from diagnostics.fixes import Install, Fix, Run, SetVariables, Uninstall
-from diagnostics.fixes import command_of
+from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
+from diagnostics.fixes import Fix, Install, Run, SetVariables, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
+from diagnostics.output import clean, filters, json_output, markdown, prepare
+from diagnostics.output import terminal as screen
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.test_sanitize import active as acting
 from tests.diagnostics.test_sanitize import standard_streams as terminal

@@ -22,20 +22,19 @@ import pytest
 from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.collect import facts as collection
-from diagnostics.compat_table import Compat
-from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.doctor import run_checks as doctor
 from diagnostics.collect import remote
-from diagnostics.doctor import fleet as compare
-from diagnostics.doctor import fleet as nodes
-from diagnostics.collect.remote import collect_program as carried
-from diagnostics.doctor.fleet import Node
-from diagnostics.doctor.fleet import examine_fleet
-from diagnostics.doctor.fleet import shareable_report as shareable
 from diagnostics.collect import remote as hosts
 from diagnostics.collect import remote as program
 from diagnostics.collect import remote as reach
+from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.remote import Answer as NodeAnswer
+from diagnostics.collect.remote import collect_program as carried
+from diagnostics.compat_table import Compat
+from diagnostics.doctor import fleet as compare
+from diagnostics.doctor import fleet as nodes
+from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor.fleet import Node, examine_fleet
+from diagnostics.doctor.fleet import shareable_report as shareable
 from diagnostics.findings import CheckResult, Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of

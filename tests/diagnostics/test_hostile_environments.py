@@ -85,9 +85,11 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     assert len(environment.collect(stream_made.prefix, {}).broken) == 1
     (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
     (found,) = (
-        each for each in configs.collect_configs({"HOME": str(tmp_path)}) if each.path.startswith(str(tmp_path))
+        each
+        for each in configs.collect_configs({"HOME": str(tmp_path)})
+        if each.path.startswith(str(tmp_path))
     )
-    assert result.values == {"A": "1"}
+    assert found.values == {"A": "1"}
 
 
 @pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])

@@ -10,6 +10,8 @@ from diagnostics.audit.document import _issue_json as audit_issue
 from diagnostics.catalog import documents, offers
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.packages import Environment, Package
+from diagnostics.compat_table import Compat
+from diagnostics.doctor.checks.base import Examined
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.fix_plan import setting_steps as settings
 from diagnostics.doctor.fix_plan.installers import find_installer as installer_of
@@ -50,13 +52,13 @@ def environment(releases):
 
 def doctor(entry, releases):
     """What doctor finds."""
-    return next(iter(known_issues(environment(releases), {entry.code: entry})), None)
+    return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
 
 
 def planned(entry, releases):
     """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
     here = environment(releases)
-    own = known_issues(here, {entry.code: entry})
+    own = list(known_issues(Examined(here, {entry.code: entry}, Compat())))
     steps = settings.setting_steps(own, {entry.code: entry}, here, installer_of(here))
     return steps[0].title.partition(": ")[0] if steps else ""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.__main__ import main
 from diagnostics import compat_table as compat
+from diagnostics.__main__ import main
 from diagnostics.collect import packages as environment
 from diagnostics.collect import search_path
 from diagnostics.collect.module_lookup import Modules

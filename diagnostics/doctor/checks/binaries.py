@@ -195,7 +195,7 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
     # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
     other = next((one for one in _PYTHONS if all(each.contains(f"{one}.99") for each in ranges.values())), "")
     fix = Fix.of(
-        f"None of Python {', '.join(_PYTHONS)} suits all packages: remove one of them, or install another release of it."
+        f"None of Python {', '.join(_PYTHONS)} suits all packages: remove one, or install another release of it."
     )
     if other:
         fix = Fix.of(

@@ -32,7 +32,8 @@ def _not_in_table(case: Examined) -> str:
 def compatibility(case: Examined) -> Iterator[Finding]:
     """Report a pair that failed, was only read, or is unknown; nothing if a run passed."""
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
-    assert vllm is not None and trl is not None
+    assert vllm is not None
+    assert trl is not None
     pair = (public_version(vllm.version), public_version(trl.version))
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     for cell in case.compat.cells:

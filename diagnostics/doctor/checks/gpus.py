@@ -159,8 +159,8 @@ def devices(case: Examined) -> Iterator[Finding]:
                 "End what uses it, take another GPU, or lower gpu_memory_utilization.",
                 Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
             ),
-            detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share is "
-            "free.",
+            detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share "
+            "is free.",
         )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def _mixed_models(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
             # CUDA counts the fastest first by default, nvidia-smi by the bus.
             SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", ",".join(largest)))),
         ),
-        detail="In a tensor-parallel group of several kinds the slowest GPU sets the speed and the smallest the memory.",
+        detail="In a tensor-parallel group of several kinds the slowest GPU sets the speed, the smallest the memory.",
         known_by="executed",
     )  # fmt: skip
 

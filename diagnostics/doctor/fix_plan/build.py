@@ -91,7 +91,8 @@ def fix_plan(
             *package_steps.conflicts(environment, wanted), *_conflicting_ranges(case),
             *_refusals(refused, sets, case.found),
         ),
-        unseen=_not_checked(report), help=_help(case.found, sets, outcome, compat, paired="trl" in environment.packages),
+        unseen=_not_checked(report),
+        help=_help(case.found, sets, outcome, compat, paired="trl" in environment.packages),
     )  # fmt: skip
 
 

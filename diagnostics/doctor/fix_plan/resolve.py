@@ -92,9 +92,13 @@ def resolve(action: Install, environment: Environment) -> tuple[bool | None, str
             done = process.run(command, timeout_s=LIMIT_S, cwd=Path(folder), env=environ)
         except OSError as error:
             return None, f"uv cannot be started: {error.strerror or error}"
-    message = mask_and_cut(" ".join(done.errors.split()), 400)
     if done.timed_out:
         return None, f"uv did not end within {LIMIT_S:g} s"
+    return _outcome(done)
+
+
+def _outcome(done: process.Completed) -> tuple[bool | None, str]:
+    message = mask_and_cut(" ".join(done.errors.split()), 400)
     if done.code == 0:
         return True, ""
     if "No solution found" in message and not any(text in message for text in _NO_INDEX):

@@ -1,7 +1,7 @@
 """Run the probe programs with the examined environment's Python; leave no process and no file behind.
 
-Each child has its own session, no standard input, a time limit and a scratch folder. Processes that outlive it are found
-by a mark in their environment and killed, also after an interrupt.
+Each child has its own session, no standard input, a time limit and a scratch folder. Processes that outlive it are
+found by a mark in their environment and killed, also after an interrupt.
 """
 
 from __future__ import annotations

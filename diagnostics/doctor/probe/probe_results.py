@@ -226,8 +226,8 @@ def platform_findings(
                     detail="In a process of its own vLLM reports no platform: no engine starts here.",
                     evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
                     remedy=Fix.of(
-                        "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with one, "
-                        "repair its driver first.",
+                        "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with "
+                        "one, repair its driver first.",
                         Explain("ENG004"),
                     ),
                 )

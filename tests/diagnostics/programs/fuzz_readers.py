@@ -245,7 +245,7 @@ def published(name):
 
 def compat(numbers, folder):
     """The table of published verdicts, and what is then asked of it."""
-    from diagnostics import compat_table as compat as reader
+    from diagnostics import compat_table as reader
 
     (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
     found = reader.load(folder / "compat.json")
@@ -259,11 +259,12 @@ def compat(numbers, folder):
 
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.collect import facts as collection
-    from diagnostics.doctor import fleet as reader
     from diagnostics.nodes import cluster
+
+    from diagnostics.collect import facts as collection
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.doctor import fleet as reader
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -291,11 +292,11 @@ def nodes(numbers, _folder):
 def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
     from diagnostics.collect import facts as collection
+    from diagnostics.collect.remote import MARK
+    from diagnostics.collect.remote import Answer as NodeAnswer
     from diagnostics.compat_table import Compat
     from diagnostics.doctor import fleet as reader
     from diagnostics.doctor.fleet import examine_fleet
-    from diagnostics.collect.remote import MARK
-    from diagnostics.collect.remote import Answer as NodeAnswer
     from tests.diagnostics.environments import issues
 
     if "facts" not in _DOCUMENTS:
@@ -308,7 +309,9 @@ def fleet(numbers, _folder):
             "models": [],
         }
         text = f"{MARK} {json.dumps(document)}\n"
-        answers.append(reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text))))
+        answers.append(
+            reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text)))
+        )
     report = examine_fleet(answers, issues(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason

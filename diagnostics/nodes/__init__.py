@@ -1,1 +1,0 @@
-"""Old name of `diagnostics.collect.remote`; to be removed."""
