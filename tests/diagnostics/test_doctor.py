@@ -218,16 +218,15 @@ def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
     compat = Compat(cells=(), generated="2026-11-21", breadth=breadth)
     report = examine(environment.add("vllm", "0.12.0").add("trl", "0.27.2"), compat=compat)
     (finding,) = [finding for finding in report.findings if finding.code == "CMP901"]
-    assert (
-        "whether it serves vllm.LLM.gone, on which TRL's source relies, could not be read" in finding.detail
-    )
+    assert "vllm.LLM.gone" in finding.detail
+    assert "could not be read" in finding.detail
     assert "contract not judged: vllm.LLM.gone" in finding.evidence[1].text
 
 
 @pytest.mark.parametrize(
     ("vllm", "trl", "code", "severity", "said"),
     [
-        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "all that its source takes from vLLM is served"),
+        ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "has everything that TRL's source uses"),
         ("0.13.0", "0.27.2", "CMP901", Severity.INFO, "does not allow vLLM 0.13.0"),
         ("0.11.2", "0.23.1", "CMP905", Severity.WARNING, "have no solution together"),
         ("0.14.0", "0.23.1", "CMP901", Severity.INFO, "is unknown"),
@@ -247,17 +246,14 @@ def test_a_pair_that_another_package_pins_is_told_who_refuses_the_others(environ
     environment.add("vllm", "0.32.0").add("trl", "0.17.0")
     environment.add("openrlhf", "0.9.3", requires=["vllm==0.32.0", "trl==0.17.0"])
     (finding,) = [each for each in examine(environment, compat=load()).findings if each.code == "CMP902"]
-    assert "openrlhf 0.9.3 wants" in str(finding.remedy)
+    assert "openrlhf 0.9.3 needs" in str(finding.remedy)
 
 
 def test_the_shipped_table_answers_for_pairs_never_run(environment):
     """vLLM 0.13.0 with TRL 0.23.1, from the file that is shipped."""
     report = examine(environment.add("vllm", "0.13.0").add("trl", "0.23.1"), compat=load())
     (finding,) = [finding for finding in report.findings if finding.code == "CMP905"]
-    assert (
-        "relies on vllm.sampling_params.GuidedDecodingParams, which that vLLM does not serve"
-        in finding.detail
-    )
+    assert "vllm.sampling_params.GuidedDecodingParams, which that vLLM does not have" in finding.detail
     assert finding.known_by == "static"
     assert "vllm-0.11.2+trl-0.23.1" in text_of(finding.remedy)
 
@@ -303,7 +299,7 @@ def test_missing_torch_is_an_error(environment):
     found = [finding for finding in examine(environment).findings if finding.code == "CMP904"]
     assert [finding.severity for finding in found] == [Severity.ERROR, Severity.WARNING]
     assert found[0].title == "vllm 0.8.5 needs torch==2.6.0, not installed"
-    assert "numpy<2.0.0 (installed: 2.4.0)" in found[1].detail
+    assert found[1].title == "vllm 0.8.5 needs numpy<2.0.0, found 2.4.0"
 
 
 def test_broken_and_doubled_metadata(environment):
@@ -409,10 +405,11 @@ def test_a_release_that_cannot_be_read_is_not_judged(environment):
 @pytest.mark.parametrize(
     ("trl", "transformers", "told"),
     [
-        ("0.17.0", "5.0.0", True),
-        ("0.28.0", "5.1.0", True),
+        ("0.17.0", "5.3.0", True),
+        ("0.28.0", "5.3.0", True),
+        ("0.28.0", "5.2.0", False),
         ("0.17.0", "4.57.6", False),
-        ("0.29.0", "5.1.0", False),
+        ("0.29.0", "5.3.0", False),
     ],
 )
 def test_two_packages_that_no_run_survives_together_are_known_without_importing(

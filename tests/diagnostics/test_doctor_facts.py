@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diagnostics.collect import elf, env_vars, gpus, host, ray
 from diagnostics.collect import facts as collection
-from diagnostics.collect.gpus import Gpu, Gpus
+from diagnostics.collect.gpus import Gpu
 from diagnostics.doctor.fleet import decode_facts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +37,8 @@ def test_facts_of_a_newer_release_are_read(environment):
     ("change", "message"),
     [
         ({"schema": "other"}, "expected the schema"),
-        ({"machine": 3}, "facts.machine: expected dict, found int"),
-        ({"machine": {"host": "a"}}, "facts.machine: "),
+        ({"machine": 3}, "got `int` - at `[$].machine`"),
+        ({"machine": {"host": "a"}}, "missing required field"),
     ],
 )
 def test_a_document_that_holds_something_else_is_refused(environment, change, message):
@@ -52,7 +51,6 @@ def test_a_document_that_holds_something_else_is_refused(environment, change, me
 # Our modules that travel with the collector.
 STANDARD_LIBRARY_MODULES = [
     "diagnostics.frameworks",
-    "diagnostics.given",
     "diagnostics.output",
     "diagnostics.output.redact",
     "diagnostics.safe_io",
@@ -92,37 +90,59 @@ def test_variables_that_may_hold_secrets_are_not_read():
     }  # fmt: skip
 
 
+GPU_XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <driver_version>570.1</driver_version>
+  <cuda_version>12.8</cuda_version>
+  <gpu id="00000000:01:00.0">
+    <product_name>NVIDIA H100</product_name>
+    <uuid>GPU-1234</uuid>
+    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
+    <compute_mode>Exclusive_Process</compute_mode>
+    <fb_memory_usage><total>81559 MiB</total><used>4 MiB</used></fb_memory_usage>
+    <ecc_errors><volatile><dram_uncorrectable>2</dram_uncorrectable><sram_uncorrectable>N/A</sram_uncorrectable>
+    </volatile></ecc_errors>
+    <remapped_rows><remapped_row_pending>Yes</remapped_row_pending></remapped_rows>
+  </gpu>
+</nvidia_smi_log>
+"""
+
+
+def nvidia_smi(folder, script):
+    """Write a program in place of nvidia-smi."""
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!{sys.executable}\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.mark.parametrize(
-    ("program", "state", "problem"),
+    ("script", "state", "problem"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "ended with -11"),
         ("import threading; threading.Event().wait()", "timeout", "within 0.5 s"),
-        ("print('driver says hello')", "failed", "gave no answer"),
-        ("print('[1]')", "failed", "gave no answer"),
-        ('print(\'{"state": "ok", "devices": 3}\')', "failed", "gpus.devices: expected"),
+        ("print('NVIDIA-SMI has failed'); raise SystemExit(9)", "failed", "NVIDIA-SMI has failed"),
+        ("print('driver says hello')", "failed", "no usable answer"),
+        ("print('<a/>')", "failed", "expected nvidia_smi_log"),
+        ("print('<!DOCTYPE a [<!ENTITY b \"c\">]><nvidia_smi_log/>')", "failed", "entities"),
     ],
 )
-def test_a_driver_that_crashes_or_hangs_is_a_fact(tmp_path, program, state, problem):
-    """It takes its own process along, not the tool."""
-    path = tmp_path / "driver.py"
-    path.write_text(program)
-    seen = gpus.collect(limit_s=0.5 if state == "timeout" else 500, program=path)
+def test_a_driver_that_crashes_or_hangs_is_a_fact(tmp_path, script, state, problem):
+    """The tool goes on without it."""
+    limit_s = 0.5 if state == "timeout" else 500
+    seen = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))
     assert seen.state == state
     assert problem in seen.problem
 
 
-def test_gpus_are_told_by_the_management_library(tmp_path):
-    """A library in NVML's place, with one device and what NVML answers about it."""
-    answer = {
-        "state": "ok",
-        "driver": "570.1",
-        "cuda": "12.8",
-        "devices": [{"index": 0, "name": "A", "mig": False}],
-    }
-    path = tmp_path / "driver.py"
-    path.write_text(f"print({json.dumps(json.dumps(answer))})")
-    seen = gpus.collect(limit_s=500, program=path)
-    assert replace(seen, module="", nodes=()) == Gpus("ok", "", "570.1", "12.8", (Gpu(0, "A", mig=False),))
+def test_gpus_are_those_of_nvidia_smi(tmp_path):
+    """One GPU, with what a check can report of it."""
+    seen = gpus.collect(limit_s=500, program=nvidia_smi(tmp_path, f"print({GPU_XML!r})"))
+    assert (seen.state, seen.driver, seen.cuda) == ("ok", "570.1", "12.8")
+    assert seen.devices == (
+        Gpu(0, "NVIDIA H100", "GPU-1234", 85.5, 0.0, "", "exclusive_process", False, 2, True),
+    )
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7})])
@@ -191,7 +211,7 @@ def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(host, "_GROUPS", tmp_path)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
     assert host._cpu_quota() == quota
     assert host._memory_limit() == limit_gb
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect import gpus, packages, remote
+from diagnostics.collect import packages, remote
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.fix_plan import build, resolve
@@ -56,12 +56,6 @@ def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
         name for action in found.remedy.actions if isinstance(action, Uninstall) for name in action.names
     ]
     assert removed == ["nvidia-nccl-cu13"]
-
-
-@pytest.mark.parametrize(("transformers", "fails"), [("5.0.0", False), ("5.2.0", False), ("5.3.0", True)])
-def test_old_trl_fails_from_transformers_5_3_on(environment, transformers, fails):
-    environment.add("trl", "0.28.0").add("transformers", transformers)
-    assert bool(findings(environment, "CMP003")) is fails
 
 
 def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
@@ -151,31 +145,3 @@ def test_a_host_imports_nothing_from_its_working_folder(tmp_path, monkeypatch):
     )
     assert member.answer.text or "no Python" in member.answer.problem or member.answer.problem
     assert not (tmp_path / "was_run").exists()
-
-
-XML = b"""<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd"><nvidia_smi_log>
-<driver_version>570.86.15</driver_version><cuda_version>12.8</cuda_version>
-<gpu id="0"><product_name>NVIDIA H100</product_name><uuid>GPU-1</uuid><compute_mode>Exclusive_Process</compute_mode>
-<mig_mode><current_mig>Enabled</current_mig></mig_mode>
-<fb_memory_usage><total>81559 MiB</total><used>4 MiB</used></fb_memory_usage>
-<ecc_errors><volatile><dram_uncorrectable>2</dram_uncorrectable></volatile></ecc_errors>
-<remapped_rows><remapped_row_pending>No</remapped_row_pending><remapped_row_failure>Yes</remapped_row_failure>
-</remapped_rows></gpu></nvidia_smi_log>"""
-
-
-def test_nvidia_smi_xml_is_parsed():
-    (gpu,) = gpus.parse_report(XML).devices
-    assert gpu == gpus.Gpu(
-        0, "NVIDIA H100", "GPU-1", 85.5, 0.0, compute_mode="exclusive_process", mig=True, ecc_uncorrected=2,
-        rows_pending=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("script", "state"), [("kill -SEGV $$", "failed"), ("exec sleep 60", "timeout"), ("echo hello", "failed")]
-)
-def test_a_driver_that_crashes_or_hangs_is_reported(tmp_path, script, state):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    assert gpus.collect(1.0 if state == "timeout" else 60.0, str(program)).state == state

@@ -246,8 +246,8 @@ def test_what_is_installed_again_is_what_cannot_load(environment):
 @pytest.mark.parametrize(
     ("missing", "said", "unsaid"),
     [
-        (("libcudart.so.11",), "Build flash-attn again beside the PyTorch that is here", "system's packages"),
-        (("libstdc++.so.6",), "come with the system's packages", "flash-attn again"),
+        (("libcudart.so.11",), "Build flash-attn again for the installed PyTorch", "system's packages"),
+        (("libstdc++.so.6",), "with the system's packages", "flash-attn again"),
     ],
 )
 def test_what_brings_a_library_back_depends_on_whose_it_is(environment, missing, said, unsaid):
@@ -269,7 +269,7 @@ def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment, torc
     (found,) = [
         each for each in examine(environment, GOOD, extensions=modules).findings if each.code == "ENV910"
     ]
-    assert "else uninstall it, or install such a PyTorch" in text_of(found.remedy)
+    assert "otherwise uninstall it" in text_of(found.remedy)
     assert commands_of(found.remedy.actions) == ()
 
 
@@ -278,7 +278,7 @@ def test_an_xformers_that_cannot_load_does_not_move_vllms_pytorch(environment):
     environment.add("vllm", "0.11.0").add("xformers", "0.0.30").add("torch", "2.8.0+cu128")
     modules = (Extension("/env/xformers/_C.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
     (found,) = examine(environment, GOOD, extensions=modules).findings
-    assert "built for the PyTorch that is wanted" in text_of(found.remedy)
+    assert "built for the PyTorch you want" in text_of(found.remedy)
     assert commands_of(found.remedy.actions) == ()
 
 
@@ -287,7 +287,7 @@ def test_a_flash_attn_of_an_index_of_its_own_is_not_asked_of_the_default_one(env
     environment.add("flash-attn-3", "3.0.0").add("torch", "2.8.0+cu128")
     modules = (Extension("/env/flash_attn_3/_C.abi3.so", ("libcudart.so.13",), ("libcudart.so.13",)),)
     (found,) = examine(environment, GOOD, extensions=modules).findings
-    assert "from where it came" in text_of(found.remedy)
+    assert "from its source" in text_of(found.remedy)
     assert commands_of(found.remedy.actions) == ()
 
 
@@ -351,35 +351,6 @@ def test_mixed_and_doubled_builds(environment):
     assert any(command.endswith("nvidia-nccl-cu12") for command in commands_of(nccl.remedy.actions))
 
 
-@pytest.mark.parametrize(
-    ("torch", "others", "said"),
-    [
-        (
-            "2.8.0+cu128",
-            ("nvidia-nccl-cu12", "nvidia-nccl-cu13"),
-            "of the release that PyTorch was not built for",
-        ),
-        ("2.13.0+cpu", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), "None of them is known to be"),
-        ("2.8.0+cu128", ("nvidia-nccl", "nvidia-nccl-cu12"), "the NCCL that PyTorch does not ask for"),
-        (
-            "2.8.0+cu128",
-            ("nvidia-nccl", "nvidia-nccl-cu12"),
-            "That PyTorch asks for one of them is not known here",
-        ),
-    ],
-)
-def test_which_of_two_builds_goes_is_said_as_far_as_it_is_known(environment, torch, others, said):
-    """PyTorch's own release, one without CUDA, and two NCCLs of one release, one of which PyTorch names."""
-    for name in others:
-        environment.add(name, "2.27.3")
-    if said.startswith("the NCCL"):
-        environment.add("torch", torch, requires=["nvidia-nccl-cu12==2.27.3; platform_system == 'Linux'"])
-    else:
-        environment.add("torch", torch)
-    (found,) = [each for each in examine(environment, GOOD).findings if each.code == "ENV913"]
-    assert said in text_of(found.remedy)
-
-
 def test_a_trainers_window_of_vllm(environment):
     """Any of several extras is enough; none is a warning that names them all."""
     windows = ['vllm==0.29.0; extra == "vllm"', 'vllm>=0.29.0; extra == "vllm-latest"']
@@ -388,8 +359,8 @@ def test_a_trainers_window_of_vllm(environment):
     environment.add("verl", "0.9.1", requires=['vllm==0.24.0; extra == "vllm"', "ray[default]>=2.41.0"])
     environment.add("ray", "2.30.0")
     found = {finding.code: finding for finding in examine(environment, GOOD).findings}
-    assert "verl 0.9.1 declares vllm==0.24.0" in found["CMP903"].detail
-    assert "ray>=2.41.0 (installed: 2.30.0)" in found["CMP904"].detail
+    assert "vllm==0.24.0; found 0.31.0" in found["CMP903"].detail
+    assert found["CMP904"].title == "verl 0.9.1 needs ray>=2.41.0, found 2.30.0"
 
 
 def test_a_container_without_gpus_may_be_meant_so(environment):
@@ -407,32 +378,6 @@ def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
     assert told(report) == ["info ENV014"]
     assert "this is its CPU build" in text_of(report.findings[0].remedy)
     assert report.exit_code(Severity.WARNING) == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "environ", "said", "unsaid"),
-    [
-        ({"configs": (ConfigFile("nccl", "/a.conf", {"A": "1"}, {"A": 1}),)}, {}, "Move it away", "--config_file"),
-        ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, {}, "one for CUDA", "525.60.13"),
-        ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, {}, "525.60.13", "one for CUDA"),
-        ({}, {"LD_PRELOAD": "/lib/libjemalloc.so"}, "LD_PRELOAD names libraries", "comes before its own"),
-        ({}, {"PYTHONPATH": "/other/lib/python3.11/site-packages"}, "comes before its own", "LD_PRELOAD"),
-        ({}, {"PYTHONHOME": "/other"}, "where the standard library is", "comes before its own"),
-        ({}, {"CUDA_VISIBLE_DEVICES": ""}, "The list is empty", "reads the list"),
-        (with_disk("temporary", free=0.5), {}, "keep for a while", "Ray writes its logs"),
-        (with_disk("environment", free=0.5), {}, "Make room.", "point it elsewhere"),
-        (with_disk("hub cache", free=0.5), {}, "HF_HOME", "HF_HUB_CACHE"),
-        (with_disk("hub cache", free=0.5), {"HF_HUB_CACHE": "/c"}, "HF_HUB_CACHE", "HF_HOME"),
-        (with_disk("hub cache", free=0.5), {"HUGGINGFACE_HUB_CACHE": "/c"}, "HUGGINGFACE_HUB_CACHE", "HF_HOME"),
-        ({}, {"http_proxy": "http://proxy:80", "no_proxy": "localhost,10.0.0.0/8"}, "0/8,127.0.0.1", "(not set)"),
-    ],
-)  # fmt: skip
-def test_a_sentence_is_of_the_state_that_it_is_told_in(whole, changes, environ, said, unsaid):
-    """One code has several states; what fits another of them is not said."""
-    (found,) = examine(whole, replace(GOOD, **changes), environ).findings
-    told_here = f"{found.detail} {found.remedy}"
-    assert said in told_here
-    assert unsaid not in told_here
 
 
 def test_a_package_that_is_not_whole(environment):
@@ -459,7 +404,7 @@ def test_a_package_that_is_not_whole(environment):
 
 @pytest.mark.parametrize(
     ("running", "said"),
-    [(("10.0.0.1:6379",), "Use the same release"), ((), "Nothing here"), (None, "Use the same")],
+    [(("10.0.0.1:6379",), "Use the same release"), ((), "Nothing to do"), (None, "Use the same")],
 )
 def test_a_session_of_another_ray_matters_where_it_runs(whole, running, said):
     """Without a process of Ray's it is the past; where that could not be looked at, it may run."""

@@ -210,6 +210,10 @@ def environment_of(*names):
     return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
 
 
+def probe(children, rules, *names, machine=NO_GPU):
+    return tiers.Probe(children, environment_of(*names), machine, issues(), rules, lambda _text: None)
+
+
 class Scripted:
     """Children that end as they are told."""
 
@@ -219,7 +223,7 @@ class Scripted:
     def folder(self):
         return self.folder_
 
-    def ask(self, what, program, *arguments, limit_s, offline=False):
+    def run_program(self, what, program, *arguments, limit_s, offline=False):
         if arguments == ("sys",):
             return ChildEnded(what, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
         self.asked.append((program, *arguments))
@@ -232,9 +236,7 @@ class Scripted:
 def test_the_same_failure_is_told_once(tmp_path, rules):
     """What needs PyTorch fails for PyTorch's reason: one finding, and each check refers to it."""
     children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
-    results = tiers.probe(
-        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
-    )
+    results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     imports = [result for result in results if result.check.startswith("import")]
     assert [result.outcome for result in imports] == ["findings"] * 4, "TRL's trainer has an entry of its own"
     assert sum(len(result.findings) for result in imports) == 1
@@ -244,9 +246,7 @@ def test_the_same_failure_is_told_once(tmp_path, rules):
 def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
     """What imports it would wait as long: it is skipped, and says so."""
     children = Scripted(tmp_path, imports={"ok": False, "late": True})
-    results = tiers.probe(
-        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
-    )
+    results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
     assert len(children.asked) == 1
 
@@ -257,9 +257,7 @@ def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
         tmp_path, platforms={"ok": True, "cuda": "12.8", "available": False, "devices": 0, "platform":
                              "UnspecifiedPlatform", "device": ""},
     )  # fmt: skip
-    results = tiers.probe(
-        children, environment_of("torch", "vllm"), GOOD, issues(), rules, lambda _text: None
-    )
+    results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=GOOD))
     assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
 
 
@@ -277,7 +275,7 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
     """16-bit floats are allowed more than 32-bit ones; no number is no agreement."""
     answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48, "largest": largest}
     children = Scripted(tmp_path, engine=answer)
-    names = environment_of("torch", "transformers", "vllm")
+    context = probe(children, rules, "torch", "transformers", "vllm")
     if largest is None:
         ended = children.run_program("engine", "engine", limit_s=500)
         (found,) = outcomes.parity_findings(ended)
@@ -285,7 +283,7 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
         assert "no number" in found.detail
         assert "importance sampling" not in str(found.remedy)
         return
-    results = {r.check: r for r in tiers.live(children, names, NO_GPU, rules, lambda _text: None)}
+    results = {each.check: each for each in tiers.run_live(context)}
     judged = results["log-probs against transformers"]
     assert judged.outcome == outcome_
     corrects = [finding for finding in judged.findings if "importance sampling" in str(finding.remedy)]
@@ -296,9 +294,7 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
 def test_an_engine_that_dies_says_at_which_step(tmp_path, rules):
     """And parity is skipped, not ok."""
     children = Scripted(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
-    results = tiers.live(
-        children, environment_of("torch", "transformers", "vllm"), NO_GPU, rules, lambda _t: None
-    )
+    results = tiers.run_live(probe(children, rules, "torch", "transformers", "vllm"))
     assert results[0].reason == "crashed with SIGABRT, while starting the engine"
     assert results[0].findings[0].code == "ENG901"
     assert results[1].outcome == "skipped"

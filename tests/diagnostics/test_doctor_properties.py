@@ -69,7 +69,7 @@ def test_a_damaged_extension_is_read_or_refused(changes, data):
         file.write(binary)
         file.flush()
         with contextlib.suppress(OSError, ValueError, struct.error, IndexError, OverflowError):
-            extensions.read(Path(file.name))
+            extensions.read_elf(Path(file.name))
 
 
 @settings(max_examples=40, deadline=None)

@@ -23,16 +23,11 @@ from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.collect import facts as collection
 from diagnostics.collect import remote
-from diagnostics.collect import remote as hosts
-from diagnostics.collect import remote as program
-from diagnostics.collect import remote as reach
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.remote import Answer as NodeAnswer
-from diagnostics.collect.remote import collect_program as carried
+from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
-from diagnostics.doctor import fleet as compare
-from diagnostics.doctor import fleet as nodes
-from diagnostics.doctor import run_checks as doctor
+from diagnostics.doctor import fleet as fleet_module
+from diagnostics.doctor import run_checks
 from diagnostics.doctor.fleet import Node, examine_fleet
 from diagnostics.doctor.fleet import shareable_report as shareable
 from diagnostics.findings import CheckResult, Severity
@@ -74,7 +69,7 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
 
 
 def found(members):
-    return {item.code: item for item in compare.differences(members)}
+    return {item.code: item for item in fleet_module.differences(members)}
 
 
 def test_the_odd_one_is_named_against_the_majority(facts):
@@ -111,7 +106,7 @@ def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
     other = [
         node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
     ]
-    assert found(other)["ENV951"].detail.endswith("of 1 it is not known.")
+    assert found(other)["ENV951"].detail.endswith("unknown on 1.")
 
 
 def test_one_command_brings_a_node_to_the_others(facts):
@@ -122,7 +117,7 @@ def test_one_command_brings_a_node_to_the_others(facts):
         for i in range(3)
     ]
     (command,) = commands_of(found(fleet)["CMP951"].remedy.actions)
-    assert "vllm==0.9.2 torch==2.8.0" in command
+    assert "torch==2.8.0 vllm==0.9.2" in command
     assert "trl" not in command
 
 
@@ -130,18 +125,18 @@ def test_one_command_brings_a_node_to_the_others(facts):
 @pytest.mark.parametrize(
     ("answer", "reached"),
     [
-        (NodeAnswer(problem="no answer within 30 s"), False),
-        (NodeAnswer(text=f'{program.MARK} {{"error": "/gone: no such folder"}}'), True),
-        (NodeAnswer(text="Welcome"), True),
-        (NodeAnswer(text=f"{program.MARK} {{}}"), True),
+        (Answer(problem="no answer within 30 s"), False),
+        (Answer(text=f'{remote.MARK} {{"error": "/gone: no such folder"}}'), True),
+        (Answer(text="Welcome"), True),
+        (Answer(text=f"{remote.MARK} {{}}"), True),
     ],
 )
 def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
     """More time, or Ray's word, is for one that was not reached."""
-    fleet = [Node(0, word, "0", "a", **nodes.read_answer(answer))]
+    fleet = [Node(0, word, "0", "a", **fleet_module.read_answer(answer))]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (found,) = [each for each in report.findings if each.code == "NET951"]
-    assert ("Mend there" in text_of(found.remedy)) == reached
+    assert ("Fix there" in text_of(found.remedy)) == reached
     assert ("--node-limit" in text_of(found.remedy)) == (not reached)
     assert not reached or other in text_of(found.remedy)
 
@@ -149,12 +144,12 @@ def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
 def test_a_node_with_nothing_installed_is_another_environment(facts):
     """One finding that asks for the right place, and no list of what it lacks."""
     fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]
-    items = compare.differences(fleet)
+    items = fleet_module.differences(fleet)
     assert [item.code for item in items] == ["CMP951"]
     assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
     assert "in the list for one" in text_of(items[0].remedy)
     # The nodes of a cluster stand in no list.
-    items = compare.differences([replace(each, word="node") for each in fleet])
+    items = fleet_module.differences([replace(each, word="node") for each in fleet])
     assert "in the list" not in text_of(items[0].remedy)
     assert "--prefix" in text_of(items[0].remedy)
 
@@ -182,7 +177,7 @@ def test_gpus_variables_and_models_are_compared(facts):
 
 def test_equal_nodes_have_no_difference(facts):
     """Nothing is made up."""
-    assert compare.differences([node(facts, i, packages={"vllm": "0.9.2"}) for i in range(4)]) == []
+    assert fleet_module.differences([node(facts, i, packages={"vllm": "0.9.2"}) for i in range(4)]) == []
 
 
 @pytest.mark.parametrize(
@@ -251,7 +246,7 @@ def test_what_a_node_could_not_have_judged_is_open_in_the_fleet(facts, which):
 def test_a_check_that_crashes_on_one_node_takes_no_finding_of_the_others(facts, monkeypatch):
     """It is named, the report is incomplete, and what was found stays."""
     fleet = [node(facts, i, packages={"vllm": "0.7.3"}) for i in range(2)]
-    examine = doctor.examine
+    examine = run_checks.examine
 
     def crashes(environment, *rest):
         report = examine(environment, *rest)
@@ -259,7 +254,7 @@ def test_a_check_that_crashes_on_one_node_takes_no_finding_of_the_others(facts, 
         return replace(report, checks=(*report.checks, ended)) if environment is first else report
 
     first = fleet[0].facts.environment
-    monkeypatch.setattr(doctor, "examine", crashes)
+    monkeypatch.setattr(run_checks, "examine", crashes)
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert (alone.outcome, alone.reason) == (
@@ -293,10 +288,10 @@ def test_shared_output_has_numbers_for_names(facts):
         ("# only a comment", "no host in it"),
         ("-oProxyCommand=x", "expected a host"),
         ("a b c", "expected one of slots"),
-        ("a slts=2", "did you mean slots"),
+        ("a slts=2", "expected one of slots"),
         ("a slots=many", "expected a whole number"),
         ("a:99999", "expected a host"),
-        ("a\na", ":2: a stands there twice"),
+        ("a\na", ":2: a is listed twice"),
         ("a\0", "expected a list of hosts"),
     ],
 )
@@ -317,10 +312,10 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
     path.write_text(
         "# nodes\nada@n1:2222 slots=8  # first\n\nn2 slots=4 max_slots=8\n[::1]:22 prefix=/opt/env\n"
     )
-    assert hosts.read_hosts(path) == [
-        hosts.Host("n1", "ada", 2222, 8),
-        hosts.Host("n2", slots=4),
-        hosts.Host("::1", port=22, prefix="/opt/env"),
+    assert remote.read_hosts(path) == [
+        remote.Host("n1", "ada", 2222, 8),
+        remote.Host("n2", slots=4),
+        remote.Host("::1", port=22, prefix="/opt/env"),
     ]
 
 
@@ -349,7 +344,7 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
 )
 def test_the_command_for_a_host(template, expected):
     """Batch mode over ssh; elsewhere the user's own words."""
-    assert reach.host_command(hosts.Host("n1", "ada", 2222), template, "", 5) == expected
+    assert remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5) == expected
 
 
 @pytest.mark.parametrize("template", ["ssh {hots}", "ssh '", "{0} x"])
@@ -363,8 +358,7 @@ def test_a_bad_command_template_is_refused(tmp_path, template, capsys):
 
 def test_the_collector_needs_nothing_but_python(tmp_path):
     """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
-    text = program.program(carried())
-    assert len(text) < program.MOST_BYTES
+    text = remote.collect_program().text()
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-"],
         input=text,
@@ -375,25 +369,25 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
         cwd=tmp_path,
         env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
     )
-    read = nodes.read_answer(NodeAnswer(text=done.stdout))
+    read = fleet_module.read_answer(Answer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
-    assert program.program(carried()) == text
+    assert remote.collect_program().text() == text
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("Welcome\n", "not with facts"),
-        (f"{program.MARK} {{", "broken"),
-        (f'{program.MARK} {{"facts": 3, "nccl": [], "models": []}}', "broken"),
-        (f"{program.MARK} []", "broken"),
-        (f'{program.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
+        ("Welcome\n", "did not run the collector"),
+        (f"{remote.MARK} {{", "unreadable answer"),
+        (f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}', "unreadable answer"),
+        (f"{remote.MARK} []", "unreadable answer"),
+        (f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
     ],
 )
 def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
     """Whatever ran there."""
-    said = nodes.read_answer(NodeAnswer(text=text))["problem"]
+    said = fleet_module.read_answer(Answer(text=text))["problem"]
     assert problem in said
     assert said.isprintable()
 
@@ -410,7 +404,7 @@ def test_models_count_only_with_a_snapshot(tmp_path):
     """A download that broke off is not a model."""
     (tmp_path / "models--org--whole" / "snapshots" / "1").mkdir(parents=True)
     (tmp_path / "models--org--broken").mkdir()
-    assert remote.models(tmp_path) == ["org/whole"]
+    assert remote.cached_models(tmp_path) == ["org/whole"]
 
 
 SCRIPT = """#!/bin/sh
@@ -428,7 +422,7 @@ esac
 def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
     """Stand-ins for ssh: every one gets its own verdict."""
     script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=program.MARK, folder=tmp_path))
+    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
     script.chmod(0o755)
     env = Maker(tmp_path / "env").add("vllm", "0.11.0")
     other = Maker(tmp_path / "other").add("vllm", "0.10.2")
@@ -462,7 +456,7 @@ def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
 def test_a_host_that_hangs_is_given_up_with_all_that_it_started(tmp_path, capsys):
     """No answer within its time: incomplete, never ok; the child of what was started is gone too."""
     script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=program.MARK, folder=tmp_path))
+    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
     script.chmod(0o755)
     (tmp_path / "hosts").write_text("hangs\n")
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
@@ -660,7 +654,7 @@ def test_no_ray_cluster_is_one_line(capsys):
     """Nothing at the address: exit 2 at once, and nothing was started."""
     assert main(["doctor", "--ray", f"127.0.0.1:{free_port()}"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("diagnostics: ")
+    assert error.startswith("grpo-doctor: ")
 
 
 def test_an_environment_without_ray_is_one_line(environment, capsys):

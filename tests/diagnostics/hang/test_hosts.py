@@ -75,7 +75,7 @@ def test_addresses_of_the_host_itself_never_cross():
     ("silent", "why"),
     [
         (Answer(problem="no answer within 30 s"), "no answer within 30 s"),
-        (Answer(text="Welcome to gpu-b"), "another program ran there"),
+        (Answer(text="Welcome to gpu-b"), "did not run the collector"),
         (
             Answer(text=f'{MARK} {{"schema": "grpo-doctor.hang-snapshot.v1", "processes": [7]}}'),
             "a broken snapshot",

@@ -213,7 +213,7 @@ def elf(numbers, folder):
     data = data[: numbers.randrange(len(data))] if numbers.random() < 0.2 else data
     (folder / "x.so").write_bytes(data)
     with refusing(OSError, ValueError, struct.error, IndexError, OverflowError):
-        needed, versions = extensions.read(folder / "x.so")
+        needed, versions = extensions.read_elf(folder / "x.so")
         assert len(needed) + len(versions) <= 10_000
 
 
@@ -259,9 +259,8 @@ def compat(numbers, folder):
 
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.nodes import cluster
-
     from diagnostics.collect import facts as collection
+    from diagnostics.collect import remote
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
     from diagnostics.doctor import fleet as reader
@@ -277,12 +276,10 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
-    told = cluster._document(
-        as_json(numbers, {"id": "a", "text": "x", "started": 1.0, "arrived": 2.0}).decode("utf-8", "replace")
-    )
-    if told is not None and "text" in told:
-        cluster._answer(told)
+    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, ended=3.0))
+    nodes = [{"id": "a", "alive": True, "address": "b", "host": "c", "port": 1, "reason": ""}]
+    for document in ({"id": "a", "text": "x", "started": 1.0, "ended": 2.0}, {"nodes": nodes}):
+        remote._ray_document(as_json(numbers, document).decode("utf-8", "replace"))
     assert ("facts" in found) != ("problem" in found)
     if "problem" in found:
         assert "\n" not in found["problem"]
@@ -323,13 +320,13 @@ def fleet(numbers, _folder):
 
 def hosts(numbers, folder):
     """A list of hosts."""
-    from diagnostics.nodes import hosts as reader
+    from diagnostics.collect import remote as reader
 
     (folder / "hosts").write_bytes(
         damaged(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n")
     )
     with refusing(reader.RemoteError):
-        reader.read_answer(folder / "hosts")
+        reader.read_hosts(folder / "hosts")
 
 
 _LOG = (
