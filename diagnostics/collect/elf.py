@@ -162,15 +162,15 @@ def _needed_libraries(elf: _ElfFile, section: tuple[int, ...], strings: int) -> 
 
 def _needed_versions(elf: _ElfFile, place: int, strings: int, entries: int) -> list[str]:
     """Return the names in a chain of Verneed records (System V ABI, symbol versioning)."""
-    found = []
+    results = []
     for _ in range(min(entries, _MAX_NAMES)):
         _, count, _, first, following = elf.unpack("<HHIII", place)
         aux = place + first
         for _ in range(count):
             _, _, _, name, next_aux = elf.unpack("<IHHII", aux)
-            found.append(elf.string(strings + name))
+            results.append(elf.string(strings + name))
             aux += next_aux
         if not following:
             break
         place += following
-    return found
+    return results

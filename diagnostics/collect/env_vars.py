@@ -76,8 +76,8 @@ def _value(name: str, value: str, readable: set[str]) -> str:
         return HIDDEN
     if name in readable:
         return mask(value)
-    shown = name.startswith(_SWITCH_PREFIXES) and _PLAIN_VALUE.fullmatch(value) and mask(value)
-    return shown if shown and MASK not in shown else HIDDEN if value else ""
+    harmless = name.startswith(_SWITCH_PREFIXES) and _PLAIN_VALUE.fullmatch(value) and mask(value)
+    return harmless if harmless and MASK not in harmless else HIDDEN if value else ""
 
 
 def _proxy(value: str) -> str:
@@ -86,5 +86,5 @@ def _proxy(value: str) -> str:
     >>> _proxy("http://ada:pw@proxy.example.org:3128/pac?key=1")
     'proxy.example.org:3128'
     """
-    found = _PROXY.match(value)
-    return f"{found[1]}{found[2] or ''}" if found else HIDDEN if value else ""
+    match = _PROXY.match(value)
+    return f"{match[1]}{match[2] or ''}" if match else HIDDEN if value else ""

@@ -99,7 +99,9 @@ def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> G
     if log.tag != "nvidia_smi_log":
         raise ValueError(f"expected nvidia_smi_log, found {log.tag}")
     devices = tuple(_gpu(index, node) for index, node in enumerate(log.findall("gpu")))
-    return Gpus("ok", "", _text(log, "driver_version"), _text(log, "cuda_version"), devices, module, nodes)
+    return Gpus(
+        "ok", "", _field_text(log, "driver_version"), _field_text(log, "cuda_version"), devices, module, nodes
+    )
 
 
 def _gpu(index: int, node: ET.Element) -> Gpu:
@@ -110,17 +112,17 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
     ]  # fmt: skip
     counted = [number for number in errors if number is not None]
     pending = [
-        _text(node, path)
+        _field_text(node, path)
         for path in ("remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure",
                      "retired_pages/pending_retirement")
     ]  # fmt: skip
     known = [value for value in pending if value]
-    mig = _text(node, "mig_mode/current_mig")
-    broken = _text(node, "product_name").lower() in {"", "unknown error"}
+    mig = _field_text(node, "mig_mode/current_mig")
+    broken = _field_text(node, "product_name").lower() in {"", "unknown error"}
     return Gpu(
-        index, _text(node, "product_name"), _text(node, "uuid"),
+        index, _field_text(node, "product_name"), _field_text(node, "uuid"),
         memory_gb=_gigabytes(node, "fb_memory_usage/total"), used_gb=_gigabytes(node, "fb_memory_usage/used"),
-        compute_mode=_text(node, "compute_mode").lower().replace(" ", "_"),
+        compute_mode=_field_text(node, "compute_mode").lower().replace(" ", "_"),
         mig=mig == "Enabled" if mig else None,
         ecc_uncorrected=sum(counted) if counted else None,
         rows_pending="Yes" in known if known else None,
@@ -128,7 +130,7 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
     )  # fmt: skip
 
 
-def _text(node: ET.Element, path: str) -> str:
+def _field_text(node: ET.Element, path: str) -> str:
     """Return a value; empty for what the GPU does not support."""
     value = (node.findtext(path) or "").strip()[:200]
     return (
@@ -139,7 +141,7 @@ def _text(node: ET.Element, path: str) -> str:
 
 
 def _number(node: ET.Element, path: str) -> int | None:
-    value = _text(node, path).partition(" ")[0]
+    value = _field_text(node, path).partition(" ")[0]
     return int(value) if value.isascii() and value.isdecimal() and len(value) < 19 else None
 
 
@@ -161,11 +163,11 @@ def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
     except subprocess.TimeoutExpired:
         return None, b""
     finally:
-        _end(child)
+        _kill(child)
     return child.returncode, output[:_MAX_XML]
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _kill(child: subprocess.Popen[bytes]) -> None:
     """Kill the child. One that the kernel holds in the driver cannot be waited for."""
     if child.poll() is None:
         child.kill()

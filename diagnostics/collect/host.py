@@ -210,7 +210,7 @@ def collect_processors() -> Processors:
         allowed = set(range(count))
     nodes = tuple(sorted(_numa_nodes(), key=lambda node: node.number))
     usable = tuple(node.number for node in nodes if _parse_list(node.processors) & allowed)
-    info = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo"), 16384), re.MULTILINE)
+    info = re.search(r"^(?:flags|Features)\s*:(.*)$", _read_file(Path("/proc/cpuinfo"), 16384), re.MULTILINE)
     present = set(info[1].split()) if info else set()
     flags = tuple(flag for flag in _FLAGS if flag in present)
     return Processors(count, len(allowed), _cpu_quota(), nodes, usable, flags)
@@ -218,7 +218,7 @@ def collect_processors() -> Processors:
 
 def collect_memory() -> Memory:
     """Read the host's memory and the control group's limit."""
-    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE))
+    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read_file(Path("/proc/meminfo")), re.MULTILINE))
     total, available, swap = (
         round(int(values[name]) * 1024 / 1e9, 1) if name in values else None
         for name in ("MemTotal", "MemAvailable", "SwapTotal")
@@ -231,55 +231,58 @@ def collect_memory() -> Memory:
 
 def _control_groups() -> list[Path]:
     """Return the folders of this process's control group and its parents, the nearest first; v2, then v1."""
-    found = []
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
+    results = []
+    for line in _read_file(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         for controller in controllers.split(","):
             if controller in {"", "cpu", "memory"}:
                 folder = _CGROUPS / controller / path.lstrip("/")
-                found += [folder, *folder.parents]
-    inside = [folder for folder in found if folder == _CGROUPS or _CGROUPS in folder.parents]
+                results += [folder, *folder.parents]
+    inside = [folder for folder in results if folder == _CGROUPS or _CGROUPS in folder.parents]
     return list(dict.fromkeys([*inside, _CGROUPS, _CGROUPS / "cpu", _CGROUPS / "memory"]))
 
 
 def _cpu_quota() -> float | None:
     """Return the smallest quota of the control groups."""
-    found = []
+    results = []
     for folder in _control_groups():
-        words = _read(folder / "cpu.max").split()
+        words = _read_file(folder / "cpu.max").split()
         if not words:
-            words = [_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()]
+            words = [
+                _read_file(folder / "cpu.cfs_quota_us").strip(),
+                _read_file(folder / "cpu.cfs_period_us").strip(),
+            ]
         if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
-            found.append(int(words[0]) / int(words[1]))
-    return round(min(found), 2) if found else None
+            results.append(int(words[0]) / int(words[1]))
+    return round(min(results), 2) if results else None
 
 
 def _memory_limit() -> tuple[float | None, float | None]:
     """Return the smallest memory limit of the control groups and the memory used under it, in GB."""
-    found = []
+    results = []
     for folder in _control_groups():
         for limit, used, cache in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
-            value = _read(folder / limit).strip()
+            value = _read_file(folder / limit).strip()
             if value.isdecimal() and int(value) < 2**60:
-                now = _read(folder / used).strip()
-                reclaimable = re.search(rf"^{cache} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
-                taken = int(now) - (int(reclaimable[1]) if reclaimable else 0) if now.isdecimal() else 0
-                found.append((int(value) / 1e9, max(taken, 0) / 1e9))
-    if not found:
+                now = _read_file(folder / used).strip()
+                reclaimable = re.search(rf"^{cache} (\d+)$", _read_file(folder / "memory.stat"), re.MULTILINE)
+                chosen = int(now) - (int(reclaimable[1]) if reclaimable else 0) if now.isdecimal() else 0
+                results.append((int(value) / 1e9, max(chosen, 0) / 1e9))
+    if not results:
         return None, None
-    limit_gb, used_gb = min(found)
+    limit_gb, used_gb = min(results)
     return round(limit_gb, 1), round(used_gb, 1)
 
 
 def _numa_nodes() -> list[NumaNode]:
     nodes = []
     for folder in _NUMA_NODES.glob("node[0-9]*"):
-        total = re.search(r"MemTotal:\s+(\d+) kB", _read(folder / "meminfo"))
+        total = re.search(r"MemTotal:\s+(\d+) kB", _read_file(folder / "meminfo"))
         gigabytes = round(int(total[1]) * 1024 / 1e9, 1) if total else None
-        nodes.append(NumaNode(int(folder.name[4:]), _read(folder / "cpulist").strip(), gigabytes))
+        nodes.append(NumaNode(int(folder.name[4:]), _read_file(folder / "cpulist").strip(), gigabytes))
     return nodes
 
 
@@ -294,27 +297,27 @@ def _parse_list(text: str) -> set[int]:
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
     folders = run_folders(prefix, environ)
-    found: dict[str, Disk] = {}
+    results: dict[str, Disk] = {}
 
     def examine() -> None:
         for purpose, path in folders.items():
-            found[purpose] = _disk(purpose, path)
+            results[purpose] = _disk(purpose, path)
 
     # A daemon thread, because a file system that hangs would keep it for ever.
     thread = threading.Thread(target=examine, daemon=True)
     thread.start()
     thread.join(DISK_LIMIT_S)
     unknown = (True, None, None, None, None, None)
-    return tuple(found.get(name) or Disk(name, str(path), *unknown) for name, path in folders.items())
+    return tuple(results.get(name) or Disk(name, str(path), *unknown) for name, path in folders.items())
 
 
 def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
     """Return where a run writes, by purpose, as huggingface_hub, vLLM, Ray and tempfile decide it."""
     hub = _hub_home(environ)
-    named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    hub_cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return {
         "environment": Path(prefix),
-        "hub cache": Path(named or hub / "hub"),
+        "hub cache": Path(hub_cache or hub / "hub"),
         "vllm cache": Path(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm"),
         "temporary": Path(environ.get("TMPDIR") or "/tmp"),  # noqa: S108 - only its size is read
         "ray": ray.ray_folder(environ),
@@ -405,14 +408,14 @@ def _config(kind: str, path: Path) -> ConfigFile:
         return ConfigFile(kind, str(path), problem=f"cannot be read: {error.strerror or error}")
     values, lines = {}, {}
     for number, line in enumerate(text.replace('"', "").replace(",\n", "\n").splitlines(), 1):
-        found = _CONFIG_LINE.match(line) if len(line) <= _MAX_CONFIG_LINE else None
-        if found and found[2] and not _SECRET_KEY.search(found[1]):
-            values[found[1]] = mask(found[2].strip("'"))
-            lines[found[1]] = number
+        match = _CONFIG_LINE.match(line) if len(line) <= _MAX_CONFIG_LINE else None
+        if match and match[2] and not _SECRET_KEY.search(match[1]):
+            values[match[1]] = mask(match[2].strip("'"))
+            lines[match[1]] = number
     return ConfigFile(kind, str(path), values, lines)
 
 
-def _read(path: Path, limit: int = 1 << 20) -> str:
+def _read_file(path: Path, limit: int = 1 << 20) -> str:
     """Read a file of the kernel."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

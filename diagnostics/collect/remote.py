@@ -25,14 +25,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics import process, safe_io
 from diagnostics.collect import facts
 from diagnostics.collect.names import NoEnvironmentError
 
+if TYPE_CHECKING:  # it does not travel: it needs click
+    from diagnostics.node_options import NodeOptions
+
 MARK = "grpo-doctor-node:"
-NODE_LIMIT_S = 30.0
+LIMIT_S = 30.0
 MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
 MAX_MODELS = 200
@@ -170,7 +173,7 @@ class Program:
     sources: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
-    def text(self, limit_s: float = 60.0) -> str:
+    def program_text(self, limit_s: float = 60.0) -> str:
         """Return the program text; the program ends itself after a limit."""
         return _PROGRAM % {
             "mark": MARK, "limit": max(1, round(limit_s)), "module": self.module, "function": self.function,
@@ -297,18 +300,18 @@ def read_hosts(path: Path) -> list[Host]:
         raise RemoteError(f"--hosts {path}: cannot be read: {error.strerror or error}") from None
     if len(data) > 1_000_000 or b"\0" in data:
         raise RemoteError(f"--hosts {path}: expected a list of hosts, one a line")
-    found: list[Host] = []
+    results: list[Host] = []
     for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
         if words := line.partition("#")[0].split():
             host = _parse_host(words, f"--hosts {path}:{number}")
-            if any((host.target, host.port) == (other.target, other.port) for other in found):
+            if any((host.target, host.port) == (another.target, another.port) for another in results):
                 raise RemoteError(f"--hosts {path}:{number}: {words[0]} is listed twice")
-            found.append(host)
-    if not found:
+            results.append(host)
+    if not results:
         raise RemoteError(f"--hosts {path}: no host in it: expected one a line, as user@host:22 slots=8")
-    if len(found) > MAX_HOSTS:
-        raise RemoteError(f"--hosts {path}: {len(found)} hosts; at most {MAX_HOSTS} are queried")
-    return found
+    if len(results) > MAX_HOSTS:
+        raise RemoteError(f"--hosts {path}: {len(results)} hosts; at most {MAX_HOSTS} are queried")
+    return results
 
 
 def _parse_host(words: list[str], place: str) -> Host:
@@ -369,7 +372,7 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
 
 def query_hosts(
     hosts: Sequence[Host], program_for: Callable[[Host], Program], *, template: str = "", prefix: str = "",
-    limit_s: float = NODE_LIMIT_S,
+    limit_s: float = LIMIT_S,
 ) -> list[Member]:  # fmt: skip
     """Query all hosts, at most MAX_PARALLEL at a time; the answers are in the order of the hosts.
 
@@ -377,7 +380,7 @@ def query_hosts(
         RemoteError: The template is invalid.
     """
     commands = [host_command(host, template, prefix, limit_s) for host in hosts]
-    programs = [program_for(host).text(limit_s) for host in hosts]
+    programs = [program_for(host).program_text(limit_s) for host in hosts]
 
     async def query_all() -> list[Answer]:
         gate = asyncio.Semaphore(MAX_PARALLEL)
@@ -436,12 +439,12 @@ async def _exchange(child: asyncio.subprocess.Process, text: bytes, outputs: lis
             await stream.drain()
         stream.close()
 
-    async def read(place: int, stream: asyncio.StreamReader) -> None:
+    async def collect_output(place: int, stream: asyncio.StreamReader) -> None:
         while chunk := await stream.read(65536):
             data = outputs[place] + chunk
             outputs[place] = data[:MAX_ANSWER_BYTES] if place == 0 else data[-4096:]
 
-    await asyncio.gather(write(child.stdin), read(0, child.stdout), read(1, child.stderr))
+    await asyncio.gather(write(child.stdin), collect_output(0, child.stdout), collect_output(1, child.stderr))
     await child.wait()
 
 
@@ -458,7 +461,7 @@ def _failure(code: int, errors: str, command: Sequence[str]) -> str:
     )
 
 
-def query_ray(python: str, address: str, program: Program, limit_s: float = NODE_LIMIT_S) -> list[Member]:
+def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
     """Query every node that a Ray cluster knows, dead ones too.
 
     Args:
@@ -471,7 +474,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = NODE
         RemoteError: Ray is not installed, or there is no cluster at the address.
     """
     _check_address(address)
-    documents = _ray_documents(python, address, limit_s, program.text(limit_s))
+    documents = _ray_documents(python, address, limit_s, program.program_text(limit_s))
     refused = next((item for item in documents if "problem" in item and "id" not in item), None)
     if refused:
         raise RemoteError(one_line(str(refused["problem"])))
@@ -513,16 +516,16 @@ def _ray_documents(python: str, address: str, limit_s: float, text: str) -> list
         except OSError as error:
             raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
         lines = [line.removeprefix(mark) for line in done.output.splitlines() if line.startswith(mark)]
-        found = [document for line in lines if (document := _ray_document(line)) is not None]
-        if not found:
+        results = [document for line in lines if (document := _ray_document(line)) is not None]
+        if not results:
             last = process.log_tail(log, 1).strip() or "no output"
-            why = (
+            reason = (
                 f"no answer within {limit_s + JOIN_LIMIT_S:g} s"
                 if done.timed_out
                 else f"ended with {done.code}"
             )
-            raise RemoteError(one_line(f"--ray {address}: {python} {why}: {last}"))
-    return found
+            raise RemoteError(one_line(f"--ray {address}: {python} {reason}: {last}"))
+    return results
 
 
 def _ray_document(line: str) -> dict[str, Any] | None:
@@ -539,8 +542,8 @@ def _ray_document(line: str) -> dict[str, Any] | None:
     nodes = document.get("nodes", [])
     valid = valid and isinstance(nodes, list)
     valid = valid and all(
-        isinstance(each, dict) and all(isinstance(each.get(key), kind) for key, kind in node.items())
-        for each in nodes
+        isinstance(item, dict) and all(isinstance(item.get(key), kind) for key, kind in node.items())
+        for item in nodes
     )
     valid = valid and ("text" not in document or {"id", "started", "ended"} <= set(document))
     return document if valid and {"nodes", "problem", "text"} & set(document) else None
@@ -557,17 +560,6 @@ def _ray_member(node: dict[str, Any], document: dict[str, Any] | None, shared: b
     else:
         answer = Answer(document["text"], started=document["started"], ended=document["ended"])
     return Member(one_line(name), answer, not node["alive"], secrets=(node["address"], node["host"]))
-
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """Options of `--hosts` and `--ray`."""
-
-    hosts: Path | None = None
-    ray: str = ""
-    host_command: str = ""
-    host_python: str = ""
-    node_limit: float = NODE_LIMIT_S
 
 
 def query_nodes(
@@ -626,14 +618,14 @@ def system_nccl() -> list[str]:
         Path(place, "libnccl.so.2") for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place
     ]
     libraries += [Path(place, "libnccl.so.2") for place in _NCCL_FOLDERS]
-    if named := os.environ.get("VLLM_NCCL_SO_PATH"):
-        libraries.insert(0, Path(named))
-    found = []
+    if names := os.environ.get("VLLM_NCCL_SO_PATH"):
+        libraries.insert(0, Path(names))
+    results = []
     for library in libraries:
         with contextlib.suppress(OSError, RuntimeError):
             match = _NCCL.search(library.resolve().name)
-            found += [match[1]] if match else []
-    return list(dict.fromkeys(found))
+            results += [match[1]] if match else []
+    return list(dict.fromkeys(results))
 
 
 def cached_models(cache: Path) -> list[str]:

@@ -113,12 +113,12 @@ def _venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]
         return {}, []
     except OSError as error:
         return {"venv": "unread"}, [(str(place), error_text(error))]
-    found = {"venv": "read"}
+    results = {"venv": "read"}
     for line in lines:
         key, equals, value = line.partition("=")
         if equals:
-            found[key.strip().lower()] = value.strip()
-    return found, []
+            results[key.strip().lower()] = value.strip()
+    return results, []
 
 
 def release_of(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
@@ -148,10 +148,10 @@ def own_folders(prefix: Path, release: str) -> list[Path]:
         f"lib/{version}/dist-packages",
         "lib/python3/dist-packages",
     ]
-    found = [
+    results = [
         folder for pattern in (*patterns, "Lib/site-packages") for folder in sorted(prefix.glob(pattern))
     ]
-    return list({folder.resolve(): folder for folder in reversed(found)}.values())[::-1]
+    return list({folder.resolve(): folder for folder in reversed(results)}.values())[::-1]
 
 
 def _user_folders(environ: Mapping[str, str], release: str) -> list[Path]:
@@ -214,8 +214,8 @@ def _editable_mapping(finder: Path, unread: list[tuple[str, str]]) -> list[Searc
         tree = ast.parse(safe_io.read_text(finder, safe_io.METADATA))
         for node in tree.body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            named = any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets)
-            if named and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            names = any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets)
+            if names and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 mapping = ast.literal_eval(node.value)
                 return [
                     SearchEntry(

@@ -12,11 +12,9 @@ import click
 from diagnostics import UserError, compat_table
 from diagnostics.cli import Command
 from diagnostics.collect import facts
-from diagnostics.collect.remote import NODE_LIMIT_S, NodeOptions
-from diagnostics.doctor import fleet, run_checks, target_env
-from diagnostics.doctor.fix_plan import build, resolve
-from diagnostics.doctor.probe import command as probe
+from diagnostics.doctor import run_checks, target_env
 from diagnostics.findings import FINE, INCOMPLETE, Report
+from diagnostics.node_options import NodeOptions, node_options
 from diagnostics.output import prepare, progress
 from diagnostics.output.report_output import (
     ReportOptions,
@@ -27,6 +25,7 @@ from diagnostics.output.report_output import (
 )
 
 _PATH = click.Path(path_type=Path)
+PLAN_FORMATS = ("terminal", "json", "markdown")
 
 
 @click.command(
@@ -58,46 +57,16 @@ _PATH = click.Path(path_type=Path)
     is_flag=True,
     help="With --fix-plan: ask the package index what can be installed.",
 )
-@click.option("--hosts", type=_PATH, metavar="FILE", help="Examine these hosts over ssh and compare them.")
-@click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="auto",
-    metavar="[ADDRESS]",
-    help="Examine the nodes of a running Ray cluster.",
-)
-@click.option(
-    "--host-command",
-    default="",
-    metavar="WORDS",
-    help="Use in place of ssh, e.g. 'kubectl exec -i {host} --'.",
-)
-@click.option(
-    "--host-python",
-    default="",
-    metavar="PATH",
-    help="Python on the hosts (default: python3); with --ray one that has Ray.",
-)
-@click.option(
-    "--node-limit",
-    type=float,
-    default=NODE_LIMIT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="For each node.",
-)
+@node_options("Examine these hosts over ssh and compare them.", "Examine the nodes of a running Ray cluster.")
 def command(
     python: Path | None, prefix: Path | None, output: ReportOptions, tier: str, facts_json: bool, fix_plan: bool,
-    resolving: bool, hosts: Path | None, ray: str | None, host_command: str, host_python: str, node_limit: float,
+    resolving: bool, nodes: NodeOptions,
 ) -> int:  # fmt: skip
     """Check an environment and its machine by reading files."""
     _check_options(python, prefix, fix_plan=fix_plan, resolving=resolving, form=output.format)
-    if hosts and ray:
-        raise click.UsageError("--hosts and --ray exclude each other")
     with progress.running("doctor"):
-        if hosts or ray:
-            options = NodeOptions(hosts, ray or "", host_command, host_python, node_limit)
-            return _examine_fleet(options, python, prefix, output, fix_plan=fix_plan)
+        if nodes:
+            return _examine_fleet(nodes, python, prefix, output, fix_plan=fix_plan)
         chosen = target_env.prefix_of(python) if python else prefix
         collected = facts.collect(chosen)
         if facts_json:
@@ -107,7 +76,9 @@ def command(
         incomplete = False
         if tier != "static":
             interpreter = target_env.interpreter_of(python, chosen)
-            report, incomplete = probe.run_tier(report, tier, interpreter, collected)
+            from diagnostics.doctor.probe.command import run_tier  # compiles the patterns of triage
+
+            report, incomplete = run_tier(report, tier, interpreter, collected)
         code = (
             _print_plan(report, collected, output, resolving=resolving)
             if fix_plan
@@ -123,8 +94,8 @@ def _check_options(
         raise click.UsageError("--python and --prefix exclude each other")
     if resolving and not fix_plan:
         raise click.UsageError("--resolve needs --fix-plan")
-    if fix_plan and form not in build.FORMATS:
-        raise click.UsageError(f"--format {form}: --fix-plan has {', '.join(build.FORMATS)}")
+    if fix_plan and form not in PLAN_FORMATS:
+        raise click.UsageError(f"--format {form}: --fix-plan has {', '.join(PLAN_FORMATS)}")
 
 
 def _static_report(collected: facts.Facts, *, named: bool) -> Report:
@@ -142,6 +113,8 @@ def _static_report(collected: facts.Facts, *, named: bool) -> Report:
 
 
 def _print_plan(report: Report, collected: facts.Facts, output: ReportOptions, *, resolving: bool) -> int:
+    from diagnostics.doctor.fix_plan import build, resolve  # the plan prints with Rich
+
     report = filter_report(report, output)
     environment = collected.environment
     plan = build.fix_plan(report, environment, compat_table.load())
@@ -158,14 +131,16 @@ def _examine_fleet(
     *,
     fix_plan: bool,
 ) -> int:
+    from diagnostics.doctor import fleet  # asyncio
+
     if fix_plan:
         raise UserError("--fix-plan: one environment at a time: run it on the node, without --hosts or --ray")
     where = str(prefix or (python.absolute().parent.parent if python else ""))
-    nodes, note = fleet.query_nodes(options, where)
+    members, note = fleet.query_nodes(options, where)
     issues, compat = run_checks.load_catalog(), compat_table.load()
 
-    def report_of(members: list[fleet.Node]) -> Report:
-        return fleet.examine_fleet(members, issues, compat, note)
+    def report_of(nodes: list[fleet.Node]) -> Report:
+        return fleet.examine_fleet(nodes, issues, compat, note)
 
-    report = report_of(nodes) if output.format == "terminal" else fleet.shareable_report(report_of, nodes)
+    report = report_of(members) if output.format == "terminal" else fleet.shareable_report(report_of, members)
     return write_report(report, output)

@@ -17,7 +17,7 @@ from diagnostics.collect import remote
 from diagnostics.collect.facts import SCHEMA, Facts
 from diagnostics.collect.names import is_package_version, may_be_parsed
 from diagnostics.collect.packages import Environment
-from diagnostics.collect.remote import Answer, Member, NodeError, NodeOptions, RemoteError, one_line
+from diagnostics.collect.remote import Answer, Member, NodeError, RemoteError, one_line
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import finding
@@ -25,6 +25,7 @@ from diagnostics.doctor.fix_plan.installers import find_installer
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Fix, Install, map_texts
 from diagnostics.frameworks import ENGINES, PACKAGES, TRAINERS
+from diagnostics.node_options import NodeOptions
 from diagnostics.output import progress
 from diagnostics.output.redact import redact
 
@@ -209,12 +210,12 @@ def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, n
 
 def _run_comparison(name: str, nodes: list[Node]) -> CheckResult:
     try:
-        found = differences(nodes)
+        results = differences(nodes)
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
-    return CheckResult.of(name, found)
+    return CheckResult.of(name, results)
 
 
 def _reached(node: Node) -> CheckResult:
@@ -250,48 +251,48 @@ def _reach_advice(node: Node) -> str:
 
 def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Report what doctor finds on each node; the same finding of several nodes is reported once."""
-    found: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
+    results: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
     missing: dict[tuple[str, ...], tuple[NotChecked, list[Node]]] = {}
     crashed = []
     for node in nodes:
         assert node.facts
         prefix = node.facts.environment.prefix
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
-        for each in report.findings:
-            key = (each.code, each.title, each.detail.replace(prefix, ""))
-            found.setdefault(key, (each, []))[1].append(node)
+        for item in report.findings:
+            key = (item.code, item.title, item.detail.replace(prefix, ""))
+            results.setdefault(key, (item, []))[1].append(node)
         for check in report.checks:
             if check.outcome == "crashed":
                 crashed.append(f"{node.label}: {check.check}: {check.reason}")
-            for other in check.not_judged:
-                key = (other.what, other.why.replace(prefix, ""), str(other.decides))
-                missing.setdefault(key, (other, []))[1].append(node)
+            for another in check.not_judged:
+                key = (another.what, another.why.replace(prefix, ""), str(another.decides))
+                missing.setdefault(key, (another, []))[1].append(node)
     result = CheckResult.of(
-        name, [_with_nodes(each, members, len(nodes)) for each, members in found.values()],
+        name, [_with_nodes(item, members, len(nodes)) for item, members in results.values()],
         [
             replace(
-                each, what=f"{_who(members, len(nodes))}: {each.what}",
-                place=f"{members[0].label}: {each.place}" if each.place else "",
+                item, what=f"{_node_names(members, len(nodes))}: {item.what}",
+                place=f"{members[0].label}: {item.place}" if item.place else "",
             )
-            for each, members in missing.values()
+            for item, members in missing.values()
         ],
     )  # fmt: skip
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
 def _with_nodes(item: Finding, members: list[Node], total: int) -> Finding:
-    evidence = tuple(Evidence(one.text, f"{members[0].label}: {one.place}") for one in item.evidence)
+    evidence = tuple(Evidence(entry.text, f"{members[0].label}: {entry.place}") for entry in item.evidence)
     return replace(
-        item, detail=f"{_who(members, total)}: {item.detail.strip() or item.title}", evidence=evidence
+        item, detail=f"{_node_names(members, total)}: {item.detail.strip() or item.title}", evidence=evidence
     )
 
 
-def _who(members: list[Node], total: int = 0) -> str:
+def _node_names(members: list[Node], total: int = 0) -> str:
     if len(members) == total:
         return "The node that answered" if total == 1 else f"All {total} nodes that answered"
-    named = ", ".join(node.label for node in members[: total or MAX_NODES])
+    names = ", ".join(node.label for node in members[: total or MAX_NODES])
     rest = len(members) - MAX_NODES
-    return named + (f" and {rest} more" if not total and rest > 0 else "")
+    return names + (f" and {rest} more" if not total and rest > 0 else "")
 
 
 def _subject(nodes: list[Node], answered: list[Node]) -> dict[str, Any]:
@@ -300,13 +301,13 @@ def _subject(nodes: list[Node], answered: list[Node]) -> dict[str, Any]:
     def join(values: list[str | None]) -> str:
         return " / ".join(value for value, _ in Counter(filter(None, values)).most_common() if value)
 
-    packages = {name: join([each.version(name) for each in environments]) for name in PACKAGES}
+    packages = {name: join([item.version(name) for item in environments]) for name in PACKAGES}
     outcomes = {
         node.position: "answered" if node.facts else "dead" if node.dead else "unknown" for node in nodes
     }
     return {
         "prefix": f"{len(answered)} of {len(nodes)} nodes",
-        "python": join([each.python for each in environments]) or "unknown",
+        "python": join([item.python for item in environments]) or "unknown",
         "packages": {name: versions for name, versions in packages.items() if versions},
         "nodes": [
             {"node": node.label, "outcome": outcomes[node.position], "problem": node.problem} for node in nodes
@@ -380,16 +381,16 @@ def differences(nodes: list[Node]) -> list[Finding]:
     values = {node.position: node_values(node) for node in answered}
     by_kind: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
     for key in sorted(
-        {key for each in values.values() for key in each},
+        {key for item in values.values() for key in item},
         key=lambda key: (list(SEVERITIES).index(key[0]), key[1]),
     ):
         groups = _group(key, installed if key[0] in _PACKAGE_KINDS else answered, values)
         if len(groups) > 1:
             by_kind[SEVERITIES[key[0]][:2]].append((key, groups))
-    found = [_difference_finding(found, len(answered), among) for found in by_kind.values()]
+    results = [_difference_finding(results, len(answered), among) for results in by_kind.values()]
     if bare:
-        found.append(_other_environment(bare, installed))
-    return [*found, *_clock_differences(answered)]
+        results.append(_other_environment(bare, installed))
+    return [*results, *_clock_differences(answered)]
 
 
 def _without_frameworks(nodes: list[Node]) -> list[Node]:
@@ -412,7 +413,7 @@ def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
             "If that is not the environment that runs there, name the right one: --prefix for all nodes"
             f"{in_list}. Otherwise install it as on the other nodes."
         ),
-        detail=f"{_who(bare)}: none of {', '.join(names)}, which the other nodes have.",
+        detail=f"{_node_names(bare)}: none of {', '.join(names)}, which the other nodes have.",
     )  # fmt: skip
 
 
@@ -437,7 +438,7 @@ def _difference_finding(found: list[Difference], total: int, among: str) -> Find
         joined[positions].append((key, groups))
     parts = list(joined.values())
     evidence = [
-        Evidence(_values_text(part, place, brief=False), _who(members))
+        Evidence(_values_text(part, place, brief=False), _node_names(members))
         for part in parts for place, members in enumerate(part[0][1].values())
     ]  # fmt: skip
     rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
@@ -458,7 +459,7 @@ def sentence(part: list[Difference], total: int, among: str) -> str:
             phrases.append(f"{len(members)} of {among} have {values}")
         else:
             verb = "has" if len(members) == 1 and members[0].word != "ranks" else "have"
-            phrases.append(f"{_who(members)} {verb} {values}")
+            phrases.append(f"{_node_names(members)} {verb} {values}")
     known = sum(map(len, groups))
     tail = "" if len(groups[0]) * 2 > known else " (no majority)"
     tail += f"; unknown on {total - known}" if known < total else ""
@@ -470,35 +471,35 @@ def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> s
     texts = []
     for (kind, name), groups in part[:MAX_VALUES]:
         value = list(groups)[place]
-        shown = "NCCL" if kind == "nccl" and len(part) == 1 else name
+        text = "NCCL" if kind == "nccl" and len(part) == 1 else name
         if value == NONE:
-            texts.append(f"no {shown}")
+            texts.append(f"no {text}")
         elif brief and place and len(part) == 1:
             texts.append(value.removeprefix("="))
         else:
-            texts.append(f"{shown}{value}" if value.startswith("=") else f"{shown} {value}")
+            texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
     rest = f" and {len(part) - MAX_VALUES} more" if len(part) > MAX_VALUES else ""
     return ", ".join(texts) + rest
 
 
 def _installs(found: list[Difference]) -> list[Install]:
     """Return the commands that give each odd node the majority's packages, one a node."""
-    wanted: dict[int, list[str]] = defaultdict(list)
+    required: dict[int, list[str]] = defaultdict(list)
     odd: dict[int, Node] = {}
     for (kind, name), groups in found:
-        (value, members), *others = groups.items()
+        (value, members), *odd_groups = groups.items()
         majority = len(members) * 2 > sum(map(len, groups.values()))
         if kind in _PACKAGE_KINDS and majority and value != NONE:
-            for node in (node for _, group in others for node in group):
-                wanted[node.position].append(f"{name}=={value}")
+            for node in (node for _, group in odd_groups for node in group):
+                required[node.position].append(f"{name}=={value}")
                 odd[node.position] = node
     installs = []
-    for position in sorted(wanted)[:MAX_NODES]:
+    for position in sorted(required)[:MAX_NODES]:
         facts = odd[position].facts
         assert facts
-        command = find_installer(facts.environment).install(wanted[position])
+        command = find_installer(facts.environment).install(required[position])
         installs.append(replace(command, note=f"on {odd[position].label}"))
-    if (rest := len(wanted) - MAX_NODES) > 0:
+    if (rest := len(required) - MAX_NODES) > 0:
         installs[-1] = replace(installs[-1], note=f"{installs[-1].note}; and similar on {rest} more")
     return installs
 
@@ -508,10 +509,10 @@ def _clock_differences(nodes: list[Node]) -> list[Finding]:
     known = [(node, node.clock) for node in nodes if node.clock]
     phrases, evidence = [], []
     for node, (least, most) in known:
-        others = [clock for other, clock in known if other is not node]
-        gaps = sorted(gap for low, high in others if (gap := max(least - high, low - most)) > SKEW_S)
-        if others and len(gaps) * 2 > len(others):
-            word = "ahead" if least > min(high for _, high in others) else "behind"
+        remaining = [clock for peer, clock in known if peer is not node]
+        gaps = sorted(gap for low, high in remaining if (gap := max(least - high, low - most)) > SKEW_S)
+        if remaining and len(gaps) * 2 > len(remaining):
+            word = "ahead" if least > min(high for _, high in remaining) else "behind"
             phrases.append(f"the clock of {node.label} is at least {gaps[0]:.1f} s {word}")
             evidence.append(Evidence(f"{least:+.2f} to {most:+.2f} s from the clock here", node.label))
     if not phrases:
@@ -544,10 +545,13 @@ def _change_texts(report: Report, change: Callable[[str], str]) -> Report:
     checks = tuple(
         replace(
             check, reason=change(check.reason),
-            findings=tuple(_change_finding(each, change) for each in check.findings),
+            findings=tuple(_change_finding(item, change) for item in check.findings),
             not_judged=tuple(
-                NotChecked(change(one.what), change(one.why), change(one.remedy), change(one.place), one.decides)
-                for one in check.not_judged
+                replace(
+                    entry, what=change(entry.what), why=change(entry.why), remedy=change(entry.remedy),
+                    place=change(entry.place),
+                )
+                for entry in check.not_judged
             ),
         )
         for check in report.checks
@@ -558,7 +562,7 @@ def _change_texts(report: Report, change: Callable[[str], str]) -> Report:
 
 
 def _change_finding(item: Finding, change: Callable[[str], str]) -> Finding:
-    evidence = tuple(Evidence(change(one.text), change(one.place)) for one in item.evidence)
+    evidence = tuple(Evidence(change(entry.text), change(entry.place)) for entry in item.evidence)
     remedy = map_texts(item.remedy, change) if item.remedy else None
     return replace(
         item, title=change(item.title), detail=change(item.detail), evidence=evidence, remedy=remedy

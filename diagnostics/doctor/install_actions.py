@@ -56,13 +56,13 @@ def without_clashes(environment: Environment, requirements: Iterable[str]) -> tu
 
     A range that also allows working releases is narrowed to them; otherwise the other package is moved too.
     """
-    wanted = list(requirements)
-    names = {canonicalize_name(each.name) for one in wanted if (each := parse_requirement(one))}
-    for name, releases, other, others, addition in _CLASHES:
-        if other in names or not in_range(environment.version(other) or "", others):
+    required = list(requirements)
+    names = {canonicalize_name(item.name) for entry in required if (item := parse_requirement(entry))}
+    for name, releases, another, remaining, addition in _CLASHES:
+        if another in names or not in_range(environment.version(another) or "", remaining):
             continue
-        for place, one in enumerate(wanted):
-            parsed = parse_requirement(one)
+        for place, entry in enumerate(required):
+            parsed = parse_requirement(entry)
             if (
                 parsed is None
                 or canonicalize_name(parsed.name) != name
@@ -70,10 +70,10 @@ def without_clashes(environment: Environment, requirements: Iterable[str]) -> tu
             ):
                 continue
             if releases.startswith(">=") and satisfies_below(parsed.specifier, releases[2:]):
-                wanted[place] = f"{one},<{releases[2:]}" if parsed.specifier else one
+                required[place] = f"{entry},<{releases[2:]}" if parsed.specifier else entry
             else:
-                wanted.append(addition)
-    return tuple(wanted)
+                required.append(addition)
+    return tuple(required)
 
 
 def satisfies_below(wanted: SpecifierSet, bound: str) -> bool:
@@ -82,7 +82,7 @@ def satisfies_below(wanted: SpecifierSet, bound: str) -> bool:
     >>> satisfies_below(SpecifierSet(">=4.56.1"), "5.3"), satisfies_below(SpecifierSet(">=5.4"), "5.3")
     (True, False)
     """
-    lowest = [one.version for one in wanted if one.operator in {">=", ">"}]
+    lowest = [item.version for item in wanted if item.operator in {">=", ">"}]
     return not lowest or all(compare(version, bound) == -1 for version in lowest)
 
 
@@ -102,7 +102,7 @@ def _moves_into(wanted: SpecifierSet, releases: str) -> bool:
     >>> _moves_into(SpecifierSet(">=1"), "<2"), _moves_into(SpecifierSet(">=5"), ">=5.3")
     (False, True)
     """
-    pins = [one.version.removesuffix(".*") for one in wanted if one.operator in {"==", "~=", "===", "<="}]
+    pins = [item.version.removesuffix(".*") for item in wanted if item.operator in {"==", "~=", "===", "<="}]
     newest, bound = "9999", releases.lstrip("<>=")
     if pins:
         return any(in_range(pin, releases) for pin in pins)

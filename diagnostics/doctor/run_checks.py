@@ -65,13 +65,13 @@ def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult
     if case.host is None and any(check.needs_machine for check in checks):
         return CheckResult.of(name, (), [NotChecked("the machine", "it was not examined")])
     try:
-        reason = next((why for check in checks if check.skip and (why := check.skip(case))), "")
+        reason = next((cause for check in checks if check.skip and (cause := check.skip(case))), "")
         if reason:
             return CheckResult(name, "skipped", reason)
-        found = tuple(finding for check in checks for finding in check.find(case))
-        missing = [each for check in checks if check.not_checked for each in check.not_checked(case)]
+        results = tuple(finding for check in checks for finding in check.find(case))
+        missing = [item for check in checks if check.not_checked for item in check.not_checked(case)]
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
-    return CheckResult.of(name, found, missing)
+    return CheckResult.of(name, results, missing)

@@ -62,8 +62,8 @@ def nothing_to_run(
     if {*ENGINES, *TRAINERS} & set(environment.packages):
         return None
     which = "the named environment" if named else "the environment that doctor itself runs in"
-    others = _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)
-    options = "; ".join(quote_command(("--prefix", place)) for place in others)
+    candidates = _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)
+    options = "; ".join(quote_command(("--prefix", place)) for place in candidates)
     missing = NotChecked(
         "a run", f"neither a trainer nor vLLM is installed in {which}",
         f"did you mean {options}?" if options else "give --python PATH of the environment that trains",
@@ -81,13 +81,13 @@ def other_environments(environment: Environment, environ: Mapping[str, str]) -> 
     running = [
         place for place in _running_environments() if os.path.realpath(place) != os.path.realpath(prefix)
     ]
-    found = [*_nearby_environments(prefix, working, environ), *filter(_can_train, running)]
-    return {"unnamed": list(dict.fromkeys(found))}
+    results = [*_nearby_environments(prefix, working, environ), *filter(_can_train, running)]
+    return {"unnamed": list(dict.fromkeys(results))}
 
 
 def _running_environments() -> list[str]:
     """Return the environments of the same user's Python processes, by their command lines."""
-    found: dict[str, None] = {}
+    results: dict[str, None] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if entry.stat().st_uid != os.getuid():
@@ -99,8 +99,8 @@ def _running_environments() -> list[str]:
             continue
         path = Path(program)
         if path.is_absolute() and _PYTHON_NAME.fullmatch(path.name) and path.parent.name == "bin":
-            found[str(path.parent.parent)] = None
-    return list(found)
+            results[str(path.parent.parent)] = None
+    return list(results)
 
 
 def _nearby_environments(prefix: Path, working: Path, environ: Mapping[str, str]) -> list[str]:

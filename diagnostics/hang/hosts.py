@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from diagnostics.collect.remote import Answer, NodeError, NodeOptions, Program, query_nodes
+from diagnostics.collect.remote import Answer, NodeError, Program, query_nodes
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
+from diagnostics.node_options import NodeOptions
 from diagnostics.output.redact import mask
 
 _SOURCES = (

@@ -83,8 +83,8 @@ def test_variables_that_may_hold_secrets_are_not_read():
         "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
         "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
-    seen = env_vars.collect(environ)
-    assert seen == {
+    known = env_vars.collect(environ)
+    assert known == {
         "HF_TOKEN": env_vars.HIDDEN, "VLLM_API_KEY": env_vars.HIDDEN, "https_proxy": "proxy:80",
         "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
@@ -131,16 +131,16 @@ def nvidia_smi(folder, script):
 def test_a_driver_that_crashes_or_hangs_is_a_fact(tmp_path, script, state, problem):
     """The tool goes on without it."""
     limit_s = 0.5 if state == "timeout" else 500
-    seen = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))
-    assert seen.state == state
-    assert problem in seen.problem
+    known = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))
+    assert known.state == state
+    assert problem in known.problem
 
 
 def test_gpus_are_those_of_nvidia_smi(tmp_path):
     """One GPU, with what a check can report of it."""
-    seen = gpus.collect(limit_s=500, program=nvidia_smi(tmp_path, f"print({GPU_XML!r})"))
-    assert (seen.state, seen.driver, seen.cuda) == ("ok", "570.1", "12.8")
-    assert seen.devices == (
+    known = gpus.collect(limit_s=500, program=nvidia_smi(tmp_path, f"print({GPU_XML!r})"))
+    assert (known.state, known.driver, known.cuda) == ("ok", "570.1", "12.8")
+    assert known.devices == (
         Gpu(0, "NVIDIA H100", "GPU-1234", 85.5, 0.0, "", "exclusive_process", False, 2, True),
     )
 
@@ -167,8 +167,8 @@ def test_a_broken_extension_is_a_fact(environment, data):
     folder = environment.add("vllm", "0.8.5").site / "vllm"
     folder.mkdir()
     (folder / "_C.abi3.so").write_bytes(data)
-    (seen,) = elf.collect([environment.site], environment.prefix, os.environ)
-    assert seen.problem.startswith("no readable ELF file")
+    (known,) = elf.collect([environment.site], environment.prefix, os.environ)
+    assert known.problem.startswith("no readable ELF file")
 
 
 def test_accelerates_default_file_is_read(tmp_path):
@@ -177,9 +177,9 @@ def test_accelerates_default_file_is_read(tmp_path):
     folder.mkdir()
     text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
     (folder / "default_config.yaml").write_text(text)
-    (seen,) = host.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
-    assert seen.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
-    assert seen.lines["num_processes"] == 3
+    (known,) = host.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
+    assert known.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
+    assert known.lines["num_processes"] == 3
 
 
 def test_what_ray_left_is_read(tmp_path):
@@ -189,8 +189,8 @@ def test_what_ray_left_is_read(tmp_path):
     (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
     (tmp_path / "ray" / "session_latest").symlink_to(session)
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
-    (seen,) = ray.collect({"TMPDIR": str(tmp_path)})
-    assert (seen.sessions, seen.current, seen.release) == (1, "10.0.0.1:6379", "2.44.1")
+    (known,) = ray.collect({"TMPDIR": str(tmp_path)})
+    assert (known.sessions, known.current, known.release) == (1, "10.0.0.1:6379", "2.44.1")
     assert ray.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 
@@ -219,12 +219,12 @@ def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_
 def test_folders_follow_the_variables(tmp_path):
     """As huggingface_hub, vLLM, tempfile and Ray read them."""
     environ = {"HF_HOME": "/a", "TMPDIR": "/b", "VLLM_CACHE_ROOT": "/c", "HOME": "/h"}
-    seen = {name: str(path) for name, path in host.run_folders("/env", environ).items()}
-    assert (seen["hub cache"], seen["temporary"], seen["vllm cache"], seen["ray"]) == (
+    known = {name: str(path) for name, path in host.run_folders("/env", environ).items()}
+    assert (known["hub cache"], known["temporary"], known["vllm cache"], known["ray"]) == (
         "/a/hub",
         "/b",
         "/c",
         "/b/ray",
     )
-    seen = {name: str(path) for name, path in host.run_folders("/env", {"HOME": "/h"}).items()}
-    assert (seen["hub cache"], seen["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")
+    known = {name: str(path) for name, path in host.run_folders("/env", {"HOME": "/h"}).items()}
+    assert (known["hub cache"], known["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")

@@ -29,13 +29,13 @@ def examine(maker):
 
 
 def findings(maker, code):
-    return [found for found in examine(maker).findings if found.code == code]
+    return [results for results in examine(maker).findings if results.code == code]
 
 
 def test_each_unmet_requirement_is_one_line_with_both_versions(environment):
     environment.add("trl", "0.24.0", requires=["transformers>=4.56.1", "accelerate>=1.4.0", "datasets"])
     environment.add("transformers", "4.48.0").add("datasets", "4.4.1")
-    assert [found.title for found in findings(environment, "CMP904")] == [
+    assert [results.title for results in findings(environment, "CMP904")] == [
         "trl 0.24.0 needs transformers>=4.56.1, found 4.48.0",
         "trl 0.24.0 needs accelerate>=1.4.0, not installed",
     ]
@@ -51,27 +51,27 @@ def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
     environment.add("torch", "2.9.0+cu128").add("vllm", "0.12.0", requires=["nvidia-cudnn-cu13"])
     for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "nvidia-cutlass-dsl-libs-cu13"):
         environment.add(name, "1.0")
-    (found,) = findings(environment, "ENV913")
+    (results,) = findings(environment, "ENV913")
     removed = [
-        name for action in found.remedy.actions if isinstance(action, Uninstall) for name in action.names
+        name for action in results.remedy.actions if isinstance(action, Uninstall) for name in action.names
     ]
     assert removed == ["nvidia-nccl-cu13"]
 
 
 def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
-    seen = packages.collect(environment.add("trl", "0.24.0").prefix, {})
-    assert without_clashes(seen, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
-    assert without_clashes(seen, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
+    known = packages.collect(environment.add("trl", "0.24.0").prefix, {})
+    assert without_clashes(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
+    assert without_clashes(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
 
 
 def test_issues_that_only_may_occur_are_no_warnings(environment):
     environment.add("vllm", "0.11.0").add("trl", "0.26.2").add("torch", "2.8.0").add("transformers", "4.57.6")
-    assert [each.code for each in examine(environment).findings if each.severity >= Severity.WARNING] == []
+    assert [item.code for item in examine(environment).findings if item.severity >= Severity.WARNING] == []
 
 
 def test_a_range_of_an_extra_is_information_and_binds_no_other_trainer(environment):
     environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=['vllm<=0.31.0; extra == "vllm"'])
-    assert [found.severity for found in findings(environment, "CMP903")] == [Severity.INFO]
+    assert [results.severity for results in findings(environment, "CMP903")] == [Severity.INFO]
     environment.add("ms-swift", "4.6.0")
     assert findings(environment, "CMP903") == []
 
@@ -80,10 +80,10 @@ def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environ
     environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("numpy", "1.16.0").add(
         "pip", "25.3"
     )
-    seen = packages.collect(environment.prefix, {})
-    plan = build.fix_plan(run_checks.examine(seen, issues(), NO_TABLE), seen, NO_TABLE)
+    known = packages.collect(environment.prefix, {})
+    plan = build.fix_plan(run_checks.examine(known, issues(), NO_TABLE), known, NO_TABLE)
     assert commands_of(plan.steps[0].commands)[0].endswith("-m pip freeze > before.txt")
-    changing = [step for step in plan.steps if any(isinstance(each, Install) for each in step.commands)]
+    changing = [step for step in plan.steps if any(isinstance(item, Install) for item in step.commands)]
     assert changing
     assert all(commands_of(step.undo) for step in changing)
 
@@ -91,11 +91,11 @@ def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environ
 @pytest.fixture
 def hostile(tmp_path):
     """An environment whose interpreter writes a file when it is run."""
-    made = Maker(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
-    python, mark = made.prefix / "bin" / "python", tmp_path / "was_run"
+    created = Maker(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
+    python, mark = created.prefix / "bin" / "python", tmp_path / "was_run"
     python.write_text(f"#!/bin/sh\ntouch {mark}\n")
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    return made.prefix, mark
+    return created.prefix, mark
 
 
 def doctor(folder, *arguments, **environ):
@@ -120,8 +120,8 @@ def test_resolving_ignores_the_uv_configuration_of_the_users_folder(tmp_path, ho
     (tmp_path / "uv.toml").write_text("this is no configuration")
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_NO_INDEX", "1")
-    seen = replace(packages.collect(prefix, {}), python="3.11.7")
-    _, message = resolve.resolve(Install(("numpy>=1.17",)), seen)
+    known = replace(packages.collect(prefix, {}), python="3.11.7")
+    _, message = resolve.resolve(Install(("numpy>=1.17",)), known)
     assert "uv.toml" not in message
 
 

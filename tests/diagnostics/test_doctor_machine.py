@@ -44,8 +44,8 @@ GOOD = Machine(
 
 def with_disk(purpose, **changes):
     free, total = changes.pop("free", 500.0), changes.pop("total", 1000.0)
-    others = [one for one in GOOD.disks if one.purpose != purpose]
-    return {"disks": (*others, disk(purpose, free, total, **changes))}
+    remaining = [item for item in GOOD.disks if item.purpose != purpose]
+    return {"disks": (*remaining, disk(purpose, free, total, **changes))}
 
 
 def gpu(**changes):
@@ -59,8 +59,8 @@ def whole(environment):
 
 
 def examine(maker, machine, environ=None, **changes):
-    seen = replace(facts.collect(maker.prefix, environ or {}), **changes)
-    report = doctor.examine(seen, issues(), Compat(problem="no table"), machine)
+    known = replace(facts.collect(maker.prefix, environ or {}), **changes)
+    report = doctor.examine(known, issues(), Compat(problem="no table"), machine)
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
     return report
 
@@ -151,9 +151,9 @@ def test_what_is_said_of_a_machine(whole, changes, expected):
 )
 def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(whole, changes, left_out):
     """What is set can be set otherwise; the GPU is as good as any."""
-    (found,) = examine(whole, replace(GOOD, **changes)).findings
-    assert found.remedy.actions[0]
-    assert ("Leave it out" in str(found.remedy)) == left_out
+    (results,) = examine(whole, replace(GOOD, **changes)).findings
+    assert results.remedy.actions[0]
+    assert ("Leave it out" in str(results.remedy)) == left_out
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_what_is_installed_again_is_what_cannot_load(environment):
     """A broken flash-attn is no matter of vLLM's wheel."""
     environment.add("vllm", "0.11.0").add("flash-attn", "2.8.3").add("torch", "2.8.0+cu128")
     modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
-    (found,) = examine(environment, GOOD, extensions=modules).findings
-    assert "flash-attn==2.8.3" in str(found.remedy)
-    assert "vllm" not in str(found.remedy).lower()
+    (results,) = examine(environment, GOOD, extensions=modules).findings
+    assert "flash-attn==2.8.3" in str(results.remedy)
+    assert "vllm" not in str(results.remedy).lower()
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_what_brings_a_library_back_depends_on_whose_it_is(environment, missing,
     """A newest PyTorch, which flash-attn's metadata would take, is no help; nor is a wheel for the system's own."""
     environment.add("vllm", "0.11.0").add("flash-attn", "2.8.3").add("torch", "2.8.0+cu128")
     modules = (Extension("/env/flash_attn_2_cuda.so", missing, missing),)
-    (found,) = examine(environment, GOOD, extensions=modules).findings
-    assert said in text_of(found.remedy)
-    assert unsaid not in text_of(found.remedy)
+    (results,) = examine(environment, GOOD, extensions=modules).findings
+    assert said in text_of(results.remedy)
+    assert unsaid not in text_of(results.remedy)
 
 
 @pytest.mark.parametrize("torch", ["2.13.0+cpu", ""])
@@ -266,29 +266,29 @@ def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment, torc
     if torch:
         environment.add("torch", torch)
     modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.12",), ("libcudart.so.12",)),)
-    (found,) = [
-        each for each in examine(environment, GOOD, extensions=modules).findings if each.code == "ENV910"
+    (results,) = [
+        item for item in examine(environment, GOOD, extensions=modules).findings if item.code == "ENV910"
     ]
-    assert "otherwise uninstall it" in text_of(found.remedy)
-    assert commands_of(found.remedy.actions) == ()
+    assert "otherwise uninstall it" in text_of(results.remedy)
+    assert commands_of(results.remedy.actions) == ()
 
 
 def test_an_xformers_that_cannot_load_does_not_move_vllms_pytorch(environment):
     """Its installed release may ask for another one."""
     environment.add("vllm", "0.11.0").add("xformers", "0.0.30").add("torch", "2.8.0+cu128")
     modules = (Extension("/env/xformers/_C.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
-    (found,) = examine(environment, GOOD, extensions=modules).findings
-    assert "built for the PyTorch you want" in text_of(found.remedy)
-    assert commands_of(found.remedy.actions) == ()
+    (results,) = examine(environment, GOOD, extensions=modules).findings
+    assert "built for the PyTorch you want" in text_of(results.remedy)
+    assert commands_of(results.remedy.actions) == ()
 
 
 def test_a_flash_attn_of_an_index_of_its_own_is_not_asked_of_the_default_one(environment):
     """flash-attn-3 is on PyTorch's, as wheels."""
     environment.add("flash-attn-3", "3.0.0").add("torch", "2.8.0+cu128")
     modules = (Extension("/env/flash_attn_3/_C.abi3.so", ("libcudart.so.13",), ("libcudart.so.13",)),)
-    (found,) = examine(environment, GOOD, extensions=modules).findings
-    assert "from its source" in text_of(found.remedy)
-    assert commands_of(found.remedy.actions) == ()
+    (results,) = examine(environment, GOOD, extensions=modules).findings
+    assert "from its source" in text_of(results.remedy)
+    assert commands_of(results.remedy.actions) == ()
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,12 @@ def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, a
 )
 def test_a_python_that_all_take_is_named(environment, ranges, wanted):
     """Or that there is none."""
-    for name, asked in zip(("vllm", "trl"), ranges, strict=False):
+    for name, requested in zip(("vllm", "trl"), ranges, strict=False):
         environment.add(name, "0.11.0")
         metadata = environment.site / f"{name}-0.11.0.dist-info" / "METADATA"
-        metadata.write_text(metadata.read_text() + f"Requires-Python: {asked}\n")
-    (found,) = [each for each in examine(environment, GOOD).findings if each.code == "ENV912"]
-    commands = commands_of(found.remedy.actions)
+        metadata.write_text(metadata.read_text() + f"Requires-Python: {requested}\n")
+    (results,) = [item for item in examine(environment, GOOD).findings if item.code == "ENV912"]
+    commands = commands_of(results.remedy.actions)
     assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
 
 
@@ -319,8 +319,8 @@ def test_gpus_of_one_kind_are_named(whole):
     """Those of which there are most."""
     devices = tuple(replace(GPU, index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
     machine = replace(GOOD, gpus=replace(GOOD.gpus, devices=devices))
-    (found,) = examine(whole, machine).findings
-    assert commands_of(found.remedy.actions) == (
+    (results,) = examine(whole, machine).findings
+    assert commands_of(results.remedy.actions) == (
         "export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,2",
     )
 
@@ -358,9 +358,9 @@ def test_a_trainers_window_of_vllm(environment):
     assert "CMP903" not in {finding.code for finding in examine(environment, GOOD).findings}
     environment.add("verl", "0.9.1", requires=['vllm==0.24.0; extra == "vllm"', "ray[default]>=2.41.0"])
     environment.add("ray", "2.30.0")
-    found = {finding.code: finding for finding in examine(environment, GOOD).findings}
-    assert "vllm==0.24.0; found 0.31.0" in found["CMP903"].detail
-    assert found["CMP904"].title == "verl 0.9.1 needs ray>=2.41.0, found 2.30.0"
+    results = {finding.code: finding for finding in examine(environment, GOOD).findings}
+    assert "vllm==0.24.0; found 0.31.0" in results["CMP903"].detail
+    assert results["CMP904"].title == "verl 0.9.1 needs ray>=2.41.0, found 2.30.0"
 
 
 def test_a_container_without_gpus_may_be_meant_so(environment):
@@ -409,5 +409,5 @@ def test_a_package_that_is_not_whole(environment):
 def test_a_session_of_another_ray_matters_where_it_runs(whole, running, said):
     """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
     cluster = RayCluster("/tmp/ray", 3, "", "2.40.0", running)
-    (found,) = examine(whole, replace(GOOD, ray=(cluster,))).findings
-    assert text_of(found.remedy).startswith(said)
+    (results,) = examine(whole, replace(GOOD, ray=(cluster,))).findings
+    assert text_of(results.remedy).startswith(said)

@@ -278,15 +278,15 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
     context = probe(children, rules, "torch", "transformers", "vllm")
     if largest is None:
         ended = children.run_program("engine", "engine", limit_s=500)
-        (found,) = outcomes.parity_findings(ended)
-        assert found.code == "NUM901"
-        assert "no number" in found.detail
-        assert "importance sampling" not in str(found.remedy)
+        (matches,) = outcomes.parity_findings(ended)
+        assert matches.code == "NUM901"
+        assert "no number" in matches.detail
+        assert "importance sampling" not in str(matches.remedy)
         return
-    results = {each.check: each for each in tiers.run_live(context)}
-    judged = results["log-probs against transformers"]
-    assert judged.outcome == outcome_
-    corrects = [finding for finding in judged.findings if "importance sampling" in str(finding.remedy)]
+    results = {item.check: item for item in tiers.run_live(context)}
+    checked = results["log-probs against transformers"]
+    assert checked.outcome == outcome_
+    corrects = [finding for finding in checked.findings if "importance sampling" in str(finding.remedy)]
     assert bool(corrects) == (outcome_ == "findings" and largest != float("inf"))
     assert results["two-rank collective, nccl"].outcome == "skipped"
 
@@ -419,8 +419,8 @@ def test_the_root_of_a_chain_decides_and_what_is_gone_decides_first(modules, rul
     """What lazy packages raise on top names another package and another cause."""
     (modules / "broken.py").write_text(LAZY.format(root=root))
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
-    here = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
+    current = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
     with Children(Path(sys.executable), os.environ) as children:
         ended = children.run_program("import broken", "imports", "broken", limit_s=500)
-        (finding,) = outcomes.child_result(Tried(ended, "ENV921", here), rules).findings
+        (finding,) = outcomes.child_result(Tried(ended, "ENV921", current), rules).findings
     assert finding.code == code

@@ -41,9 +41,9 @@ def test_no_check_crashes(environ, releases):
         )
         for name, release in zip(names, releases, strict=True)
     }
-    seen = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
+    known = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
     gpus = replace(GOOD.gpus, cuda=releases[1], driver=releases[2])
-    report = doctor.examine(seen, issues(), Compat(problem="no table"), replace(GOOD, gpus=gpus))
+    report = doctor.examine(known, issues(), Compat(problem="no table"), replace(GOOD, gpus=gpus))
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
 
 
@@ -81,5 +81,5 @@ def test_any_metadata_is_read(content):
         info.mkdir(parents=True)
         (info / "METADATA").write_bytes(content)
         (info / "RECORD").write_bytes(content)
-        seen = facts.collect(Path(folder), {})
-        assert len(seen.broken) + len(seen.packages) == 1
+        known = facts.collect(Path(folder), {})
+        assert len(known.broken) + len(known.packages) == 1

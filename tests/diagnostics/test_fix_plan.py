@@ -51,8 +51,8 @@ def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
         "torch": torch,
         "verdict": verdict,
         "layers": {
-            name: {"verdict": said[0], "evidence": said[1], "ran_with": said[2] if len(said) > 2 else {}}
-            for name, said in layers.items()
+            name: {"verdict": text[0], "evidence": text[1], "ran_with": text[2] if len(text) > 2 else {}}
+            for name, text in layers.items()
         },
     }
 
@@ -92,14 +92,14 @@ ISSUES = {code: CATALOGUE[code] for code in ("SCH001", "SCH002", "CMP001", "ENG0
 
 def examined(seen, compat):
     """Doctor's report of an environment, without the known issues that are not spoken of here."""
-    others = [code for code in CATALOGUE if code not in ISSUES]
-    return filters.select(doctor.examine(seen, CATALOGUE, compat), [], others)
+    remaining = [code for code in CATALOGUE if code not in ISSUES]
+    return filters.select(doctor.examine(seen, CATALOGUE, compat), [], remaining)
 
 
 def plan_of(maker, *, environ=None, compat=TABLE, keep=None):
-    seen = facts.collect(maker.prefix, environ or {})
-    report = examined(seen, compat)
-    return fix_plan(keep(report) if keep else report, seen, replace(compat, breadth=BREADTH), ISSUES)
+    known = facts.collect(maker.prefix, environ or {})
+    report = examined(known, compat)
+    return fix_plan(keep(report) if keep else report, known, replace(compat, breadth=BREADTH), ISSUES)
 
 
 def broken_pair(maker, installer="pip"):
@@ -128,8 +128,8 @@ def commands(item):
 
 
 def step(plan, kind):
-    (found,) = [step for step in plan.steps if step.kind == kind]
-    return found
+    (results,) = [step for step in plan.steps if step.kind == kind]
+    return results
 
 
 def test_a_pair_whose_released_wheel_ran_on_a_cpu_says_so(environment):
@@ -137,8 +137,8 @@ def test_a_pair_whose_released_wheel_ran_on_a_cpu_says_so(environment):
     ran_with = {"vllm": "0.11.0: the released wheel, without its dependencies", "torch": "2.13.0+cpu"}
     ran = cell("0.11.0", "0.26.2", scheduler=("pass", "executed", ran_with))
     plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(ran,)))
-    found = {item.source: item for item in plan.sets}
-    assert "a GPU: it ran on a CPU" in found["vllm-0.11.0+trl-0.26.2"].unverified
+    results = {item.source: item for item in plan.sets}
+    assert "a GPU: it ran on a CPU" in results["vllm-0.11.0+trl-0.26.2"].unverified
 
 
 def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
@@ -158,61 +158,61 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
 def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
     """Of every ninth pair of the published table that is not known to work, each in an environment of its own."""
     table = load_table()
-    differ, asked = [], 0
+    differ, requested = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
         maker = Maker(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
-        seen = facts.collect(maker.prefix, {})
-        report = filters.select(doctor.examine(seen, ISSUES, table), ["CMP902", "CMP905"], [])
+        known = facts.collect(maker.prefix, {})
+        report = filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         offered = [
             action.requirements
-            for found in report.findings
-            for action in found.remedy.actions
+            for results in report.findings
+            for action in results.remedy.actions
             if isinstance(action, Install)
         ]
-        asked += bool(report.findings)
+        requested += bool(report.findings)
         planned = [
             action.requirements
-            for one in fix_plan(report, seen, table, ISSUES).steps
-            if one.kind == "packages"
-            for action in one.commands
+            for item in fix_plan(report, known, table, ISSUES).steps
+            if item.kind == "packages"
+            for action in item.commands
             if isinstance(action, Install)
         ]
         if offered != planned:
             differ.append((vllm, trl, offered, planned))
     assert differ == []
-    assert asked > 20
+    assert requested > 20
 
 
 def test_no_step_undoes_another(tmp_path):
     """What a known issue of the old pair asks for, and the set that the plan moves to does not have, is words."""
     prefix = ROOT / "examples" / "environments" / "mixed"
-    seen = facts.collect(prefix, {})
+    known = facts.collect(prefix, {})
     table = load_table()
-    plan = fix_plan(doctor.examine(seen, CATALOGUE, table), seen, table, CATALOGUE)
-    (newer,) = [one for one in plan.steps if "NUM024" in one.codes]
+    plan = fix_plan(doctor.examine(known, CATALOGUE, table), known, table, CATALOGUE)
+    (newer,) = [item for item in plan.steps if "NUM024" in item.codes]
     assert newer.commands == ()
-    (said,) = map(edit_of, newer.text)
-    assert said.startswith("It needs trl>=1.11.0 (the set has 0.26.2)")
+    (text,) = map(edit_of, newer.text)
+    assert text.startswith("It needs trl>=1.11.0 (the set has 0.26.2)")
 
 
 def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
     """TRL that trained by itself beside a vLLM that nobody started is no pair that ran, however near."""
-    near = cell(
+    nearest = cell(
         "0.12.0", "0.24.0", "partial", **{"import": ("pass", "executed"), "peer:alone": ("pass", "executed")}
     )
-    plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(near, *TABLE.cells)))
+    plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(nearest, *TABLE.cells)))
     assert commands(step(plan, "packages"))[0].endswith("vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
 
 
 def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
     """A downgrade over many minor releases is no small change; it is still named."""
     environment.add("vllm", "0.19.0").add("trl", "1.3.0", requires=['vllm<=0.18.0,>=0.12.0; extra == "vllm"'])
-    seen = facts.collect(environment.prefix, {})
-    report = examined(seen, TABLE)
+    known = facts.collect(environment.prefix, {})
+    report = examined(known, TABLE)
     lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
     more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
     far = replace(TABLE, cells=TABLE.cells[:3])
-    sets = fix_plan(report, seen, replace(far, breadth=lines | more), ISSUES).sets
+    sets = fix_plan(report, known, replace(far, breadth=lines | more), ISSUES).sets
     assert sets[0].evidence == "static"
     assert sets[-1].evidence == "executed"
 
@@ -276,14 +276,14 @@ def test_nothing_to_do_is_said(environment):
 
 def test_findings_without_any_help_are_unknown_not_fine(environment):
     """No remedy anywhere: the plan says so and where to go on."""
-    seen = facts.collect(environment.prefix, {})
+    known = facts.collect(environment.prefix, {})
     bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
     report = Report(
         "doctor",
         {"packages": {}, "python": "3.11", "prefix": "p"},
         (CheckResult("a", "findings", "", (bare,)),),
     )
-    plan = fix_plan(report, seen, Compat(problem="compat.json is not shipped with this copy of the tool"))
+    plan = fix_plan(report, known, Compat(problem="compat.json is not shipped with this copy of the tool"))
     assert plan.outcome == "unknown"
     assert any("No step is known" in line for line in plan.help)
 
@@ -326,14 +326,14 @@ def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
     """Whatever stands in the variable: it is copied, so it is neither broken at the edge nor a command of its own."""
     plan = plan_of(environment)
     action = SetVariables((("VLLM_USE_V1", value),))
-    made = Step(
+    created = Step(
         kind="configuration", title="t", severity=Severity.ERROR, codes=(), why=(), known_by="established", cost="",
         undo=(action,), commands=(), text=(),
     )  # fmt: skip
-    shown = clean.own(replace(plan, steps=(made,)))
+    text = clean.own(replace(plan, steps=(created,)))
     monkeypatch.setenv("COLUMNS", "60")
     with terminal() as (out, _):
-        screen.render(as_report(shown), sys.stdout, verbose=True)
+        screen.render(as_report(text), sys.stdout, verbose=True)
     (line,) = [line for line in out.getvalue().splitlines() if "undo: " in line]
     assert acting(out.getvalue()) == []
     assert shlex.split(line.partition("undo: ")[2]) == ["export", f"VLLM_USE_V1={door.line(value)}"]
@@ -360,8 +360,8 @@ def test_what_any_package_lacks_is_in_the_plan_that_its_finding_is_in(environmen
     for name, version in installed.items():
         environment.add(name, version)
     plan = plan_of(environment)
-    told = [word for item in plan.steps for line in commands(item) for word in shlex.split(line)]
-    assert (wanted in told) is bool(wanted)
+    text = [word for item in plan.steps for line in commands(item) for word in shlex.split(line)]
+    assert (wanted in text) is bool(wanted)
 
 
 def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
@@ -428,10 +428,10 @@ def test_the_installer_is_known_by_its_marks(tmp_path, marks, installer, expecte
             (maker.prefix / name).write_text(text)
     if "no pip" not in marks:
         maker.add("pip", "25.0")
-    found = installers.find_installer(facts.collect(maker.prefix, {}))
-    assert command_of(found.install(["vllm==0.10.2"])) == expected.format(p=maker.prefix, d=tmp_path)
-    assert command_of(found.record())
-    assert command_of(found.restore())
+    results = installers.find_installer(facts.collect(maker.prefix, {}))
+    assert command_of(results.install(["vllm==0.10.2"])) == expected.format(p=maker.prefix, d=tmp_path)
+    assert command_of(results.record())
+    assert command_of(results.restore())
 
 
 def test_pixi_owns_what_lies_in_its_folder(tmp_path):
@@ -440,8 +440,8 @@ def test_pixi_owns_what_lies_in_its_folder(tmp_path):
 
     maker = Maker(tmp_path / ".pixi" / "envs" / "default").add("vllm", "0.9.0", installer="uv-pixi")
     (tmp_path / "pixi.lock").write_text("")
-    found = installers.find_installer(facts.collect(maker.prefix, {}))
-    assert command_of(found.install(["trl==1.0.0"])).startswith(
+    results = installers.find_installer(facts.collect(maker.prefix, {}))
+    assert command_of(results.install(["trl==1.0.0"])).startswith(
         f"pixi add --pypi --manifest-path {tmp_path}/pixi.toml"
     )
 
@@ -510,15 +510,15 @@ def test_what_a_known_issue_s_check_made_out_to_lack_is_installed_once_after_wha
 ):
     """ENV012 beside CMP904: seen in a real environment, the package was installed twice, the first time before that."""
     environment.add("trl", "1.16.0", requires=["accelerate>=1.4"]).add("pip", "25.3")
-    seen = facts.collect(environment.prefix, {})
-    found = examined(seen, Compat(problem="no table"))
+    known = facts.collect(environment.prefix, {})
+    results = examined(known, Compat(problem="no table"))
     lacks = finding("ENV012", Severity.ERROR, actions=(Install(("accelerate>=1.4",)),))
-    report = replace(found, checks=(*found.checks, CheckResult("entry points", "findings", "", (lacks,))))
-    plan = fix_plan(report, seen, Compat(problem="no table"))
-    told = [
+    report = replace(results, checks=(*results.checks, CheckResult("entry points", "findings", "", (lacks,))))
+    plan = fix_plan(report, known, Compat(problem="no table"))
+    text = [
         line for item in plan.steps for line in commands(item) if "accelerate" in line or "before.txt" in line
     ]
-    assert [("freeze" in line, "install" in line) for line in told] == [(True, False), (False, True)]
+    assert [("freeze" in line, "install" in line) for line in text] == [(True, False), (False, True)]
     assert "ENV012" in step(plan, "packages").codes
 
 
@@ -548,16 +548,16 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
         installs=(("verl", ("verl>=0.6",), ""),),
     )
     issues = {"SCH001": structs.replace(issue, mitigations=(newer,))}
-    seen = facts.collect(environment.prefix, {})
-    report = filters.select(examined(seen, TABLE), ["SCH001"], [])
-    may = fix_plan(report, seen, replace(TABLE, breadth=BREADTH), issues)
+    known = facts.collect(environment.prefix, {})
+    report = filters.select(examined(known, TABLE), ["SCH001"], [])
+    may = fix_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
     assert not [item for item in may.steps if item.kind == "packages"]
     sure = [
         replace(check, findings=tuple(replace(item, certainty="established") for item in check.findings))
         for check in report.checks
     ]
-    does = fix_plan(replace(report, checks=tuple(sure)), seen, replace(TABLE, breadth=BREADTH), issues)
+    does = fix_plan(replace(report, checks=tuple(sure)), known, replace(TABLE, breadth=BREADTH), issues)
     assert commands(step(does, "packages"))[0].endswith("'verl>=0.6'")
 
 
@@ -575,29 +575,31 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
 def test_what_dies_of_a_remedy_is_moved_with_it(environment, asked, added):
     """Installers allow it, and no run survives it: doctor's own remedies and the plan's ask for the same."""
     environment.add("pyarrow", "24.0.0").add("trl", "0.25.1")
-    seen = facts.collect(environment.prefix, {})
-    assert installing.without_clashes(seen, asked) == (*asked, *added)
-    assert installing.install(seen, *asked).requirements == (*asked, *added)
+    known = facts.collect(environment.prefix, {})
+    assert installing.without_clashes(known, asked) == (*asked, *added)
+    assert installing.install(known, *asked).requirements == (*asked, *added)
 
 
 def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
     """An unmet numpy<2 beside a pyarrow that is built for numpy 2."""
     environment.add("trl", "1.9.2", requires=["numpy<2"]).add("numpy", "2.4.0").add("pyarrow", "24.0.0")
-    seen = facts.collect(environment.prefix, {})
-    report = doctor.examine(seen, catalog.load(), Compat(problem="no table"))
-    (finding,) = [one for one in report.findings if one.code == "CMP904"]
-    own = [one.requirements for one in finding.remedy.actions if isinstance(one, Install)]
-    plan = fix_plan(report, seen, Compat(problem="no table"))
-    planned = [one.requirements for step in plan.steps for one in step.commands if isinstance(one, Install)]
-    assert own == planned == [("numpy<2", "pyarrow<24")]
+    known = facts.collect(environment.prefix, {})
+    report = doctor.examine(known, catalog.load(), Compat(problem="no table"))
+    (finding,) = [item for item in report.findings if item.code == "CMP904"]
+    local = [item.requirements for item in finding.remedy.actions if isinstance(item, Install)]
+    plan = fix_plan(report, known, Compat(problem="no table"))
+    planned = [
+        item.requirements for step in plan.steps for item in step.commands if isinstance(item, Install)
+    ]
+    assert local == planned == [("numpy<2", "pyarrow<24")]
 
 
 def installing_plan(environment, *actions):
     """Return a plan with one step, and the environment's facts."""
-    seen = replace(facts.collect(environment.prefix, {}), python="3.11.7")
-    made = Step("packages", "a", Severity.ERROR, (), (), "static", "", (), commands=actions)
-    empty = fix_plan(doctor.examine(seen, {}, Compat(problem="no")), seen, Compat(problem="no"))
-    return replace(empty, steps=(made,)), seen
+    known = replace(facts.collect(environment.prefix, {}), python="3.11.7")
+    created = Step("packages", "a", Severity.ERROR, (), (), "static", "", (), commands=actions)
+    empty = fix_plan(doctor.examine(known, {}, Compat(problem="no")), known, Compat(problem="no"))
+    return replace(empty, steps=(created,)), known
 
 
 @pytest.fixture
@@ -624,8 +626,8 @@ def uv(tmp_path, monkeypatch):
 def test_an_installation_without_a_solution_is_not_proposed(environment, uv, answer, note, proposed):
     """An index that does not answer decides nothing."""
     uv(f'case "$*" in *requirements.in*) {answer};; esac; exit 9')
-    plan, seen = installing_plan(environment, Install(("numpy<2",)))
-    (checked,) = resolve.resolve_plan(plan, seen).steps
+    plan, known = installing_plan(environment, Install(("numpy<2",)))
+    (checked,) = resolve.resolve_plan(plan, known).steps
     assert checked.text[-1].text.startswith(note)
     assert bool(checked.commands) is proposed
     assert resolve.mark_unresolved(plan).steps[0].text[-1].text == resolve.NOT_TRIED
@@ -635,13 +637,13 @@ def test_only_the_installation_without_a_solution_goes(environment, uv):
     """A step can install twice."""
     uv("for last; do :; done; grep -q numpy \"$last\" && { echo 'No solution found' >&2; exit 1; }; exit 0")
     bad, good = Install(("numpy<2",)), Install(("trl==1.0",), options=("--force-reinstall",))
-    plan, seen = installing_plan(environment, bad, good)
-    assert resolve.resolve_plan(plan, seen).steps[0].commands == (good,)
+    plan, known = installing_plan(environment, bad, good)
+    assert resolve.resolve_plan(plan, known).steps[0].commands == (good,)
 
 
 def test_without_uv_nothing_is_resolved(environment, monkeypatch):
     """The plan stays, and says that it was not checked."""
     monkeypatch.setattr(resolve, "_find_uv", lambda: None)
-    plan, seen = installing_plan(environment, Install(("numpy<2",)))
-    (step,) = resolve.resolve_plan(plan, seen).steps
+    plan, known = installing_plan(environment, Install(("numpy<2",)))
+    (step,) = resolve.resolve_plan(plan, known).steps
     assert step.text[-1].text == "Not checked: uv is not installed"

@@ -50,9 +50,9 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
     name = f"gpu-{NAMES[position]}"
     if problem:
         return Node(position, "rank", str(position), name, problem=problem, secrets=(name,), **rest)
-    made = next(iter(facts.environment.packages.values()))
+    created = next(iter(facts.environment.packages.values()))
     installed = {
-        name: replace(made, name=name, version=version, requires=())
+        name: replace(created, name=name, version=version, requires=())
         for name, version in (packages or {}).items()
     }
     environment = replace(
@@ -64,8 +64,8 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
         broken=(),
     )
     machine = replace(facts.machine, host=name, **rest.pop("machine", {}))
-    seen = replace(facts, environment=environment, machine=machine)
-    return Node(position, "rank", str(position), name, facts=seen, secrets=(name,), **rest)
+    known = replace(facts, environment=environment, machine=machine)
+    return Node(position, "rank", str(position), name, facts=known, secrets=(name,), **rest)
 
 
 def found(members):
@@ -88,8 +88,8 @@ def test_without_a_majority_nobody_is_the_odd_one(facts):
     """Two against two: both are named, and no command takes a side."""
     fleet = [node(facts, i, packages={"vllm": version}) for i, version in enumerate(["0.8.5", "0.9.2"] * 2)]
     item = found(fleet)["CMP951"]
-    others = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
-    assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {others}"
+    remaining = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
+    assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {remaining}"
     assert commands_of(item.remedy.actions) == ()
 
 
@@ -103,10 +103,10 @@ def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
     good = Gpus(state="ok", driver="570.86.15", cuda="12.8", devices=(Gpu(0, "H100"),))
     quiet = [node(facts, i, machine={"gpus": hung if i == 2 else good}) for i in range(3)]
     assert "ENV951" not in found(quiet)
-    other = [
+    another = [
         node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
     ]
-    assert found(other)["ENV951"].detail.endswith("unknown on 1.")
+    assert found(another)["ENV951"].detail.endswith("unknown on 1.")
 
 
 def test_one_command_brings_a_node_to_the_others(facts):
@@ -135,10 +135,10 @@ def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
     """More time, or Ray's word, is for one that was not reached."""
     fleet = [Node(0, word, "0", "a", **fleet_module.read_answer(answer))]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
-    (found,) = [each for each in report.findings if each.code == "NET951"]
-    assert ("Fix there" in text_of(found.remedy)) == reached
-    assert ("--node-limit" in text_of(found.remedy)) == (not reached)
-    assert not reached or other in text_of(found.remedy)
+    (results,) = [item for item in report.findings if item.code == "NET951"]
+    assert ("Fix there" in text_of(results.remedy)) == reached
+    assert ("--node-limit" in text_of(results.remedy)) == (not reached)
+    assert not reached or other in text_of(results.remedy)
 
 
 def test_a_node_with_nothing_installed_is_another_environment(facts):
@@ -149,7 +149,7 @@ def test_a_node_with_nothing_installed_is_another_environment(facts):
     assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
     assert "in the list for one" in text_of(items[0].remedy)
     # The nodes of a cluster stand in no list.
-    items = fleet_module.differences([replace(each, word="node") for each in fleet])
+    items = fleet_module.differences([replace(entry, word="node") for entry in fleet])
     assert "in the list" not in text_of(items[0].remedy)
     assert "--prefix" in text_of(items[0].remedy)
 
@@ -219,22 +219,22 @@ def test_findings_of_a_node_by_itself_say_whose_they_are(facts):
 
 def with_unread(member, *, place):
     """The node with metadata that could not be read."""
-    seen = member.facts
-    environment = replace(seen.environment, unread=((place, "Permission denied"),))
-    return replace(member, facts=replace(seen, environment=environment))
+    known = member.facts
+    environment = replace(known.environment, unread=((place, "Permission denied"),))
+    return replace(member, facts=replace(known, environment=environment))
 
 
 @pytest.mark.parametrize("which", [(0,), (0, 1, 2)])
 def test_what_a_node_could_not_have_judged_is_open_in_the_fleet(facts, which):
     """Not ok, exit 3, with the nodes' names; said once of several; names hidden where the report is shared."""
     fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
-    fleet = [with_unread(each, place="/x/gpu-a") if i in which else each for i, each in enumerate(fleet)]
+    fleet = [with_unread(entry, place="/x/gpu-a") if i in which else entry for i, entry in enumerate(fleet)]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert alone.outcome != "ok"
-    (told,) = [item for item in alone.not_judged if "Permission denied" in item.why]
-    assert told.what.startswith("rank 0 (gpu-a): " if len(which) == 1 else "All 3 nodes that answered: ")
-    assert told.place == "rank 0 (gpu-a): /x/gpu-a"
+    (message,) = [item for item in alone.not_judged if "Permission denied" in item.why]
+    assert message.what.startswith("rank 0 (gpu-a): " if len(which) == 1 else "All 3 nodes that answered: ")
+    assert message.place == "rank 0 (gpu-a): /x/gpu-a"
     assert report.exit_code(Severity.BLOCKER) == 3
     text = json.dumps(
         shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet).to_json()
@@ -358,7 +358,7 @@ def test_a_bad_command_template_is_refused(tmp_path, template, capsys):
 
 def test_the_collector_needs_nothing_but_python(tmp_path):
     """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
-    text = remote.collect_program().text()
+    text = remote.collect_program().program_text()
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-"],
         input=text,
@@ -372,7 +372,7 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
     read = fleet_module.read_answer(Answer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
-    assert remote.collect_program().text() == text
+    assert remote.collect_program().program_text() == text
 
 
 @pytest.mark.parametrize(
@@ -387,9 +387,9 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
 )
 def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
     """Whatever ran there."""
-    said = fleet_module.read_answer(Answer(text=text))["problem"]
-    assert problem in said
-    assert said.isprintable()
+    message = fleet_module.read_answer(Answer(text=text))["problem"]
+    assert problem in message
+    assert message.isprintable()
 
 
 def test_a_library_of_nccl_outside_python_is_found(tmp_path, monkeypatch):
@@ -425,14 +425,14 @@ def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
     script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
     script.chmod(0o755)
     env = Maker(tmp_path / "env").add("vllm", "0.11.0")
-    other = Maker(tmp_path / "other").add("vllm", "0.10.2")
+    another = Maker(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
     path.write_text(
         "\n".join(
             [
                 f"same1 slots=2 prefix={env.prefix} python={sys.executable}",
                 f"same2 slots=2 prefix={env.prefix} python={sys.executable}",
-                f"odd slots=1 prefix={other.prefix} python={sys.executable}",
+                f"odd slots=1 prefix={another.prefix} python={sys.executable}",
                 "nopython slots=1",
                 "ancient slots=1",
                 f"same1:23 slots=1 prefix={tmp_path}/none python={sys.executable}",
@@ -477,12 +477,12 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
     (tmp_path / "hosts").write_text("a\nb\n")
     os.mkfifo(tmp_path / "ready")
     # Each says when it runs; nothing here waits by the clock.
-    told = f"echo $$ > {tmp_path}/$1.pid\necho up > {tmp_path}/ready"
-    script.write_text(f"#!/bin/sh\n{told}\nexec sleep 1000\n")
+    message = f"echo $$ > {tmp_path}/$1.pid\necho up > {tmp_path}/ready"
+    script.write_text(f"#!/bin/sh\n{message}\nexec sleep 1000\n")
     script.chmod(0o755)
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
     # Open for as long as both may write: what is in a pipe that nobody holds is lost.
-    with (tmp_path / "ready").open("r+b", buffering=0) as said:
+    with (tmp_path / "ready").open("r+b", buffering=0) as text:
         running = subprocess.Popen(
             [sys.executable, "-m", "diagnostics", *words],
             stderr=subprocess.PIPE,
@@ -492,7 +492,7 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
         )
         ready = b""
         while ready.count(b"up\n") < 2:
-            ready += said.read(100)
+            ready += text.read(100)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=500)
     assert running.returncode == 130
@@ -504,17 +504,17 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
 
 def sshd():
     """The server's path, where Debian's package is installed or unpacked, and where its libraries are."""
-    given = os.environ.get("GRPO_DOCTOR_SSHD")
-    found = given or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if not found or not shutil.which("ssh"):
+    provided = os.environ.get("GRPO_DOCTOR_SSHD")
+    results = provided or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if not results or not shutil.which("ssh"):
         pytest.skip("no sshd here; GRPO_DOCTOR_SSHD names one")
-    return found
+    return results
 
 
 def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+    with socket.socket() as holders:
+        holders.bind(("127.0.0.1", 0))
+        return holders.getsockname()[1]
 
 
 @pytest.fixture
@@ -538,13 +538,13 @@ def server(tmp_path):
     )
     assert running.stderr
     # It says when it listens; what it says before is about its own configuration.
-    said = []
-    while not said or "listening" not in said[-1]:
-        said.append(running.stderr.readline())
-        if not said[-1]:
+    text = []
+    while not text or "listening" not in text[-1]:
+        text.append(running.stderr.readline())
+        if not text[-1]:
             running.wait()
             running.stderr.close()
-            pytest.fail(f"sshd did not start: {' '.join(said)}")
+            pytest.fail(f"sshd did not start: {' '.join(text)}")
     (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
     known = f"-o UserKnownHostsFile={tmp_path / 'known'}"
     yield port, f"ssh -T -F none -i {tmp_path / 'user'} {known} -o BatchMode=yes -p {{port}} {{target}}"
@@ -558,14 +558,14 @@ def test_real_ssh_reaches_differs_refuses_and_hangs(tmp_path, server, capsys):
     """One real server: two environments, one port that refuses, one listener that never answers, no such Python."""
     port, ssh = server
     env = Maker(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
-    other = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
+    another = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
     refused = free_port()
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         deaf = silent.getsockname()[1]
         (tmp_path / "hosts").write_text(
             f"{user}@127.0.0.1:{port} slots=8 prefix={env.prefix} python={sys.executable}\n"
-            f"127.0.0.1:{port} slots=8 prefix={other.prefix} python={sys.executable}\n"
+            f"127.0.0.1:{port} slots=8 prefix={another.prefix} python={sys.executable}\n"
             f"127.0.0.1:{refused} slots=8\n127.0.0.1:{deaf} slots=8\n"
             f"localhost.:{port} slots=8 python=/nowhere/python3\n"
         )

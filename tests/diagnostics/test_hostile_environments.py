@@ -84,12 +84,12 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     (stream_made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(environment.collect(stream_made.prefix, {}).broken) == 1
     (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
-    (found,) = (
-        each
-        for each in configs.collect_configs({"HOME": str(tmp_path)})
-        if each.path.startswith(str(tmp_path))
+    (results,) = (
+        item
+        for item in configs.collect_configs({"HOME": str(tmp_path)})
+        if item.path.startswith(str(tmp_path))
     )
-    assert found.values == {"A": "1"}
+    assert results.values == {"A": "1"}
 
 
 @pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])
@@ -173,8 +173,8 @@ def test_accelerate_s_config_that_is_no_file(tmp_path, instead):
     place = tmp_path / "accelerate"
     place.mkdir()
     instead(place / "default_config.yaml")
-    found = configs.collect_configs({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
-    assert [each.values for each in found if str(tmp_path) in each.path] in ([], [{}])
+    results = configs.collect_configs({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
+    assert [item.values for item in results if str(tmp_path) in item.path] in ([], [{}])
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def doctor(entry, releases):
 
 def planned(entry, releases):
     """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
-    here = environment(releases)
-    own = list(known_issues(Examined(here, {entry.code: entry}, Compat())))
-    steps = settings.setting_steps(own, {entry.code: entry}, here, installer_of(here))
+    current = environment(releases)
+    local = list(known_issues(Examined(current, {entry.code: entry}, Compat())))
+    steps = settings.setting_steps(local, {entry.code: entry}, current, installer_of(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 

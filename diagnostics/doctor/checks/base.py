@@ -50,7 +50,7 @@ class Examined:
         """Environment variables."""
         return self.environment.variables
 
-    def known(
+    def known_issue(
         self, code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, *, detail: str,
         certainty: str = "supported", known_by: str = "static",
     ) -> Finding:  # fmt: skip

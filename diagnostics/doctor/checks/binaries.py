@@ -140,8 +140,8 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
                 modules.append(module_name(module.path))
                 evidence.append(Evidence(f"needs {version}; here is {kind}_{available[kind]}", module.path))
     for package in environment.packages.values():
-        wanted = min((found for tag in package.tags if (found := _required_glibc(tag))), default=None)
-        if wanted and compare(available["GLIBC"], ".".join(map(str, wanted))) == -1:
+        required = min((results for tag in package.tags if (results := _required_glibc(tag))), default=None)
+        if required and compare(available["GLIBC"], ".".join(map(str, required))) == -1:
             kinds.add("GLIBC")
             modules.append(package.name.removesuffix("-cpu").replace("-", "_"))
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {libraries.libc}", package.place))
@@ -178,9 +178,9 @@ def module_name(path: str) -> str:
 
 
 def _required_glibc(tag: str) -> tuple[int, int] | None:
-    found = _MANYLINUX.search(tag)
-    if found:
-        return int(found[1]), int(found[2])
+    match = _MANYLINUX.search(tag)
+    if match:
+        return int(match[1]), int(match[2])
     return next((release for name, release in _OLD_TAGS.items() if name in tag), None)
 
 
@@ -193,22 +193,24 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
         with suppress(InvalidSpecifier):
             ranges[package.name] = SpecifierSet(package.requires_python)
     # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
-    other = next((one for one in _PYTHONS if all(each.contains(f"{one}.99") for each in ranges.values())), "")
+    python = next(
+        (entry for entry in _PYTHONS if all(item.contains(f"{entry}.99") for item in ranges.values())), ""
+    )
     fix = Fix.of(
         f"None of Python {', '.join(_PYTHONS)} suits all packages: remove one, or install another release of it."
     )
-    if other:
+    if python:
         fix = Fix.of(
             "Create an environment with a Python that suits all packages.",
-            Run(("uv", "venv", "--python", other, "NEW")),
+            Run(("uv", "venv", "--python", python, "NEW")),
         )
     for package in case.environment.packages.values():
-        wanted = ranges.get(package.name)
-        if wanted is None or parse_version(release) is None or wanted.contains(release, prereleases=True):
+        required = ranges.get(package.name)
+        if required is None or parse_version(release) is None or required.contains(release, prereleases=True):
             continue
         yield finding(
-            "ENV912", Severity.ERROR, [Evidence(f"Requires-Python: {wanted}", f"{package.place}/METADATA")], fix,
-            detail=f"{package.name} {package.version} needs Python {wanted}, found {release}.", known_by="declared",
+            "ENV912", Severity.ERROR, [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")], fix,
+            detail=f"{package.name} {package.version} needs Python {required}, found {release}.", known_by="declared",
         )  # fmt: skip
 
 
@@ -218,9 +220,9 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     environment = case.environment
     releases: dict[str, list[str]] = {}
     for name in environment.packages:
-        found = _CUDA_PACKAGE.fullmatch(name)
-        if found and not _SIDE_BY_SIDE.fullmatch(name):
-            releases.setdefault(found[1], []).append(name)
+        match = _CUDA_PACKAGE.fullmatch(name)
+        if match and not _SIDE_BY_SIDE.fullmatch(name):
+            releases.setdefault(match[1], []).append(name)
     nccl = [name for name in environment.packages if _NCCL.fullmatch(name)]
     if len(releases) < 2 and len(nccl) < 2:
         return
@@ -228,7 +230,7 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     built = cuda_of(environment)[0].partition(".")[0]
     required = _required_names(environment)
     advice, removable = _which_to_remove(releases, nccl, built, required, has_torch=torch is not None)
-    names = nccl if len(nccl) > 1 else [one for many in releases.values() for one in many[:2]]
+    names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
     torch_again = install(
         environment, f"torch=={torch.version}" if torch else "torch", options=("--force-reinstall",)
     )
@@ -255,8 +257,8 @@ def _which_to_remove(
             "Neither NCCL is known to be required by PyTorch: uninstall both, then install PyTorch"
             f"{' again from its index' if has_torch else ', which brings the one it needs'}."
         ), nccl
-    kept = built if built in releases else max(releases)
-    older = [name for number in sorted(releases) if number != kept for name in releases[number]]
+    newest = built if built in releases else max(releases)
+    older = [name for number in sorted(releases) if number != newest for name in releases[number]]
     removable = [name for name in older if name not in required]
     if built in releases:
         advice = "Uninstall the packages of the CUDA release that PyTorch was not built for, then install PyTorch again"
@@ -271,7 +273,7 @@ def _required_names(environment: Environment) -> set[str]:
     """Return the names that installed packages require without an extra."""
     lines = [line for package in environment.packages.values() for line in package.requires]
     parsed = [parse_requirement(line) for line in lines if "extra" not in line and may_be_parsed(line)]
-    return {normalise(each.name) for each in parsed if each}
+    return {normalise(item.name) for item in parsed if item}
 
 
 @check("mixed builds")
@@ -280,16 +282,16 @@ def shared_folders(case: Examined) -> Iterator[Finding]:
     environment = case.environment
     for module, names in _SAME_FOLDER:
         packages = [environment.packages[name] for name in names if name in environment.packages]
-        found = [package.name for package in packages if package.recorded]
-        if len(found) < 2:
+        results = [package.name for package in packages if package.recorded]
+        if len(results) < 2:
             continue
         # flash-attn has a folder flash_attn/cute of its own, and overwrites the other's.
         rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
         yield finding(
             "ENV914", Severity.ERROR if module == "vllm" else Severity.WARNING,
-            [_installed(environment, name) for name in found],
-            Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *found)),
-            detail=f"{' and '.join(found)} both write the folder {module}/.",
+            [_installed(environment, name) for name in results],
+            Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results)),
+            detail=f"{' and '.join(results)} both write the folder {module}/.",
         )  # fmt: skip
 
 

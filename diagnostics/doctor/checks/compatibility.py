@@ -9,8 +9,7 @@ from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.fix_plan.constraints import constraints_on
-from diagnostics.doctor.fix_plan.known_good_pins import PINNED, known_sets, refused_sets
-from diagnostics.doctor.fix_plan.model import PinnedSet
+from diagnostics.doctor.fix_plan.known_good_pins import PINNED, PinnedSet, known_sets, refused_sets
 from diagnostics.doctor.install_actions import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
@@ -42,13 +41,15 @@ def compatibility(case: Examined) -> Iterator[Finding]:
             return
     known = case.compat.read(*pair)
     if known is None:
-        yield _unknown(installed, case.compat, pair)
+        yield _unknown_pair(installed, case.compat, pair)
     else:
         yield _static_finding(case.environment, known, installed, case.compat, pair)
 
 
-def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
-    near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest(compat, *pair)) or "none"
+def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
+    nearest = (
+        ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair)) or "none"
+    )
     fix = Fix.of(
         "Move to a pair that passed, or try this one; no list of such builds or releases exists to read."
     )
@@ -60,7 +61,7 @@ def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Find
     return finding(
         "CMP901", Severity.INFO,
         [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")], fix,
-        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {near}.",
+        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {nearest}.",
         known_by="declared",
     )  # fmt: skip
 
@@ -181,7 +182,7 @@ def _pair(item: PinnedSet) -> str:
     return f"vllm-{vllm.version}+trl-{trl.version}"
 
 
-def _nearest(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
+def _nearest_cells(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
     """Return the three cells whose vLLM, then TRL, is the fewest minor releases away."""
     return sorted(
         compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"])

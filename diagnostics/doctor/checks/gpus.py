@@ -37,7 +37,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
         if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
     ]  # fmt: skip
     # A runtime that an earlier PyTorch left behind is not the one it was built for: its requirements name the major.
-    required = {found[1] for line in torch.requires if (found := _CUDA_REQUIREMENT.match(line))}
+    required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
     for package in runtimes:
         major, minor = (*package.version.split("."), "")[:2]
         if len(runtimes) == 1 or major in required:
@@ -98,7 +98,7 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
     fix = Fix.of("Install its build for CUDA, from an index that has it.", again)
     if intended:
         fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
-    return case.known(
+    return case.known_issue(
         "ENV014", Severity.INFO if intended else Severity.WARNING,
         [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)], fix,
         detail="It will not use the GPUs of this machine.",
@@ -107,22 +107,22 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
 
 def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Finding]:
     gpus = case.machine.gpus
-    wanted, offered = parse_version(built), parse_version(gpus.cuda)
-    if wanted is None or offered is None or offered >= wanted:
+    required, offered = parse_version(built), parse_version(gpus.cuda)
+    if required is None or offered is None or offered >= required:
         return
-    other_major = offered.major < wanted.major
+    other_major = offered.major < required.major
     oldest = f"one for CUDA {built}"
     detail = (
         "It may run by minor-version compatibility; kernels compiled to PTX at run time may be refused ('the provided "
         "PTX was compiled with an unsupported toolchain')."
     )
     if other_major:
-        oldest = OLDEST_DRIVER.get(wanted.major, oldest)
+        oldest = OLDEST_DRIVER.get(required.major, oldest)
         detail = (
-            f"CUDA {wanted.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries "
+            f"CUDA {required.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries "
             "where they exist for this GPU and driver."
         )
-    yield case.known(
+    yield case.known_issue(
         "ENV006", Severity.ERROR if other_major else Severity.INFO,
         [source, Evidence(f"driver {gpus.driver} supports CUDA up to {gpus.cuda}", _SMI)],
         Fix.of(
@@ -153,7 +153,7 @@ def devices(case: Examined) -> Iterator[Finding]:
     used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
     if used:
         text = ", ".join(f"GPU {gpu.index}: {gpu.used_gb} of {gpu.memory_gb} GB" for gpu in used)
-        yield case.known(
+        yield case.known_issue(
             "MEM004", Severity.WARNING, [Evidence(text, _SMI)],
             Fix.of(
                 "End what uses it, take another GPU, or lower gpu_memory_utilization.",
@@ -165,16 +165,16 @@ def devices(case: Examined) -> Iterator[Finding]:
 
 
 def _problems(gpu: Gpu) -> list[str]:
-    found = [gpu.problem] if gpu.problem else []
+    results = [gpu.problem] if gpu.problem else []
     if gpu.ecc_uncorrected:
-        found.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")
+        results.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")
     if gpu.rows_pending:
-        found.append("broken memory waits for a reset, or could not be replaced")
+        results.append("broken memory waits for a reset, or could not be replaced")
     if gpu.compute_mode not in {"", "default"}:
-        found.append(f"compute mode {gpu.compute_mode}: a trainer and an engine cannot share it")
+        results.append(f"compute mode {gpu.compute_mode}: a trainer and an engine cannot share it")
     if gpu.mig:
-        found.append("MIG is on: no tensor parallelism over its parts")
-    return found
+        results.append("MIG is on: no tensor parallelism over its parts")
+    return results
 
 
 def _needs_attention(gpu: Gpu, problems: list[str]) -> Finding:
@@ -236,7 +236,7 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
         detail = f"CUDA reads the list up to {bad[0]!r}, which does not exist, and ignores the rest."
     else:
         return
-    yield case.known(
+    yield case.known_issue(
         code, Severity.WARNING,
         [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],
         Fix.of(

@@ -50,7 +50,7 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
             "See what fills it, and remove what no running process uses.",
             Run(("ls", "-lS", _SHM), piped=(("head",),)),
         )
-    yield case.known(
+    yield case.known_issue(
         "ENV001", Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
         [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)], fix,
         detail="NCCL within one machine, vLLM's message queues and Ray's object store use it.",
@@ -85,17 +85,17 @@ def limits(case: Examined) -> Iterator[Finding]:
 
 
 def _few_files(case: Examined, files: Limit) -> Finding:
-    wanted = WANTED_FILES if files.hard is None else min(files.hard, WANTED_FILES)
+    required = WANTED_FILES if files.hard is None else min(files.hard, WANTED_FILES)
     capped = files.hard is not None and files.soft is not None and files.hard <= files.soft
     raise_hard = Run(
         ("echo", "* - nofile 65535"), piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),)
     )
     if case.machine.container in {"docker", "podman"}:
         raise_hard = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    fix = Fix.of("Raise it before the run, and before `ray start`.", Run(("ulimit", "-n", str(wanted))))
+    fix = Fix.of("Raise it before the run, and before `ray start`.", Run(("ulimit", "-n", str(required))))
     if capped:
         fix = Fix.of("Raise its hard limit first: as root, or where the container is started.", raise_hard)
-    return case.known(
+    return case.known_issue(
         "ENV002", Severity.WARNING,
         [Evidence(f"nofile: soft {files.soft}, hard {_limit_text(files.hard)}", "ulimit -n")], fix,
         detail="Ray and vLLM keep a file open for each of their connections.",
@@ -161,7 +161,7 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
         SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
     )
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
-    return case.known(
+    return case.known_issue(
         "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
         Fix.of("Make room, or move the folder." if variable else "Make room.", *actions),
         detail=_CONTENT[disk.purpose],
@@ -184,7 +184,7 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
     cache = case.machine.disk("hub cache")
     if offline is None or cache is None or cache.exists:
         return
-    yield case.known(
+    yield case.known_issue(
         "ENV004", Severity.WARNING,
         [
             Evidence(f"{offline}={case.variables[offline]}", "environment"),
@@ -202,15 +202,15 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
 @check("memory", machine=True)
 def memory(case: Examined) -> Iterator[Finding]:
     """ENV905 if the host or the control group has little memory left."""
-    found = case.machine.memory
+    memory_size = case.machine.memory
     evidence = []
-    if found.limit_gb is not None and found.used_gb is not None:
-        free = found.limit_gb - found.used_gb
-        if free < LITTLE_MEMORY_GB or found.used_gb > 0.9 * found.limit_gb:
-            text = f"the control group allows {found.limit_gb} GB, of which {found.used_gb} GB are used"
+    if memory_size.limit_gb is not None and memory_size.used_gb is not None:
+        free = memory_size.limit_gb - memory_size.used_gb
+        if free < LITTLE_MEMORY_GB or memory_size.used_gb > 0.9 * memory_size.limit_gb:
+            text = f"the control group allows {memory_size.limit_gb} GB, of which {memory_size.used_gb} GB are used"
             evidence.append(Evidence(text, "/sys/fs/cgroup"))
-    if found.available_gb is not None and found.available_gb < LITTLE_MEMORY_GB:
-        text = f"{found.available_gb} GB of the host's {found.total_gb} GB are available"
+    if memory_size.available_gb is not None and memory_size.available_gb < LITTLE_MEMORY_GB:
+        text = f"{memory_size.available_gb} GB of the host's {memory_size.total_gb} GB are available"
         evidence.append(Evidence(text, "/proc/meminfo"))
     if evidence and case.environment.vllm is not None:
         yield finding(
@@ -226,18 +226,20 @@ def memory(case: Examined) -> Iterator[Finding]:
 @check("processors", machine=True)
 def processors(case: Examined) -> Iterator[Finding]:
     """ENV906 for more threads than processors, ENV907 for an affinity that excludes NUMA nodes."""
-    found = case.machine.processors
+    available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
     # Without the variable a library starts a thread for each allowed processor, whatever the quota.
-    over_quota = not threads and found.quota is not None and found.allowed >= 2 * found.quota
-    if threads > found.usable or over_quota:
+    over_quota = not threads and available.quota is not None and available.allowed >= 2 * available.quota
+    if threads > available.usable or over_quota:
         yield _too_many_threads(case, threads)
-    excluded = sorted({node.number for node in found.nodes if node.processors} - set(found.nodes_allowed))
-    if excluded and found.nodes_allowed:
-        nodes = ", ".join(map(str, found.nodes_allowed))
+    excluded = sorted(
+        {node.number for node in available.nodes if node.processors} - set(available.nodes_allowed)
+    )
+    if excluded and available.nodes_allowed:
+        nodes = ", ".join(map(str, available.nodes_allowed))
         yield finding(
-            "ENV907", Severity.INFO, [Evidence(f"{len(found.nodes)} nodes", "/sys/devices/system/node")],
+            "ENV907", Severity.INFO, [Evidence(f"{len(available.nodes)} nodes", "/sys/devices/system/node")],
             Fix.of(
                 "For a launcher of several ranks, start it without the binding.",
                 # 0 is the process itself, which inherits the shell's affinity.
@@ -249,21 +251,21 @@ def processors(case: Examined) -> Iterator[Finding]:
 
 
 def _too_many_threads(case: Examined, threads: int) -> Finding:
-    found = case.machine.processors
+    available = case.machine.processors
     evidence = [
-        Evidence(f"{found.allowed} of {found.count} processors are allowed", "the process's affinity")
+        Evidence(f"{available.allowed} of {available.count} processors are allowed", "the process's affinity")
     ]
-    if found.quota is not None:
-        evidence.append(Evidence(f"time for {found.quota:g} processors", "/sys/fs/cgroup, cpu.max"))
+    if available.quota is not None:
+        evidence.append(Evidence(f"time for {available.quota:g} processors", "/sys/fs/cgroup, cpu.max"))
     if threads:
         evidence.append(Evidence(f"OMP_NUM_THREADS={threads}", "environment"))
     return finding(
         "ENV906", Severity.WARNING, evidence,
         Fix.of(
             "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; below it is for one process.",
-            SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(found.usable)))),)),
+            SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
         ),
-        detail=f"{threads or found.allowed} threads share {found.usable:g} processors.",
+        detail=f"{threads or available.allowed} threads share {available.usable:g} processors.",
     )  # fmt: skip
 
 
@@ -306,6 +308,6 @@ def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:
     if file.values.get("num_machines", "1") not in {"1", ""}:
         wrong["num_machines"] = "every launch waits for the other machines"
     return [
-        Evidence(f"{name}: {file.values[name]} ({why})", f"{file.path}:{file.lines[name]}")
-        for name, why in wrong.items()
+        Evidence(f"{name}: {file.values[name]} ({reason})", f"{file.path}:{file.lines[name]}")
+        for name, reason in wrong.items()
     ]

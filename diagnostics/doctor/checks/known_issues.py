@@ -31,7 +31,7 @@ def nothing_installed(case: Examined) -> str:
 
 def _unreadable_releases(case: Examined) -> list[NotChecked]:
     results = [affects(issue, case.environment.releases) for issue in _active(case.issues)]
-    unread = sorted({f"{each.package} {each.release}" for each in results if each.answer == UNREADABLE})
+    unread = sorted({f"{item.package} {item.release}" for item in results if item.answer == UNREADABLE})
     return [
         NotChecked(
             package, "its release can't be read", "install a release, or a build that names its release"
@@ -61,17 +61,18 @@ def known_issues(case: Examined) -> Iterator[Finding]:
 def failing_pairs(case: Examined) -> Iterator[Finding]:
     """Report pairs of releases that failed together in a recorded run."""
     for code, ranges in _PAIRS.items():
-        found = [case.environment.packages.get(name) for name, _ in ranges]
-        packages = [package for package in found if package is not None]
-        held = [
-            in_range(package.version, wanted) for package, (_, wanted) in zip(packages, ranges, strict=False)
+        results = [case.environment.packages.get(name) for name, _ in ranges]
+        packages = [package for package in results if package is not None]
+        in_ranges = [
+            in_range(package.version, required)
+            for package, (_, required) in zip(packages, ranges, strict=False)
         ]
-        if len(packages) < len(ranges) or not all(held):
+        if len(packages) < len(ranges) or not all(in_ranges):
             continue
         issue = case.issues[code]
         executed = any(package.version in claim.releases for package in packages for claim in issue.affected)
-        yield case.known(
-            code, Severity.ERROR, [Evidence(f"{one.name} {one.version} is installed", one.place) for one in packages],
+        yield case.known_issue(
+            code, Severity.ERROR, [_installed(case.environment, package.name) for package in packages],
             _fix(case.environment, issue), detail=issue.cause, certainty="established" if executed else "supported",
             known_by="executed" if executed else "static",
         )  # fmt: skip

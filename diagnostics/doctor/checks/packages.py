@@ -39,10 +39,10 @@ def _unread_metadata(case: Examined) -> list[NotChecked]:
     of_search_path = set(case.environment.search.unread)
     return [
         NotChecked(
-            "an installed package", f"its metadata could not be read: {why}", "make it readable", place
+            "an installed package", f"its metadata could not be read: {reason}", "make it readable", place
         )
-        for place, why in case.environment.unread
-        if (place, why) not in of_search_path
+        for place, reason in case.environment.unread
+        if (place, reason) not in of_search_path
     ]
 
 
@@ -98,7 +98,7 @@ def interpreter(case: Examined) -> Iterator[Finding]:
         return
     # An interpreter with a built-in library path starts without its home.
     may_start = environment.homeless
-    wanted = _python_of_packages(environment)
+    required = _python_of_packages(environment)
     # A broken link is in the way of the new one.
     links = [link for link, _ in environment.dangling]
     yield finding(
@@ -108,9 +108,9 @@ def interpreter(case: Examined) -> Iterator[Finding]:
             *(Evidence(text, place) for place, text in environment.misfits),
         ],
         Fix.of(
-            f"Install that Python again ({wanted}), or create the environment again and install into it.",
+            f"Install that Python again ({required}), or create the environment again and install into it.",
             *([Run(("rm", *links))] if links else []),
-            Run((wanted, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
+            Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
         ),
         detail="Python may start anyway if its library path is built in." if may_start
         else "The interpreter below cannot start, or does not see the installed packages.",
@@ -125,8 +125,8 @@ def _python_of_packages(environment: Environment) -> str:
         for package in environment.packages.values()
         if package.name not in INSTALLERS
     )
-    named = [name for name, _ in folders.most_common() if re.fullmatch(r"python3\.\d+", name)]
-    return named[0] if named else "python3"
+    names = [name for name, _ in folders.most_common() if re.fullmatch(r"python3\.\d+", name)]
+    return names[0] if names else "python3"
 
 
 def _nothing_declared(case: Examined) -> str:
@@ -162,7 +162,7 @@ def _requirements(environment: Environment, package: Package) -> Iterator[Findin
             unmet.append((name, requirement))
     yield from _vllm_range(environment, package, ranges)
     for name, requirement in sorted(unmet, key=lambda item: (environment.version(item[0]) is None, item[0])):
-        yield _unmet(environment, package, name, requirement)
+        yield _unmet_requirement(environment, package, name, requirement)
 
 
 def _is_met(environment: Environment, name: str, requirement: Requirement) -> bool:
@@ -179,28 +179,30 @@ def applies(environment: Environment, requirement: Requirement) -> bool:
     return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
 
 
-def _unmet(environment: Environment, package: Package, name: str, requirement: Requirement) -> Finding:
+def _unmet_requirement(
+    environment: Environment, package: Package, name: str, requirement: Requirement
+) -> Finding:
     """Return CMP904; its title is the whole line: who needs what, and what is installed."""
     version = environment.version(name)
-    wanted = f"{requirement.name}{requirement.specifier}"
-    line = f"{package.name} {package.version} needs {wanted}, " + (
+    required = f"{requirement.name}{requirement.specifier}"
+    line = f"{package.name} {package.version} needs {required}, " + (
         f"found {version}" if version else "not installed"
     )
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     fix = (
-        Fix.of(f"Install {wanted}, or another {package.name}.", install(environment, wanted))
+        Fix.of(f"Install {required}, or another {package.name}.", install(environment, required))
         if version
         else Fix.of(
             f"Install {package.name} with its requirements.",
             install(environment, f"{package.name}=={package.version}"),
         )
     )
-    made = finding(
+    result = finding(
         "CMP904", Severity.ERROR if raises or (version is None and _is_core(package, name)) else Severity.WARNING,
         [Evidence(line, f"{package.place}/METADATA")], fix,
         detail="transformers compares these versions at import and raises." if raises else "", known_by="declared",
     )  # fmt: skip
-    return replace(made, title=line)
+    return replace(result, title=line)
 
 
 def _is_core(package: Package, name: str) -> bool:
@@ -217,27 +219,27 @@ def _vllm_range(environment: Environment, trainer: Package, ranges: list[Require
     brings along: TRL's range does not bind a run of ms-swift.
     """
     vllm = environment.vllm
-    named = [requirement for requirement in ranges if requirement.specifier]
-    if vllm is None or not named or any(in_range(vllm.version, each.specifier) for each in named):
+    names = [requirement for requirement in ranges if requirement.specifier]
+    if vllm is None or not names or any(in_range(vllm.version, item.specifier) for item in names):
         return
-    demanded = any(applies(environment, each) for each in named)
+    demanded = any(applies(environment, item) for item in names)
     if not demanded and trainer.name not in configured_in(environment.packages):
         return
-    listed = " or ".join(f"vllm{requirement.specifier}" for requirement in named)
+    listed = " or ".join(f"vllm{requirement.specifier}" for requirement in names)
     where = "declares" if demanded else "declares, in an extra,"
-    made = finding(
+    created = finding(
         "CMP903", Severity.WARNING if demanded else Severity.INFO,
         [
-            *(Evidence(f"Requires-Dist: {one}", f"{trainer.place}/METADATA") for one in named),
+            *(Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in names),
             Evidence(f"{vllm.name} {vllm.version}", vllm.place),
         ],
         Fix.of(
             # The table covers TRL only.
             "Install a vLLM that it declares, unless the compatibility table shows that this pair works."
             if trainer.name == "trl" else "Install a vLLM that it declares.",
-            install(environment, f"{vllm.name}{named[0].specifier}"),
+            install(environment, f"{vllm.name}{names[0].specifier}"),
         ),
         detail=f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}.",
         known_by="declared",
     )  # fmt: skip
-    yield made
+    yield created

@@ -53,7 +53,7 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
     file = f"{cluster.folder}/ray_current_cluster"
     evidence = [Evidence(f"`ray start` recorded the cluster {address}", file)]
     if cluster.running:
-        yield case.known(
+        yield case.known_issue(
             "RAY012", Severity.INFO, [*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc")],
             Fix.of(
                 "Nothing to do if that is intended. Otherwise stop it, or start an own cluster.", _STOP,
@@ -62,7 +62,7 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
             detail="ray.init() without an address joins it, with that cluster's resources.",
         )  # fmt: skip
     else:
-        yield case.known(
+        yield case.known_issue(
             "RAY015", Severity.WARNING, evidence,
             Fix.of("If it is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
             detail="No Ray process runs here: the cluster is dead or on another machine.",
@@ -72,17 +72,19 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
 @check("environment variables")
 def ray_settings(case: Examined) -> Iterator[Finding]:
     """RAY902 for settings that switch Ray's protections off."""
-    variables, found = case.variables, []
+    variables, results = case.variables, []
     monitor, threshold = "RAY_memory_monitor_refresh_ms", "RAY_memory_usage_threshold"
     if variables.get(monitor) == "0":
-        found.append((monitor, f"{monitor}=0: if memory runs out, the kernel kills a process instead of Ray"))
+        results.append(
+            (monitor, f"{monitor}=0: if memory runs out, the kernel kills a process instead of Ray")
+        )
     try:
         share = float(variables.get(threshold, "0"))
     except ValueError:
         share = 0.0
     if share > 0.98:
-        found.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
+        results.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
     noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
     if variables.get(noset, "").lower() in {"1", "true"}:
-        found.append((noset, f"{noset}={variables[noset]}: a worker sees all GPUs, not only its own"))
-    yield from variables_to_unset("RAY902", Severity.INFO, found, "Unset what the trainer does not need.")
+        results.append((noset, f"{noset}={variables[noset]}: a worker sees all GPUs, not only its own"))
+    yield from variables_to_unset("RAY902", Severity.INFO, results, "Unset what the trainer does not need.")

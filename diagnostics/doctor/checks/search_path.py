@@ -17,8 +17,8 @@ _MAX_LISTED = 6
 
 def _unread(case: Examined) -> list[NotChecked]:
     return [
-        NotChecked("the search path", f"a part of it could not be read: {why}", "make it readable", place)
-        for place, why in case.environment.search.unread
+        NotChecked("the search path", f"a part of it could not be read: {reason}", "make it readable", place)
+        for place, reason in case.environment.search.unread
     ]
 
 
@@ -28,8 +28,8 @@ def shadows(case: Examined) -> Iterator[Finding]:
     groups: dict[tuple[str, Severity], list[Shadow]] = {}
     for shadow in case.environment.shadows:
         groups.setdefault((shadow.source, _severity(shadow)), []).append(shadow)
-    for (source, severity), found in groups.items():
-        yield _shadowed(source, severity, found)
+    for (source, severity), results in groups.items():
+        yield _shadowed(source, severity, results)
 
 
 def _severity(shadow: Shadow) -> Severity:
@@ -41,12 +41,12 @@ def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
     # A script has its own folder in the path, `python -m` the one it is started in.
     where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
     rest = len(found) - _MAX_LISTED
-    names = ", ".join(each.module for each in found[:_MAX_LISTED])
+    names = ", ".join(item.module for item in found[:_MAX_LISTED])
     return finding(
         "ENV925", severity,
         [
-            Evidence(f"{each.module} is found here before {each.hidden}, by {source}", each.place)
-            for each in found[:_MAX_LISTED]
+            Evidence(f"{item.module} is found here before {item.hidden}, by {source}", item.place)
+            for item in found[:_MAX_LISTED]
         ],
         Fix(
             (Advice(_advice(source, found)), *([Unset((source,))] if source == "PYTHONPATH" else [])),
@@ -59,8 +59,8 @@ def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
 
 def _advice(source: str, found: list[Shadow]) -> str:
     if source == _WORKING:
-        others = " and the others" if len(found) > 1 else ""
-        return f"Keep the script and the start of the run out of this folder, or rename {found[0].place}{others}."
+        remaining = " and the others" if len(found) > 1 else ""
+        return f"Keep the script and the start of the run out of this folder, or rename {found[0].place}{remaining}."
     if source == "PYTHONPATH":
         return "Remove the folder from PYTHONPATH unless its modules are intended."
     if source.startswith("the user"):
@@ -130,12 +130,12 @@ def entry_points(case: Examined) -> Iterator[Finding]:
             text = f"{entry.module} imports {module}, which is nowhere on the search path"
             missing.setdefault(module, Evidence(text, place))
     if missing:
-        wanted = [requirement_of(case.environment, distribution_of(module)) for module in missing]
-        yield case.known(
+        required = [requirement_of(case.environment, distribution_of(module)) for module in missing]
+        yield case.known_issue(
             "ENV012", Severity.ERROR, list(missing.values())[:_MAX_LISTED],
             Fix.of(
                 "Install the missing packages, in releases that the trainer accepts.",
-                install(case.environment, *dict.fromkeys(wanted)),
+                install(case.environment, *dict.fromkeys(required)),
             ),
             detail=f"Missing: {', '.join(missing)}. Each is imported unconditionally.", certainty="established",
         )  # fmt: skip

@@ -93,9 +93,9 @@ def network_devices(case: Examined) -> Iterator[Finding]:
         if not value or not interfaces or value.startswith("^"):
             continue
         exact = value.startswith("=") or name != "NCCL_SOCKET_IFNAME"
-        wanted = [part for part in value.lstrip("=").split(",") if part]
+        required = [part for part in value.lstrip("=").split(",") if part]
         if not any(
-            device == part if exact else device.startswith(part) for part in wanted for device in interfaces
+            device == part if exact else device.startswith(part) for part in required for device in interfaces
         ):
             yield finding(
                 "NET902", Severity.ERROR,
@@ -111,16 +111,18 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 def communication(case: Examined) -> Iterator[Finding]:
     """NET904 for transports that are switched off, and for failures that would go unnoticed."""
     values = case.variables
-    found = [
+    results = [
         (name, f"{name}={values[name]}: {effect}")
         for name, effect in _SWITCHED_OFF.items() if values.get(name, "").strip() == _ON
     ]  # fmt: skip
-    found += [
+    results += [
         (name, f"{name}=0: a failed collective waits for ever")
         for name in _ERROR_HANDLING
         if values.get(name) == "0"
     ]
-    yield from variables_to_unset("NET904", Severity.WARNING, found, "Unset what this machine does not need.")
+    yield from variables_to_unset(
+        "NET904", Severity.WARNING, results, "Unset what this machine does not need."
+    )
 
 
 @check(_VARIABLES)
@@ -129,7 +131,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     setting = "expandable_segments:true"
     name = next(
-        (each for each in names if setting in case.variables.get(each, "").replace(" ", "").lower()), None
+        (item for item in names if setting in case.variables.get(item, "").replace(" ", "").lower()), None
     )
     vllm, issue = case.environment.vllm, case.issues["CFG112"]
     if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
@@ -143,7 +145,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
             "An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start with it, unless the "
             "trainer switches it off first, as some do."
         )
-    yield case.known(
+    yield case.known_issue(
         "CFG112", Severity.WARNING, [*_set(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
         Fix.of("Unset it if the engine sleeps.", Unset((name,))), detail=detail,
     )  # fmt: skip
@@ -173,12 +175,12 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
 @check(_VARIABLES)
 def launcher(case: Examined) -> Iterator[Finding]:
     """ENV916 for a launcher's variables outside a launched process."""
-    found = [name for name in _LAUNCHER if name in case.variables]
+    results = [name for name in _LAUNCHER if name in case.variables]
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
-    if {"RANK", "WORLD_SIZE"} & set(found) and not launched:
+    if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
         yield finding(
             "ENV916", Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
-            _set(case, *found), Fix.of("Unset them, unless this is such a process.", Unset(tuple(found))),
+            _set(case, *results), Fix.of("Unset them, unless this is such a process.", Unset(tuple(results))),
             detail="A training script started here without a launcher may take itself for one rank of a run.",
         )  # fmt: skip
 
@@ -187,16 +189,16 @@ def launcher(case: Examined) -> Iterator[Finding]:
 def debugging(case: Examined) -> Iterator[Finding]:
     """ENV918 for settings that are for debugging."""
     values = case.variables
-    found = [
+    results = [
         (name, f"{name}={values[name]}: {effect}")
         for name, effect in _DEBUGGING.items() if values.get(name, "").strip() == _ON
     ]  # fmt: skip
     if values.get("NCCL_DEBUG", "").upper() == "TRACE":
-        found.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for debugging NCCL itself"))
+        results.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for debugging NCCL itself"))
     if values.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         name = "TORCH_DISTRIBUTED_DEBUG"
-        found.append((name, f"{name}=DETAIL: each collective is checked"))
-    yield from variables_to_unset("ENV918", Severity.INFO, found, "Unset them for a real run.")
+        results.append((name, f"{name}=DETAIL: each collective is checked"))
+    yield from variables_to_unset("ENV918", Severity.INFO, results, "Unset them for a real run.")
 
 
 @check(_VARIABLES)
@@ -208,8 +210,8 @@ def other_places(case: Examined) -> Iterator[Finding]:
         path for path in paths
         if path.rstrip("/").endswith(("site-packages", "dist-packages")) and not path.startswith(prefix)
     ]  # fmt: skip
-    others = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
-    names = (["PYTHONPATH"] if foreign else []) + others
+    moving = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
+    names = (["PYTHONPATH"] if foreign else []) + moving
     details = {
         "PYTHONPATH": "Its modules come before the environment's own packages, and were checked here.",
         "PYTHONHOME": "PYTHONHOME moves the standard library.",
@@ -218,7 +220,7 @@ def other_places(case: Examined) -> Iterator[Finding]:
     if names:
         yield finding(
             "ENV919", Severity.WARNING,
-            [*(Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign), *_set(case, *others)],
+            [*(Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign), *_set(case, *moving)],
             Fix.of("Unset it for runs of this environment, unless it is intended.", Unset(tuple(names))),
             detail=" ".join(details[name] for name in names),
         )  # fmt: skip

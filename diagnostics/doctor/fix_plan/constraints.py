@@ -112,12 +112,12 @@ def _applies(environment: Environment, requirement: Requirement) -> bool:
 
 def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:
     """Return the ranges that all installed packages require of some packages."""
-    wanted = set(names)
+    required = set(names)
     return [
         constraint
         for package in environment.packages.values()
         for constraint in declared_constraints(environment, package)
-        if constraint.name in wanted and constraint.versions
+        if constraint.name in required and constraint.versions
     ]
 
 
@@ -131,21 +131,21 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
     if None in parsed:
         return []
     return [
-        Constraint(code, canonicalize_name(each.name), str(each.specifier), known_by, code)
-        for each in parsed
-        if each
+        Constraint(code, canonicalize_name(item.name), str(item.specifier), known_by, code)
+        for item in parsed
+        if item
     ]
 
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
     """Return the requirements of a finding's fix, if all it does is to install some."""
-    found = []
+    results = []
     for action in finding.remedy.actions if finding.remedy else ():
         if isinstance(action, Install):
-            wanted = install_constraints(finding.code, action, finding.known_by)
-            if not wanted:
+            required = install_constraints(finding.code, action, finding.known_by)
+            if not required:
                 return []
-            found += wanted
+            results += required
         elif not isinstance(action, Advice | Explain):
             return []
-    return found
+    return results

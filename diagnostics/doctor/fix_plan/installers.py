@@ -134,12 +134,12 @@ def find_installer(environment: Environment) -> Installer:
 def _installer_files(environment: Environment) -> Counter[str]:
     """Count the INSTALLER files by name: of the frameworks if installed, else of all packages."""
     chosen = [environment.packages[name] for name in PACKAGES if name in environment.packages]
-    found: Counter[str] = Counter()
+    results: Counter[str] = Counter()
     for package in chosen or environment.packages.values():
         # Poetry adds its version to its name.
         word = package.installer.split(" ")[0].lower()
-        found[word] += 1 if word else 0
-    return +found
+        results[word] += 1 if word else 0
+    return +results
 
 
 def _installer_marks(by_file: Counter[str]) -> tuple[str, ...]:

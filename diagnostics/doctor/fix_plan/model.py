@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from textwrap import shorten
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.findings import Report, Severity
 from diagnostics.fixes import Action, command_of, edit_text
 from diagnostics.output.terminal import STYLES, print_command, print_text
@@ -59,9 +59,16 @@ class Step:
         return "should" if wrong else "consider"
 
     @property
-    def lines(self) -> list[tuple[str, str]]:
+    def detail_lines(self) -> list[tuple[str, str]]:
         """Its parts with their names, without its commands."""
-        return list(step_lines(self))
+        evidence = [("evidence", self.known_by)] if self.known_by else []
+        return [
+            *(("why", line) for line in self.why),
+            *evidence,
+            *(("do", edit_text(action)) for action in self.text),
+            ("cost", self.cost),
+            *(("undo", edit_text(action)) for action in self.undo),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return the step with its actions as text."""
@@ -73,77 +80,6 @@ class Step:
             "commands": list(map(command_of, self.commands)),
             "text": list(map(edit_text, self.text)),
         }
-
-
-@dataclass(frozen=True)
-class Pin:
-    """A pinned version in a set, and the reason for it."""
-
-    name: str
-    version: str
-    why: str
-
-    @property
-    def requirement(self) -> str:
-        """The requirement specifier."""
-        return f"{self.name}=={self.version}"
-
-
-@dataclass(frozen=True)
-class Change:
-    """A package whose version changes, and by how many minor releases."""
-
-    name: str
-    installed: str | None
-    version: str
-    away: int = 0
-
-    def __str__(self) -> str:
-        away = f", {self.away} minor release{'s' if self.away != 1 else ''} away" if self.away else ""
-        return f"{self.name}: {self.installed or 'none'} -> {self.version}{away}"
-
-
-@dataclass(frozen=True)
-class PinnedSet:
-    """Versions known to work together, and the evidence.
-
-    Attributes:
-        source: The cell of the compatibility table, or its static part.
-        evidence: `executed` if the pair ran together, `static` if it was only read.
-        resolves: Whether a resolver found a solution of all requirements.
-        changes: Differences to the installed versions.
-        distance: Minor releases from the installed pair, over vLLM and TRL.
-        verified: What was verified.
-        unverified: What was not verified.
-        fails: Layers of its cell that failed.
-        gone: Codes of known issues of the installed versions that these do not have.
-        brings: Codes of known issues that only these versions have.
-        against: Requirements of other installed packages that it violates.
-    """
-
-    source: str
-    pins: tuple[Pin, ...]
-    evidence: str
-    changes: tuple[Change, ...]
-    distance: int
-    verified: tuple[str, ...]
-    unverified: tuple[str, ...]
-    fails: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    brings: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    resolves: bool = True
-
-    @property
-    def lines(self) -> list[str]:
-        """What is known about the set."""
-        return set_lines(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the set as it is in the document."""
-        document = asdict(self) | {"changes": list(map(str, self.changes))}
-        del document["resolves"]  # said in `unverified`
-        return document
 
 
 @dataclass(frozen=True)
@@ -230,7 +166,7 @@ class Plan:
             _print_step(console, number, step, verbose=verbose)
         for number, item in enumerate(self.sets if verbose else (), start=1):
             print_text(console, f"\nset {number} of versions known to work together", "bold")
-            for line in set_lines(item):
+            for line in item.detail_lines:
                 print_text(console, line, indent=3)
         for conflict in self.conflicts:
             print_text(console, f"\ncontradiction: {'; '.join(conflict.between)}", "bold yellow")
@@ -252,32 +188,6 @@ class Plan:
             print_text(console, line, "dim")
 
 
-def step_lines(step: Step) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a step with their names, without its commands."""
-    yield from (("why", line) for line in step.why)
-    if step.known_by:
-        yield "evidence", step.known_by
-    yield from (("do", edit_text(action)) for action in step.text)
-    yield "cost", step.cost
-    yield from (("undo", edit_text(action)) for action in step.undo)
-
-
-def set_lines(item: PinnedSet) -> list[str]:
-    """Return a set: its versions, its distance, and what is known about it."""
-    distance = "the same minor releases"
-    if item.distance:
-        distance = f"{item.distance} minor release{'s' if item.distance > 1 else ''} away in all"
-    lines = [
-        " ".join(pin.requirement for pin in item.pins),
-        f"{item.evidence}, {item.source}; {distance}: {'; '.join(map(str, item.changes)) or 'nothing changes'}",
-        *(f"{pin.name} {pin.version}: {pin.why}" for pin in item.pins[2:]),
-        *(f"verified: {line}" for line in item.verified),
-        f"not verified: {'; '.join(item.unverified)}",
-    ]
-    lines += [f"known issues gone: {', '.join(item.gone)}"] if item.gone else []
-    return lines + ([f"known issues that come with it: {', '.join(item.brings)}"] if item.brings else [])
-
-
 def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> None:
     title = step.title if verbose else shorten(step.title, max(console.width - 40, 40), placeholder=" …")
     head = Text(f"\n{number}. ") + Text(f"{step.need}: ", STYLES[step.severity]) + Text(title, "bold")
@@ -285,7 +195,7 @@ def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> 
     commands = [command_of(action) for action in step.commands]
     undo = next((edit_text(action) for action in step.undo), "")
     if verbose:
-        for name, line in step_lines(step):
+        for name, line in step.detail_lines:
             print_text(console, f"{name}: {line}", indent=3, whole=name == "undo")
     elif step.text and not commands:
         print_text(console, edit_text(step.text[0]), indent=3)

@@ -14,7 +14,8 @@ from diagnostics.doctor.fix_plan.constraints import (
     satisfiable,
 )
 from diagnostics.doctor.fix_plan.installers import Installer
-from diagnostics.doctor.fix_plan.model import Conflict, PinnedSet, Step
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
+from diagnostics.doctor.fix_plan.model import Conflict, Step
 from diagnostics.doctor.fix_plan.system_steps import reasons
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Run
@@ -29,7 +30,7 @@ _MERGED = _BAD_PAIR | {"CMP901", "CMP903", "CMP904"}
 def replaces_pair(found: Iterable[Finding]) -> bool:
     """Return whether the plan moves to other releases of vLLM or TRL."""
     return any(
-        each.code in _BAD_PAIR or (each.code == "CMP903" and each.severity > Severity.INFO) for each in found
+        item.code in _BAD_PAIR or (item.code == "CMP903" and item.severity > Severity.INFO) for item in found
     )
 
 
@@ -51,14 +52,14 @@ def merge_constraints(
     """
     if sets and replaces_pair(found):
         pinned = {pin.name for pin in sets[0].pins}
-        return [each for each in wanted if each.name not in pinned]
-    unmet = unmet_requirements(environment) if any(each.code == "CMP904" for each in found) else []
+        return [item for item in wanted if item.name not in pinned]
+    unmet = unmet_requirements(environment) if any(item.code == "CMP904" for item in found) else []
     return [*wanted, *unmet]
 
 
 def unmet_requirements(environment: Environment) -> list[Constraint]:
     """Return the unmet requirements of all packages that doctor checks."""
-    found = []
+    results = []
     for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
         package = environment.packages.get(name)
         for constraint in declared_constraints(environment, package) if package else ():
@@ -66,14 +67,14 @@ def unmet_requirements(environment: Environment) -> list[Constraint]:
             own_engine = name in TRAINERS and constraint.name == "vllm"
             left_out = version is None and constraint.name in OPTIONAL
             if not own_engine and not left_out and not constraint.allows(version):
-                found.append(constraint)
-    return found
+                results.append(constraint)
+    return results
 
 
 def repair_steps(found: list[Finding], environment: Environment, installer: Installer) -> list[Step]:
     """Move broken metadata away, and install once what is installed twice, before anything else is installed."""
-    own = [finding for finding in found if finding.code == "ENV901"]
-    if not own:
+    local = [finding for finding in found if finding.code == "ENV901"]
+    if not local:
         return []
     names = [name for name, _ in environment.duplicates]
     aside = f"{environment.prefix}/set-aside"
@@ -91,8 +92,8 @@ def repair_steps(found: list[Finding], environment: Environment, installer: Inst
     return [
         Step(
             kind="repair", title="Repair what an interrupted or mixed installation left",
-            severity=max(finding.severity for finding in own), codes=("ENV901",),
-            why=tuple(f"ENV901: {finding.detail}" for finding in own), known_by="static",
+            severity=max(finding.severity for finding in local), codes=("ENV901",),
+            why=tuple(f"ENV901: {finding.detail}" for finding in local), known_by="static",
             cost="no working package uses a folder without a name; a package that was there twice is installed again",
             undo=tuple(undo) or (installer.restore(),), commands=tuple(commands),
         )
@@ -115,12 +116,12 @@ def install_steps(
         sets: Known to work together; the first is used if the pair is to be replaced.
         installer: Its commands.
     """
-    own = [finding for finding in found if finding.code in _MERGED] + installs
-    required = [finding for finding in own if finding.severity > Severity.INFO or finding.code == "CMP904"]
+    local = [finding for finding in found if finding.code in _MERGED] + installs
+    required = [finding for finding in local if finding.severity > Severity.INFO or finding.code == "CMP904"]
     if not sets and not wanted:
         return []
     if not required and not wanted:
-        return [_optional_step(own, sets[0], installer)]
+        return [_optional_step(local, sets[0], installer)]
     chosen = sets[0] if sets and replaces_pair(found) else None
     requirements = [pin.requirement for pin in chosen.pins] if chosen else []
     requirements += _combined(wanted)
@@ -133,9 +134,9 @@ def _install_step(
 ) -> Step:  # fmt: skip
     by_code = [item for item in wanted if item.code]
     codes = [*(finding.code for finding in required), *(item.code for item in by_code)]
-    why = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in required]
-    why += [f"{item}." for item in by_code if item.code not in {finding.code for finding in required}]
-    why += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
+    reason = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in required]
+    reason += [f"{item}." for item in by_code if item.code not in {finding.code for finding in required}]
+    reason += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
     count = len(requirements)
     title = f"Install {count} package{'s' if count != 1 else ''} in one command"
     if chosen:
@@ -143,7 +144,7 @@ def _install_step(
     return Step(
         kind="packages", title=title,
         severity=max((finding.severity for finding in required), default=Severity.WARNING),
-        codes=tuple(dict.fromkeys(codes)), why=tuple(dict.fromkeys(why)),
+        codes=tuple(dict.fromkeys(codes)), why=tuple(dict.fromkeys(reason)),
         known_by=chosen.evidence if chosen else min((item.known_by for item in wanted), default="declared"),
         cost=_cost(chosen, requirements), undo=(installer.restore(),), commands=(installer.install(requirements),),
         text=_caveats(requirements, installer),
@@ -194,24 +195,24 @@ def _combined(wanted: Iterable[Constraint]) -> list[str]:
 
 def conflicts(environment: Environment, wanted: list[Constraint]) -> list[Conflict]:
     """Return the constraints on one package that no version satisfies, those of installed packages included."""
-    found = []
+    results = []
     names = list(dict.fromkeys(item.name for item in wanted))
-    others = constraints_on(environment, names) if names else []
+    elsewhere = constraints_on(environment, names) if names else []
     for name in names:
-        own = [item for item in wanted if item.name == name]
-        if not satisfiable([item.versions for item in own]):
+        local = [item for item in wanted if item.name == name]
+        if not satisfiable([item.versions for item in local]):
             resolution = (
                 f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."
             )
-            found.append(Conflict(tuple(map(str, own)), resolution))
+            results.append(Conflict(tuple(map(str, local)), resolution))
             continue
         against = [
-            other for other in others
-            if other.name == name and other not in own
-            and not satisfiable([other.versions, *(item.versions for item in own)])
+            another for another in elsewhere
+            if another.name == name and another not in local
+            and not satisfiable([another.versions, *(item.versions for item in local)])
         ]  # fmt: skip
         if against:
             sources = ", ".join(item.source for item in against)
-            resolution = f"The plan follows {own[0].source}; {sources} will complain."
-            found.append(Conflict((*map(str, own), *map(str, against)), resolution))
-    return found
+            resolution = f"The plan follows {local[0].source}; {sources} will complain."
+            results.append(Conflict((*map(str, local), *map(str, against)), resolution))
+    return results

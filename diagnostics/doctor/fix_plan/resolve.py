@@ -52,17 +52,17 @@ def _installs(step: Step) -> list[Install]:
 def _resolve_step(step: Step, environment: Environment) -> Step:
     notes = []
     for action in _installs(step):
-        solved, why = resolve(action, environment)
+        solved, reason = resolve(action, environment)
         if solved:
             notes.append(RESOLVED)
         elif solved is None:
-            notes.append(f"Not checked: {why}")
+            notes.append(f"Not checked: {reason}")
         else:
             step = replace(
-                step, commands=tuple(one for one in step.commands if one is not action),
-                text=tuple(one for one in step.text if one is not action),
+                step, commands=tuple(item for item in step.commands if item is not action),
+                text=tuple(item for item in step.text if item is not action),
             )  # fmt: skip
-            notes.append(f"Not proposed: {', '.join(action.requirements)} can't be installed here: {why}")
+            notes.append(f"Not proposed: {', '.join(action.requirements)} can't be installed here: {reason}")
     return replace(step, text=(*step.text, *map(Advice, dict.fromkeys(notes))))
 
 
@@ -79,13 +79,13 @@ def resolve(action: Install, environment: Environment) -> tuple[bool | None, str
     if release is None:
         return None, "the environment's Python release is unknown"
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
-        wanted, config = Path(folder, "requirements.in"), Path(folder, "uv.toml")
-        wanted.write_text("\n".join(action.requirements) + "\n")
+        required, config = Path(folder, "requirements.in"), Path(folder, "uv.toml")
+        required.write_text("\n".join(action.requirements) + "\n")
         config.write_text("")
         command = [
             uv, "pip", "compile", "--quiet", "--no-progress", "--config-file", config, "--only-binary", ":all:",
             "--python", sys.executable, "--python-version", release[0], "--python-platform", _platform(), "--no-header",
-            "--output-file", Path(folder, "requirements.txt"), wanted,
+            "--output-file", Path(folder, "requirements.txt"), required,
         ]  # fmt: skip
         environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
         try:
@@ -108,8 +108,8 @@ def _outcome(done: process.Completed) -> tuple[bool | None, str]:
 
 def _find_uv() -> str | None:
     """Return uv next to our own Python, or on the PATH; never one of the examined environment or a relative path."""
-    beside = Path(sys.executable).with_name("uv")
-    return str(beside) if beside.is_file() else shutil.which("uv")
+    adjacent = Path(sys.executable).with_name("uv")
+    return str(adjacent) if adjacent.is_file() else shutil.which("uv")
 
 
 def _platform() -> str:

@@ -23,13 +23,13 @@ def mitigation_constraints(
 
     Only of findings that surely affect the user: other releases are no answer to what may never happen.
     """
-    found = [
+    results = [
         constraint
         for finding, mitigation in _chosen_mitigations(own, known, environment)
         if is_certain(finding)
         for constraint in _installs(finding.code, mitigation, environment)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(results))
 
 
 def setting_steps(
@@ -61,21 +61,21 @@ def _chosen_mitigations(
     own: list[Finding], known: dict[str, Issue], environment: Environment
 ) -> list[tuple[Finding, Mitigation]]:
     """Return the first recommended mitigation of each finding that has an edit for this environment."""
-    found = []
+    results = []
     frameworks = configured_in(environment.packages) or ("vllm",)
     for finding in own:
         issue = known[finding.code]
         by_name = {mitigation.name: mitigation for mitigation in issue.mitigations}
         ranked = recommended_fix(issue, frameworks=frameworks, releases=environment.releases).offers[:1]
-        chosen = [by_name[each.mitigation] for each in ranked]
-        found += [(finding, mitigation) for mitigation in chosen if _edits(mitigation, environment)]
-    return found
+        chosen = [by_name[item.mitigation] for item in ranked]
+        results += [(finding, mitigation) for mitigation in chosen if _edits(mitigation, environment)]
+    return results
 
 
 def _step(edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer) -> Step:
     first = users[0][1]
-    why = [f"{finding.code} can happen in these releases: {finding.title}." for finding, _ in users]
-    why += [
+    reason = [f"{finding.code} can happen in these releases: {finding.title}." for finding, _ in users]
+    reason += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
         for finding, mitigation in users if mitigation.fails
     ]  # fmt: skip
@@ -84,7 +84,7 @@ def _step(edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], in
     return Step(
         kind="system" if system else "configuration", title=f"{first.name}: {first.about}",
         severity=max(finding.severity for finding, _ in users), codes=tuple(finding.code for finding, _ in users),
-        why=tuple(why), known_by=min((each.evidence for _, each in users), key=model.EVIDENCE.index),
+        why=tuple(reason), known_by=min((item.evidence for _, item in users), key=model.EVIDENCE.index),
         cost=first.cost or "unknown", undo=(Advice("set the option back"),), text=text or (Advice(first.about),),
         commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),
         established=any(finding.certainty == "established" for finding, _ in users),
@@ -99,10 +99,10 @@ def _commands(finding: Finding) -> list[Action]:
 
 def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
     """Return the edits for the installed trainers, else for vLLM itself; advice is no edit."""
-    for wanted in (configured_in(environment.packages), {"vllm"}):
-        names = [name for name, _ in mitigation.edits if name in wanted]
+    for required in (configured_in(environment.packages), {"vllm"}):
+        names = [name for name, _ in mitigation.edits if name in required]
         edits = edits_for(mitigation, names, environment.releases)
-        found = [edit for edit, _ in edits if not isinstance(edit, Advice)]
-        if found:
-            return found
+        results = [edit for edit, _ in edits if not isinstance(edit, Advice)]
+        if results:
+            return results
     return []

@@ -31,7 +31,7 @@ def system_steps(found: list[Finding], environment: Environment) -> list[Step]:
     rest = [finding for finding in found if finding not in unset]
     return [
         *([_unset_step(unset, environment)] if unset else []),
-        *(_step(each, environment) for each in rest),
+        *(_step(item, environment) for item in rest),
     ]
 
 
@@ -70,12 +70,12 @@ def _restore_variables(names: list[str], environment: Environment) -> tuple[Acti
 
 def _unset_step(found: list[Finding], environment: Environment) -> Step:
     names = list(dict.fromkeys(name for finding in found for name in _variables_to_unset(finding)))
-    why = []
+    reason = []
     for finding in found:
-        why += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
+        reason += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
     return Step(
-        kind="variables", title=f"Unset {' and '.join(names)}", severity=max(each.severity for each in found),
-        codes=tuple(dict.fromkeys(finding.code for finding in found)), why=tuple(why),
+        kind="variables", title=f"Unset {' and '.join(names)}", severity=max(item.severity for item in found),
+        codes=tuple(dict.fromkeys(finding.code for finding in found)), why=tuple(reason),
         known_by=weakest_evidence(found), cost="none; also where a job script or a shell's start file sets it",
         undo=_restore_variables([name for name in names if name in environment.variables], environment),
         commands=(Unset(tuple(names)),),

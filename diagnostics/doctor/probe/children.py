@@ -110,7 +110,7 @@ class Children:
             )
         finally:
             self._end_strays()
-        return ChildEnded(what, _read(answer), done.code, done.timed_out, done.seconds, place / "log")
+        return ChildEnded(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
 
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
         """Return the user's variables with every cache in our folder."""
@@ -136,13 +136,13 @@ class Children:
     def _end_strays(self) -> None:
         """Kill processes with our mark; a child may have started some in sessions of their own."""
         mark = f"{_MARK}={self._mark}".encode()
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             ending = []
             for entry in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         descriptor = os.pidfd_open(int(entry.name))
-                        held.callback(os.close, descriptor)
+                        stack.callback(os.close, descriptor)
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                         ending.append(descriptor)
             # A process in uninterruptible sleep is not waited for any longer.
@@ -150,7 +150,7 @@ class Children:
                 select.select([descriptor], [], [], _END_S)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_answer(path: Path) -> dict[str, Any]:
     try:
         document = safe_io.parse_json(safe_io.read_text(path, safe_io.DOCUMENT))
     except (OSError, ValueError):

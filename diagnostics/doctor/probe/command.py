@@ -61,10 +61,10 @@ def print_progress(text: str) -> None:
 def _ended_by_signals() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into an ordinary exit, so that children and folders are removed."""
 
-    def end(number: int, _frame: FrameType | None) -> None:
+    def exit_on_signal(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -71,8 +71,8 @@ def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = N
     ended = tried.ended
     if ended.ok:
         version = ended.answer.get("version")
-        told = f"{version}, " if isinstance(version, str) and version else ""
-        return CheckResult(ended.what, "ok", f"{told}{ended.seconds:.1f} s")
+        text = f"{version}, " if isinstance(version, str) and version else ""
+        return CheckResult(ended.what, "ok", f"{text}{ended.seconds:.1f} s")
     how = describe_end(ended)
     step = ended.answer.get("step")
     reason = f"{how}, while {step}" if step else how
@@ -91,9 +91,9 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
     if known_here := _file_finding(tried, evidence[0]):
         return known_here
     guess = _triage(ended, rules)
-    lacking = str(ended.answer.get("lacks") or "")
-    if lacking and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
-        return _not_installed(tried, lacking, evidence[0], rules)
+    missing = str(ended.answer.get("lacks") or "")
+    if missing and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
+        return _not_installed(tried, missing, evidence[0], rules)
     if guess is not None and guess.certainty != "hypothesis":
         detail = f"{ended.what}: {reason}. {guess.detail}"
         return replace(
@@ -118,24 +118,24 @@ def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
 
 def _file_finding(tried: Tried, evidence: Evidence) -> Finding | None:
     """Return the static finding about a file that the failure names: missing, hidden or moved."""
-    here, root = tried.environment, str(tried.ended.answer.get("root") or "")
-    if here is None or not root:
+    current, root = tried.environment, str(tried.ended.answer.get("root") or "")
+    if current is None or not root:
         return None
     last = root.strip().rpartition("\n")[2]
-    for package in here.packages.values():
+    for package in current.packages.values():
         modules = {text.partition("/")[0].partition(".")[0] for text in package.damaged}
-        gone = any(re.search(rf"\b{re.escape(module)}\b", last) for module in modules)
-        if gone or any(f"{text.partition(': ')[0]}" in root for text in package.damaged):
-            return _confirmed(incomplete_package(here, package), tried, evidence)
-    examined = Examined(here, {}, Compat())
-    for found in (*search_path.shadows(examined), *search_path.missing_folders(examined)):
-        names = {item.place for item in found.evidence}
-        modules = {shadow.module for shadow in here.shadows if shadow.place in names}
-        modules |= {package.name.replace("-", "_") for package in here.packages.values() if package.lost}
+        missing = any(re.search(rf"\b{re.escape(module)}\b", last) for module in modules)
+        if missing or any(f"{text.partition(': ')[0]}" in root for text in package.damaged):
+            return _confirmed(incomplete_package(current, package), tried, evidence)
+    examined = Examined(current, {}, Compat())
+    for found_here in (*search_path.shadows(examined), *search_path.missing_folders(examined)):
+        names = {item.place for item in found_here.evidence}
+        modules = {shadow.module for shadow in current.shadows if shadow.place in names}
+        modules |= {package.name.replace("-", "_") for package in current.packages.values() if package.lost}
         if any(name in root for name in names) or any(
             re.search(rf"['\"]{re.escape(m)}\b", last) for m in modules
         ):
-            return _confirmed(found, tried, evidence)
+            return _confirmed(found_here, tried, evidence)
     return None
 
 
@@ -152,8 +152,8 @@ def _confirmed(found: Finding, tried: Tried, evidence: Evidence) -> Finding:
 
 def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) -> Finding:
     """Return ENV012 for a missing module."""
-    here = tried.environment
-    name = requirement_of(here, distribution_of(module)) if here else distribution_of(module)
+    current = tried.environment
+    name = requirement_of(current, distribution_of(module)) if current else distribution_of(module)
     return issue_finding(
         rules.issues["ENV012"],
         Severity.ERROR,
@@ -163,7 +163,7 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
         evidence=(evidence,),
         remedy=Fix.of(
             "Install it; where several lack, install the package that needs them again, with its requirements.",
-            install(here, name) if here else Install((name,)),
+            install(current, name) if current else Install((name,)),
         ),
     )
 
@@ -176,8 +176,8 @@ def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
         logs[0].write_text(root, encoding="utf-8")
     for log in logs:
         verdict = triage_command.triage([LogSource(ended.what, log)], rules)
-        if found := triage_report.report(verdict, [ended.what]).findings:
-            return found[0]
+        if results := triage_report.report(verdict, [ended.what]).findings:
+            return results[0]
     return None
 
 
@@ -205,19 +205,19 @@ def platform_findings(
     issues: dict[str, Issue],
 ) -> list[Finding]:
     """ENV922 and ENG004: compare the platforms of PyTorch and vLLM with the machine."""
-    found = []
+    results = []
     gpus = machine.gpus.devices if machine.gpus.state == "ok" else ()
     if torch is not None and torch.ok and gpus:
-        seen = torch.answer
+        answer = torch.answer
         hidden = environment.variables.get("CUDA_VISIBLE_DEVICES") == ""
-        if seen.get("cuda") and not seen.get("available") and not hidden:
+        if answer.get("cuda") and not answer.get("available") and not hidden:
             text = f"{len(gpus)} GPUs exist; torch.cuda.is_available() is False"
             advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
-            found.append(_platform_finding(text, advice, torch))
+            results.append(_platform_finding(text, advice, torch))
     if vllm is not None and vllm.ok:
         device = vllm.answer.get("device", "")
         if not device or "Unspecified" in str(vllm.answer.get("platform")):
-            found.append(
+            results.append(
                 issue_finding(
                     issues["ENG004"],
                     Severity.ERROR,
@@ -237,8 +237,8 @@ def platform_findings(
             advice = (
                 "A CPU build of vLLM uses no GPU: install one for CUDA in its place, unless that is meant."
             )
-            found.append(_platform_finding(text, advice, vllm))
-    return found
+            results.append(_platform_finding(text, advice, vllm))
+    return results
 
 
 def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
@@ -257,9 +257,9 @@ def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
 
 def parity_findings(ended: ChildEnded) -> list[Finding]:
     """NUM901 if the engine's log-probs differ from those of transformers."""
-    told, device = ended.answer.get("largest"), str(ended.answer.get("device"))
+    value, device = ended.answer.get("largest"), str(ended.answer.get("device"))
     tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])
-    largest = float(told) if isinstance(told, int | float) else math.nan
+    largest = float(value) if isinstance(value, int | float) else math.nan
     counted = not math.isnan(largest)
     if largest <= tolerance:
         return []
@@ -268,9 +268,9 @@ def parity_findings(ended: ChildEnded) -> list[Finding]:
             "NUM901",
             Severity.ERROR,
             known_by="executed",
-            detail=f"By {told} at most; up to {tolerance:g} is taken for rounding here."
+            detail=f"By {value} at most; up to {tolerance:g} is taken for rounding here."
             if counted
-            else f"The largest difference is no number: {told}.",
+            else f"The largest difference is no number: {value}.",
             evidence=(
                 Evidence(f"{ended.answer.get('tokens')} sampled tokens on {device}", ended.what),
                 Evidence(

@@ -91,24 +91,24 @@ def _probe_platforms(probe: Probe) -> list[CheckResult]:
     compared = "platforms against the machine"
     if not any(ended.ok for ended in answers.values()):
         return [*results, CheckResult(compared, "skipped", "neither reported one")]
-    found = probe_results.platform_findings(
+    found_here = probe_results.platform_findings(
         answers.get("torch"), answers.get("vllm"), probe.environment, probe.machine, probe.issues
     )
-    return [*results, CheckResult.of(compared, found)]
+    return [*results, CheckResult.of(compared, found_here)]
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
     compiled = {
-        Path(each.path).name.partition(".")[0] for each in environment.extensions if "/vllm/" in each.path
+        Path(item.path).name.partition(".")[0] for item in environment.extensions if "/vllm/" in item.path
     }
-    found = []
+    results = []
     for distribution, module in MODULES:
         installed = environment.vllm if distribution == "vllm" else environment.packages.get(distribution)
         # TRL's server needs vLLM.
         usable = distribution == "vllm" or "vllm" not in module or environment.vllm is not None
         if installed is not None and usable and (module != "vllm._C" or "_C" in compiled):
-            found.append(module)
-    return found
+            results.append(module)
+    return results
 
 
 def _platform_result(probe: Probe, ended: ChildEnded) -> CheckResult:
@@ -148,12 +148,12 @@ def _engine(probe: Probe) -> list[CheckResult]:
     device = str(answer["device"])
     where = "the GPU" if device == "cuda" else f"the {device.upper()}"
     text = f"vLLM {answer['version']}, engine {answer['engine']}, on {where}: {answer['tokens']} tokens"
-    found = probe_results.parity_findings(ended)
+    results = probe_results.parity_findings(ended)
     limit = probe_results.TOLERANCES.get(device, probe_results.TOLERANCES["cpu"])
     difference = f"largest difference {answer['largest']:.1e}, allowed {limit:g}"
     return [
         CheckResult(engine, "ok", f"{text}, {ended.seconds:.0f} s"),
-        CheckResult(parity, "findings" if found else "ok", difference, tuple(found)),
+        CheckResult(parity, "findings" if results else "ok", difference, tuple(results)),
     ]
 
 
