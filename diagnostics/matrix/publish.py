@@ -12,7 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from diagnostics import safe_io
-from diagnostics.collect.compat import problem_of
+from diagnostics.compat_table import problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.contract import AT_IMPORT

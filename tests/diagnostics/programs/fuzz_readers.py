@@ -166,7 +166,7 @@ def refusing(*kinds):
 
 def metadata(numbers, folder):
     """An environment with one package whose files are damaged, and compiled modules."""
-    from diagnostics.collect import environment
+    from diagnostics.collect import packages as environment
 
     site = folder / "lib" / "python3.11" / "site-packages"
     info = site / "torch-2.0.dist-info"
@@ -192,7 +192,7 @@ _ELF = []
 
 def elf(numbers, folder):
     """A compiled module with its header, tables and names damaged."""
-    from diagnostics.collect import extensions
+    from diagnostics.collect import elf as extensions
 
     if not _ELF:
         import _ctypes
@@ -213,13 +213,13 @@ def elf(numbers, folder):
     data = data[: numbers.randrange(len(data))] if numbers.random() < 0.2 else data
     (folder / "x.so").write_bytes(data)
     with refusing(OSError, ValueError, struct.error, IndexError, OverflowError):
-        needed, versions = extensions.read(folder / "x.so")
+        needed, versions = extensions.read_elf(folder / "x.so")
         assert len(needed) + len(versions) <= 10_000
 
 
 def configs(numbers, folder):
     """accelerate's default config and NCCL's."""
-    from diagnostics.collect import configs as reader
+    from diagnostics.collect import host as reader
 
     (folder / ".nccl.conf").write_bytes(damaged(numbers, b"NCCL_DEBUG=INFO # x\nNCCL_SOCKET_IFNAME = eth0\n"))
     place = folder / ".cache" / "huggingface" / "accelerate"
@@ -227,7 +227,7 @@ def configs(numbers, folder):
     (place / "default_config.yaml").write_bytes(
         damaged(numbers, b"compute_environment: LOCAL\nnum_processes: 8\n")
     )
-    assert len(reader.collect({"HOME": str(folder)})) >= 2
+    assert len(reader.collect_configs({"HOME": str(folder)})) >= 2
 
 
 _DOCUMENTS = {}
@@ -245,7 +245,7 @@ def published(name):
 
 def compat(numbers, folder):
     """The table of published verdicts, and what is then asked of it."""
-    from diagnostics.collect import compat as reader
+    from diagnostics import compat_table as reader
 
     (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
     found = reader.load(folder / "compat.json")
@@ -259,10 +259,11 @@ def compat(numbers, folder):
 
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
-    from diagnostics.collect import collection
-    from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.nodes import cluster
-    from diagnostics.nodes.answer import MARK, NodeAnswer
+    from diagnostics.collect import facts as collection
+    from diagnostics.collect import remote
+    from diagnostics.collect.remote import MARK
+    from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.doctor import fleet as reader
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -275,12 +276,10 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, clock=(2.0, 3.0)))
-    told = cluster._document(
-        as_json(numbers, {"id": "a", "text": "x", "started": 1.0, "arrived": 2.0}).decode("utf-8", "replace")
-    )
-    if told is not None and "text" in told:
-        cluster._answer(told)
+    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, ended=3.0))
+    nodes = [{"id": "a", "alive": True, "address": "b", "host": "c", "port": 1, "reason": ""}]
+    for document in ({"id": "a", "text": "x", "started": 1.0, "ended": 2.0}, {"nodes": nodes}):
+        remote._ray_document(as_json(numbers, document).decode("utf-8", "replace"))
     assert ("facts" in found) != ("problem" in found)
     if "problem" in found:
         assert "\n" not in found["problem"]
@@ -289,11 +288,12 @@ def nodes(numbers, _folder):
 
 def fleet(numbers, _folder):
     """The report over nodes of which one answers with spoiled facts."""
-    from diagnostics.collect import collection
-    from diagnostics.collect.compat import Compat
-    from diagnostics.doctor.fleet import nodes as reader
-    from diagnostics.doctor.fleet.report import examine_fleet
-    from diagnostics.nodes.answer import MARK, NodeAnswer
+    from diagnostics.collect import facts as collection
+    from diagnostics.collect.remote import MARK
+    from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.compat_table import Compat
+    from diagnostics.doctor import fleet as reader
+    from diagnostics.doctor.fleet import examine_fleet
     from tests.diagnostics.environments import issues
 
     if "facts" not in _DOCUMENTS:
@@ -306,7 +306,9 @@ def fleet(numbers, _folder):
             "models": [],
         }
         text = f"{MARK} {json.dumps(document)}\n"
-        answers.append(reader.Node(number, "node", str(number), "n", **reader.read(NodeAnswer(text=text))))
+        answers.append(
+            reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text)))
+        )
     report = examine_fleet(answers, issues(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
@@ -318,13 +320,13 @@ def fleet(numbers, _folder):
 
 def hosts(numbers, folder):
     """A list of hosts."""
-    from diagnostics.nodes import hosts as reader
+    from diagnostics.collect import remote as reader
 
     (folder / "hosts").write_bytes(
         damaged(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n")
     )
-    with refusing(reader.HostsError):
-        reader.read(folder / "hosts")
+    with refusing(reader.RemoteError):
+        reader.read_hosts(folder / "hosts")
 
 
 _LOG = (
