@@ -19,7 +19,7 @@ from grpo_core import settings
 from grpo_core.config import RecordError
 from grpo_core.records.recording import SCHEMA, SCHEMA_2, Recorder, read_step
 from grpo_core.types import Completion, Prompt, Request, Sample
-from tests.diagnostics.programs.fuzz_readers import HOSTILE, as_json, damaged, main, refusing, spoiled
+from evaluation.hostile.fuzz_readers import HOSTILE, as_json, damaged, main, refusing, spoiled
 
 
 def records(numbers, folder):
