@@ -198,6 +198,13 @@ def transformers_releases(session: nox.Session) -> None:
     session.run("python", program, "--uv", str(find_uv()), *session.posargs)
 
 
+@nox.session(python=PYTHON)
+def acceptance(session: nox.Session) -> None:
+    """Print the figures that must not get worse: -- NAME... for those whose name contains a word."""
+    install(session, "--editable", ".[matrix,train,hang]", "--group", "test", torch=True)
+    session.run("python", "-m", "evaluation.acceptance", *session.posargs)
+
+
 @nox.session(name="lock-tools", python=PYTHON)
 def lock_tools(session: nox.Session) -> None:
     """Write locks/tools: the releases that sessions install, for Python 3.11 to 3.14. -- --upgrade takes newer ones."""
@@ -309,24 +316,6 @@ def gpu_tests(session: nox.Session) -> None:
     seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
     session.run("python", "-c", seen)
     session.run("python", "-m", "pytest", *session.posargs)
-
-
-@nox.session(name="gpu-kit", python=PYTHON)
-def gpu_kit(session: nox.Session) -> None:
-    """Pack wheels and tests for a GPU box without internet: -- OUT [--cell CELL ...]; see docs/gpu.md."""
-    install(session, "hatchling>=1.27", "pip")
-    asked = ROOT / "pyproject.toml"
-    wanted = Path(session.create_tmp()) / "requirements.txt"
-    # PyTorch's build for CUDA, unless the machine says which; `auto` would be this machine's. Empty: as the
-    # index has it, for who can't reach PyTorch's own.
-    backend = os.environ.get("UV_TORCH_BACKEND", "cu128")
-    options = ["--extra", "matrix", "--extra", "train", "--group", "test", "--emit-index-url", "--quiet"]
-    options += ["--torch-backend", backend] if backend else []
-    compiled = [*options, "--output-file", str(wanted), "--generate-hashes"]
-    if "--requirements" not in session.posargs:
-        session.run(str(find_uv()), "pip", "compile", str(asked), *compiled, external=True)
-    more = [] if "--requirements" in session.posargs else ["--requirements", str(wanted)]
-    session.run("python", "-m", "tests.gpu.kit.pack", *session.posargs, *more)
 
 
 def schemas(session: nox.Session) -> dict[str, str]:

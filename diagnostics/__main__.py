@@ -22,6 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from diagnostics import cli
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "diagnostics"):
+            raise
+        # The table of distributions is in `cli`, which cannot be imported here.
+        package = {"re2": "google-re2", "yaml": "pyyaml"}.get(name, name)
+        print(f"grpo-doctor: {package} is not installed here: pip install {package}", file=sys.stderr)
+        return 2
     return cli.main(arguments)
 
 

@@ -37,7 +37,7 @@ def render_template(name: str, **values: Any) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, finalize=_finalize, trim_blocks=True,
-        lstrip_blocks=True, autoescape=False,  # noqa: S701 - `_finalize` escapes for Markdown
+        lstrip_blocks=True, autoescape=False,  # noqa: S701 - output for Markdown is escaped by `_finalize`
     )  # fmt: skip
     environment.filters |= {
         "code_block": code_block,
