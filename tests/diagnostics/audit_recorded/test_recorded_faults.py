@@ -11,8 +11,8 @@ from diagnostics import audit
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
-from tests.diagnostics.audit_recorded import faults, runs
 from evaluation.hostile import fuzz_artifacts, fuzz_readers
+from tests.diagnostics.audit_recorded import faults, runs
 
 
 @pytest.fixture(scope="module")

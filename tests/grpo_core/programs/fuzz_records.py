@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load, save
 
+from evaluation.hostile.fuzz_readers import HOSTILE, as_json, damaged, main, refusing, spoiled
 from grpo_core import settings
 from grpo_core.config import RecordError
 from grpo_core.records.recording import SCHEMA, SCHEMA_2, Recorder, read_step
 from grpo_core.types import Completion, Prompt, Request, Sample
-from evaluation.hostile.fuzz_readers import HOSTILE, as_json, damaged, main, refusing, spoiled
 
 
 def records(numbers, folder):
