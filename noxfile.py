@@ -376,7 +376,7 @@ def hangs(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz the reference server by its own OpenAPI description. Arguments: the number of requests, 5000 if none."""
     install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True, locked=False)
-    program = str(ROOT / "tests" / "grpo_core" / "programs" / "fuzz_server.py")
+    program = str(ROOT / "evaluation" / "trainer" / "fuzz_server.py")
     session.run("python", program, str(Path(session.bin) / "python"), *session.posargs)
 
 
@@ -419,7 +419,7 @@ def servers(session: nox.Session) -> None:
     """Start each kind of rollout server for real and check it. Arguments go through: -- --only 'grpo_core serve'."""
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
-    program = "tests.grpo_core.programs.try_servers"
+    program = "evaluation.trainer.try_servers"
     session.run("python", "-m", program, "--cells", str(CELLS), *session.posargs)
 
 

@@ -1,11 +1,14 @@
-"""What `--help` says of each command: its line, a sentence, examples, exit codes; and a search of the settings."""
+"""Texts of `--help` and `--help-settings`."""
 
 from __future__ import annotations
 
-from grpo_core.settings import fields
-from grpo_core.usage import help_text
+import ast
+from pathlib import Path
 
-# Of each command: its line, its sentence, three examples, exit codes.
+from grpo_core import config
+from grpo_core.settings import allowed, fields, sections
+
+# Command -> its arguments, a sentence, examples, exit codes.
 COMMANDS = {
     "train": (
         "[CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]",
@@ -40,15 +43,15 @@ COMMANDS = {
 _PROGRAM = "python -m grpo_core"
 
 
-def help_of(words: list[str]) -> str:
-    """What was asked for: the settings with the word behind `--help-settings`, or all; or the help of a command."""
+def help_text(words: list[str]) -> str:
+    """Return the settings that match the word after `--help-settings`, or the help of a command."""
     if "--help-settings" in words:
-        return settings(" ".join(words[words.index("--help-settings") + 1 :][:1]))
-    return usage(next(iter(words), ""))
+        return settings_text(" ".join(words[words.index("--help-settings") + 1 :][:1]))
+    return usage_text(next(iter(words), ""))
 
 
-def usage(name: str) -> str:
-    """What a command is for, or all of them; settings are shown by `--help-settings`."""
+def usage_text(name: str) -> str:
+    """Return the help of a command, or of all."""
     if name not in COMMANDS:
         lines = [
             f"usage: {_PROGRAM} COMMAND ...",
@@ -56,7 +59,7 @@ def usage(name: str) -> str:
             *(f"{each:<7} {said}" for each, (_, said, *_) in COMMANDS.items()),
         ]
         return "\n".join(
-            [*lines, "", "COMMAND --help tells more of one; --help-settings [WORD] has the settings."]
+            [*lines, "", "COMMAND --help shows more; --help-settings [WORD] lists the settings."]
         )
     line, said, examples, codes = COMMANDS[name]
     shown = "\n".join(f"  {_PROGRAM} {example}" for example in examples)
@@ -66,11 +69,37 @@ def usage(name: str) -> str:
     )
 
 
-def settings(word: str) -> str:
-    """The settings in whose name or meaning a word stands; all without one."""
-    lines = help_text().splitlines()
+def settings_text(word: str) -> str:
+    """Return the settings whose name or documentation contains a word; all without one."""
+    lines = documented_settings().splitlines()
     pairs = [lines[place : place + 2] for place in range(0, len(lines), 2)]
     found = [pair for pair in pairs if word.lower() in " ".join(pair).lower()]
     if not found:
         return f"No setting has {word!r} in its name or meaning; --help-settings alone shows all."
     return "\n".join(["Settings and their defaults:", *(line for pair in found for line in pair)])
+
+
+def documented_settings() -> str:
+    """Return every setting with its default and its documentation, which stands below it in config.py."""
+    nodes = ast.parse(Path(str(config.__file__)).read_text(encoding="utf-8")).body
+    documented: dict[str, dict[str, str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            # A string below a field is its documentation.
+            documented[node.name] = {
+                field.target.id: " ".join(str(text.value.value).split())
+                for field, text in zip(node.body, node.body[1:])  # noqa: B905 - pairs of neighbours, on 3.10
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            }
+    lines = []
+    kinds = sections()
+    for dotted, (_, field) in fields().items():
+        section, key = dotted.split(".")
+        choices = allowed(field)
+        shown = f" [{', '.join(map(str, choices))}]" if choices else ""
+        lines.append(f"  --{dotted} {field.default!r}{shown}")
+        lines.append(f"      {documented[kinds[section].__name__][key]}")
+    return "\n".join(lines)

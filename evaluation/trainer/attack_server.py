@@ -25,7 +25,7 @@ from typing import Self
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.tasks.model import make_tiny
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 BODY = 16 * 2**20
 PARAMS = b'{"params":{"max_tokens":4,"temperature":1.0,"stop_ids":[]},"requests":[{"id":"a","seed":1,"prompt_ids":['
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.tasks.model import make_tiny
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "of-the-fuzzed-server-0123456789"
 GROWTH_MIB = 64
 METHODS = [

@@ -1,6 +1,6 @@
 """Starts each kind of rollout server for real, runs one check against each, and prints a table.
 
-python -m tests.grpo_core.programs.try_servers --cells FOLDER [--trl FOLDER]... [--only PART] [--json FILE]
+python -m evaluation.trainer.try_servers --cells FOLDER [--trl FOLDER]... [--only PART] [--json FILE]
 
 A server that doesn't start, or can't do something, is a row with what it said. `--trl FOLDER` is a folder into which
 another release of TRL was installed without its dependencies (`uv pip install --no-deps --target FOLDER trl==1.10.0`);
