@@ -35,10 +35,10 @@ from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import command as matrix
 from diagnostics.matrix.identity import question_identity
 from diagnostics.output.output import FORMATS as REPORT
+from evaluation.hostile.fuzz_readers import event
 from evaluation.hostile.words import Plain, Words, wrong_in
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.hang.test_parsers import recorder
-from tests.diagnostics.programs.fuzz_readers import event
 from tests.diagnostics.test_output import LOG, SCRIPT
 
 ROOT = Path(__file__).parents[2]

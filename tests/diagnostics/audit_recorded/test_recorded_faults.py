@@ -11,8 +11,8 @@ from diagnostics import audit
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
+from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
-from tests.diagnostics.programs import fuzz_left, fuzz_readers
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,6 @@ def test_families_that_known_issues_claim_exist():
 
 
 def test_damaged_and_hostile_runs_are_answered_or_refused():
-    """A few of the cases of `python -m tests.diagnostics.programs.fuzz_left`, which is run with many."""
-    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_left.run_left, 8, 0)
+    """A few of the cases of `python -m evaluation.hostile.fuzz_artifacts`, which is run with many."""
+    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_artifacts.run_left, 8, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)

@@ -1,6 +1,6 @@
 """Feeds `audit RUN` runs whose files are damaged or hostile, and `audit` and `train` folders of models that are.
 
-`python -m tests.diagnostics.programs.fuzz_left COUNT [SEED]`
+`python -m evaluation.hostile.fuzz_artifacts COUNT [SEED]`
 
 Apart from `fuzz_readers`, since the writers of the tests that make its runs need the trainer's environment.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from diagnostics.audit.model import AuditError
 from diagnostics.audit.recorded.run_audit import audit_run
+from evaluation.hostile.fuzz_readers import as_json, damaged, main, refusing
 from tests.diagnostics.audit_recorded import runs, test_recorded_reads
-from tests.diagnostics.programs.fuzz_readers import as_json, damaged, main, refusing
 
 
 def run_left(numbers, folder):

@@ -1,6 +1,6 @@
 """Feeds every reader of others' files damaged and hostile ones.
 
-`python -m tests.diagnostics.programs.fuzz_readers COUNT [SEED [READER...]]`
+`python -m evaluation.hostile.fuzz_readers COUNT [SEED [READER...]]`
 
 A case is fine if it ends with an answer or with the reader's own refusal, in bounded time, and nothing outside of the
 folder that it may write to has changed. Prints one line a reader: cases, answers, refusals, the slowest case.

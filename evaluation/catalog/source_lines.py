@@ -1,4 +1,7 @@
-"""A line that an entry names is of the statement that it names, in the release that it names."""
+"""A line that an entry names is of the statement that it names, in the release that it names.
+
+`GRPO_DOCTOR_CELLS=.matrix/environments python -m pytest -q evaluation/catalog/source_lines.py`
+"""
 
 import ast
 import functools
@@ -77,7 +80,6 @@ def test_every_number_of_a_source_is_read():
     assert not is_of("if 1:\n    return 2\nraise ValueError\n", "ValueError", 2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("code", "kind", "path", "line", "release"), sorted(set(claimed())))
 def test_a_line_is_of_its_statement(code, kind, path, line, release):
     """Looked up in a cell that has the release."""
