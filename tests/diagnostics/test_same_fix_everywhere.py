@@ -6,7 +6,8 @@ import pytest
 from packaging.version import Version
 
 from diagnostics import catalog
-from diagnostics.audit.document import _issue_json as audit_issue
+from diagnostics.audit.document import make_document
+from diagnostics.audit.model import FAULT, RECORDED, Audit, Result
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.packages import Environment, Package
@@ -182,7 +183,9 @@ def test_the_fix_is_the_same_for_an_environment():
 
 def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for text_lines in ({"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}, audit_issue(code)):
+    fault = Audit(RECORDED, {}, (Result("rewards/constant", FAULT, "samples", code=code),))
+    of_audit = make_document(fault)["answers"][0]["helps"]
+    for text_lines in ({"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}, of_audit):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

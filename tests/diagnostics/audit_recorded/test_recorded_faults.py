@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from diagnostics import audit
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
@@ -73,21 +71,6 @@ def test_a_fault_in_files_is_named(run, tmp_path, name, family, put):
     folder = shutil.copytree(run, tmp_path / "run")
     put(folder, 1)
     assert family in named(audit_run(folder))
-
-
-def test_a_law_of_two_streams_says_that_it_tells_one(rows, tmp_path):
-    """Another beside it would not show: the answer says to ask again, and not that there is none."""
-    (fault,) = (each for each in faults.ROWS if each.family == "streams/shifted")
-    (told,) = (each for each in audit_run(runs.as_rollouts(fault.put(rows, 1), tmp_path)).select(FAULT))
-    assert "one_law" in {fact.name for fact in told.evidence}
-
-
-def test_families_that_known_issues_claim_exist():
-    """Each family in the catalog is one that a check can report."""
-    source = "".join(path.read_text() for path in (Path(audit.__file__).parent).rglob("*.py"))
-    claimed = {family for issue in loader.load().values() for family in issue.audit}
-    kinds = {family: family.rpartition("/")[2] for family in claimed}
-    assert [family for family, kind in kinds.items() if kind not in source] == []
 
 
 def test_damaged_and_hostile_runs_are_answered_or_refused():
