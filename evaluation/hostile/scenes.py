@@ -34,7 +34,7 @@ from diagnostics.doctor.command import PLAN_FORMATS as PLAN
 from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import command as matrix
 from diagnostics.matrix.identity import question_identity
-from diagnostics.output.output import FORMATS as REPORT
+from diagnostics.output.report_output import FORMATS as REPORT
 from evaluation.hostile.fuzz_readers import event
 from evaluation.hostile.words import Plain, Words, wrong_in
 from tests.diagnostics.environments import Maker

@@ -7,7 +7,7 @@ import pytest
 from diagnostics import compat_table as compat
 from diagnostics.collect import packages as environment
 from diagnostics.doctor import run_checks as examine
-from diagnostics.output.wording import commands_of
+from diagnostics.fixes import commands_of
 from tests.diagnostics.environments import Maker, issues
 
 

@@ -15,7 +15,7 @@ from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.doctor.probe.probe_results import Tried
-from diagnostics.output.wording import text_of
+from diagnostics.fixes import fix_text
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
 from tests.diagnostics.environments import issues
@@ -94,7 +94,7 @@ def test_what_it_printed_is_triaged(modules, rules):
         (finding,) = outcome(ended, rules).findings
     assert finding.code == "ENV006"
     assert any(item.place.startswith("import broken:") for item in finding.evidence)
-    assert text_of(finding.remedy)
+    assert fix_text(finding.remedy)
 
 
 def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from diagnostics import catalog, door
+from diagnostics import catalog
 from diagnostics.__main__ import main
 from diagnostics.collect import packages as facts
 from diagnostics.compat_table import Compat
@@ -22,7 +22,7 @@ from diagnostics.doctor.fix_plan.model import Step
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import Fix, Install, SetVariables, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
-from diagnostics.output import clean, filters, json_output, markdown, prepare
+from diagnostics.output import filters, json_output, markdown, prepare, sanitize
 from diagnostics.output import terminal as screen
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.test_sanitize import active as acting
@@ -330,13 +330,16 @@ def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
         kind="configuration", title="t", severity=Severity.ERROR, codes=(), why=(), known_by="established", cost="",
         undo=(action,), commands=(), text=(),
     )  # fmt: skip
-    text = clean.own(replace(plan, steps=(created,)))
+    text = prepare.for_screen(replace(plan, steps=(created,)))
     monkeypatch.setenv("COLUMNS", "60")
     with terminal() as (out, _):
         screen.render(as_report(text), sys.stdout, verbose=True)
     (line,) = [line for line in out.getvalue().splitlines() if "undo: " in line]
     assert acting(out.getvalue()) == []
-    assert shlex.split(line.partition("undo: ")[2]) == ["export", f"VLLM_USE_V1={door.line(value)}"]
+    assert shlex.split(line.partition("undo: ")[2]) == [
+        "export",
+        f"VLLM_USE_V1={sanitize.escape_line(value)}",
+    ]
 
 
 def test_unmet_requirements_become_one_command(environment):
