@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from repro.render import visible
 
 # Seconds of silence: people read a terminal now, and a log only later.
 TERMINAL_S, LOG_S = 8.0, 20.0
-_last = {"time": 0.0, "line": ""}
+_last: dict[str, Any] = {"time": 0.0, "line": ""}
 
 
 def note(line: str) -> None:
@@ -31,7 +32,7 @@ def heartbeat() -> Iterator[None]:
     def report() -> None:
         while not ended.wait(1.0):
             now = time.monotonic()
-            if now - float(_last["time"]) >= limit_s:
+            if now - _last["time"] >= limit_s:
                 _last["time"] = now
                 with contextlib.suppress(OSError, ValueError):
                     print(f"repro: at work{_last['line']}, {now - began:.0f} s", file=sys.stderr, flush=True)

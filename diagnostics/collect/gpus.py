@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 LIMIT_S = 10.0
@@ -66,7 +67,7 @@ class Gpus:
 
 def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
     """Query the driver. A driver that crashes or hangs the child process is reported as such."""
-    traces = {
+    traces: dict[str, Any] = {
         "module": _kernel_module(),
         "nodes": tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]"))),
     }

@@ -189,7 +189,7 @@ def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
 def collect_limits() -> dict[str, Limit]:
     """Return the resource limits of this process."""
     if resource is None:
-        return {}
+        return {}  # type: ignore[unreachable]
     known = {name: constant for name, constant in _LIMITS.items() if hasattr(resource, constant)}
     return {
         name: Limit(*map(_limit_value, resource.getrlimit(getattr(resource, constant))))

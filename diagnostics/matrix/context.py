@@ -102,7 +102,7 @@ class Context:
         """
         environ = self._uv_environ(wheels=wheels)
         done = run(command, timeout_s=timeout_s, env=environ, cwd=folder, stdin=stdin, running=self.running)
-        late = {"code": 124, "output": "", "errors": f"no result within {timeout_s:.0f} s"}
+        late: dict[str, Any] = {"code": 124, "output": "", "errors": f"no result within {timeout_s:.0f} s"}
         return replace(done, **late) if done.timed_out else done
 
     def _uv_environ(self, *, wheels: bool) -> dict[str, str]:

@@ -130,7 +130,7 @@ class Rounds:
             verbosity=hypothesis.Verbosity.quiet,
             print_blob=False,
         )
-        test = hypothesis.seed(seed)(settings(hypothesis.given(story_strategy(self.make, self.length))(run)))
+        test = hypothesis.seed(seed)(settings(hypothesis.given(story_strategy(self.make, self.length))(run)))  # type: ignore[no-untyped-call]
         try:
             test()
         except Exception as error:

@@ -23,8 +23,12 @@ def _prompts_of(resumed: str = "", **settings: Any) -> tuple[list[str], str]:
         asked.extend(dict.fromkeys(prompts))
         return [float(len(text) % 5) for text in completions]
 
-    sizes = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
-    kept = {"max_steps": _STEPS, "save_strategy": "steps", "save_steps": _SAVED}
+    sizes: dict[str, Any] = {
+        "num_generations": 2,
+        "per_device_train_batch_size": 2,
+        "max_completion_length": 4,
+    }
+    kept: dict[str, Any] = {"max_steps": _STEPS, "save_strategy": "steps", "save_steps": _SAVED}
     made = tiny_trl.trainer(rewards, prompts=_PROMPTS, **(sizes | kept | settings))
     made.train(resume_from_checkpoint=resumed or None)
     return asked, str(made.args.output_dir)

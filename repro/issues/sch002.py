@@ -142,8 +142,12 @@ def _due(request: SchedulerRequest) -> int | None:
 
 # On the whole engine of vLLM's CPU build async output is off, and the assertion can't fire; below it is given one.
 _OVERLONG = EngineRequest("overlong", 30, LIMIT + 16, 5)
-_ROWS = (EngineRequest("row-0", 31, 8, 5), EngineRequest("row-1", 32, 11, 5), _OVERLONG)
-_ROWS += (EngineRequest("row-3", 33, 9, 5),)
+_ROWS = (
+    EngineRequest("row-0", 31, 8, 5),
+    EngineRequest("row-1", 32, 11, 5),
+    _OVERLONG,
+    EngineRequest("row-3", 33, 9, 5),
+)
 _NEXT = (EngineRequest("next-0", 34, 8, 5), EngineRequest("next-1", 35, 12, 5))
 _OFF_ALREADY = {
     "chunked_prefill_off": "chunked prefill is off already in this engine",

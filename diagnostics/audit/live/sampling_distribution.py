@@ -71,9 +71,9 @@ class Sampling:
         return cls(**values)
 
 
-NEUTRAL: dict[str, float] = {
+NEUTRAL: dict[str, Any] = {
     parameter.name: parameter.default for parameter in fields(Sampling) if parameter.name != "bias"
-}  # type: ignore[misc]
+}
 """Values of the parameters that change nothing."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -234,7 +235,7 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     torch_again = install(
         environment, f"torch=={torch.version}" if torch else "torch", options=("--force-reinstall",)
     )
-    actions = [uninstall(environment, *sorted(removable)), torch_again] if removable else []
+    actions: list[Any] = [uninstall(environment, *sorted(removable)), torch_again] if removable else []
     yield finding(
         "ENV913", Severity.WARNING, [_installed(environment, name) for name in sorted(names)],
         Fix.of(advice, *actions),

@@ -155,7 +155,7 @@ def _requirements(environment: Environment, package: Package) -> Iterator[Findin
             requirement = Requirement(line)
         except InvalidRequirement:
             continue
-        name = canonicalize_name(requirement.name)
+        name: str = canonicalize_name(requirement.name)
         if package.name in TRAINERS and name == "vllm":
             ranges.append(requirement)
         elif applies(environment, requirement) and not _is_met(environment, name, requirement):

@@ -82,7 +82,7 @@ def resolve(action: Install, environment: Environment) -> tuple[bool | None, str
         required, config = Path(folder, "requirements.in"), Path(folder, "uv.toml")
         required.write_text("\n".join(action.requirements) + "\n")
         config.write_text("")
-        command = [
+        command: list[str | os.PathLike[str]] = [
             uv, "pip", "compile", "--quiet", "--no-progress", "--config-file", config, "--only-binary", ":all:",
             "--python", sys.executable, "--python-version", release[0], "--python-platform", _platform(), "--no-header",
             "--output-file", Path(folder, "requirements.txt"), required,
