@@ -128,25 +128,13 @@ def test_published_gpu_results_can_be_imported_once(tmp_path):
         read_gpu_results(tmp_path / "old.json")
 
 
-<<<<<<< HEAD
-SCHEMA = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
-FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-fault-of-the-tool.yml")
-=======
 def test_the_published_schema_is_that_of_the_gpu_results():
     published = json.loads((ROOT / "docs" / "gpu-v2.schema.json").read_text())
     assert {key: published[key] for key in ("$ref", "$defs")} == msgspec.json.schema(GpuResults)
 
 
-def test_actionlint_finds_nothing():
-    """Expressions, shell and labels, where the tool is on this machine."""
-    actionlint = shutil.which("actionlint")
-    if actionlint is None:
-        pytest.skip("actionlint is not on this machine")
-    done = subprocess.run(
-        [actionlint, *map(str, WHOLE)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
->>>>>>> main
+SCHEMA = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
+FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-fault-of-the-tool.yml")
 
 
 @pytest.mark.parametrize(
