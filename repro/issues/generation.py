@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from repro.drivers import calls, tiny_trl
 
+_repro = partial(calls.repro, needs=("transformers", "torch"), modules=tiny_trl.MODEL_MODULES)
 
-@calls.repro(
+
+@_repro(
     "CFG119",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
     trigger="solution",
     failure=("ValueError", "raise ValueError(", "_validate_model_kwargs"),
     says="are not used by the model",
@@ -34,7 +36,7 @@ def cfg119_solution(mitigation: str | None) -> None:
     failure=(
         "RuntimeError",
         "next_tokens = torch.multinomial(probs, num_samples=1).squeeze(1)",
-        "num020_overflow",
+        "_sample",
     ),
     says="probability tensor contains",
     untried={"find_the_step": calls.SEARCHES},
@@ -93,13 +95,7 @@ def num026_head(mitigation: str | None) -> None:
 _ROWS, _LENGTH = 8, 16
 
 
-@calls.repro(
-    "NUM044",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
-    trigger="not_shifted",
-    changes={"align": "the logits of the place before each id"},
-)
+@_repro("NUM044", trigger="not_shifted", changes={"align": "the logits of the place before each id"})
 def num044_not_shifted(mitigation: str | None) -> str | None:
     """Logits are read at the ids' own places, and each log-prob is another token's."""
     import torch
@@ -131,10 +127,8 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 
-@calls.repro(
+@_repro(
     "TOK013",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
     trigger="base_model",
     failure=("ValueError", "raise ValueError(", "get_chat_template"),
     says="chat_template is not set",
@@ -148,10 +142,8 @@ def tok013_base_model(mitigation: str | None) -> None:
     tokenizer.apply_chat_template([{"role": "user", "content": "a b"}])
 
 
-@calls.repro(
+@_repro(
     "TOK018",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
     trigger="through_text",
     changes={"keep": "the ids that generate() gave, up to the first end token"},
 )
@@ -182,13 +174,7 @@ def tok018_through_text(mitigation: str | None) -> str | None:
     )
 
 
-@calls.repro(
-    "TOK019",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
-    trigger="full_text",
-    changes={"ids": "return_full_text=False, which cuts the prompt off"},
-)
+@_repro("TOK019", trigger="full_text", changes={"ids": "return_full_text=False, which cuts the prompt off"})
 def tok019_full_text(mitigation: str | None) -> str | None:
     """An engine that gives prompt and completion together, taken for completions."""
     from transformers import pipeline

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from repro.drivers import calls, tiny_trl
+
+_repro = partial(calls.repro, needs=("trl", "transformers", "torch"), modules=tiny_trl.MODULES)
 
 _STEPS, _SAVED = 4, 2
 
@@ -49,10 +52,8 @@ def cfg126_no_skip(mitigation: str | None) -> str | None:
 END = 2  # the tiny tokenizer's end token
 
 
-@calls.repro(
+@_repro(
     "CFG127",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
     trigger="never_ends",
     changes={"end": "generation that may say the end token", "longer": "twice the limit"},
     simulated=("a model that never ends: generation's suppress_tokens has the end token",),
@@ -66,13 +67,8 @@ def cfg127_never_ends(mitigation: str | None) -> str | None:
     )
 
 
-@calls.repro(
-    "CFG128",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
-    trigger="rate_zero",
-    changes={"rate": "learning_rate=0.1"},
-    untried={"trained": calls.SEARCHES},
+@_repro(
+    "CFG128", trigger="rate_zero", changes={"rate": "learning_rate=0.1"}, untried={"trained": calls.SEARCHES}
 )
 def cfg128_rate_zero(mitigation: str | None) -> str | None:
     """A learning rate of 0, which TRL takes without a word: rewards are logged, and nothing is learned."""
@@ -84,13 +80,7 @@ def cfg128_rate_zero(mitigation: str | None) -> str | None:
 _GROUP = 4
 
 
-@calls.repro(
-    "NUM041",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
-    trigger="own_sampler",
-    changes={"repeat": "TRL's RepeatSampler, which it uses by itself"},
-)
+@_repro("NUM041", trigger="own_sampler", changes={"repeat": "TRL's RepeatSampler, which it uses by itself"})
 def num041_own_sampler(mitigation: str | None) -> str | None:
     """A sampler of one's own that does not repeat prompts: TRL compares completions of different prompts."""
     from torch.utils.data import SequentialSampler
@@ -140,10 +130,8 @@ def _rollouts(mitigation: str | None) -> Any:
     return rollout
 
 
-@calls.repro(
+@_repro(
     "NUM042",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
     trigger="no_env_mask",
     changes={"mask": "env_mask: 1 on what was sampled, 0 on what the tool answered"},
 )
@@ -173,10 +161,8 @@ def num042_no_env_mask(mitigation: str | None) -> str | None:
 KL_LIMIT = 0.01  # of the first step
 
 
-@calls.repro(
+@_repro(
     "NUM045",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
     trigger="changed_after_loading",
     changes={"same": "the changed weights are saved to the folder that the policy's name points to"},
 )
@@ -225,10 +211,8 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
 _ENDLESS = {"generation_kwargs": {"suppress_tokens": [2]}}
 
 
-@calls.repro(
+@_repro(
     "NUM046",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
     trigger="all_masked",
     changes={"unmasked": "mask_truncated_completions=False"},
     untried={"reach": calls.SEARCHES},
@@ -276,10 +260,8 @@ def _sometimes(completions: list[str], **_: Any) -> list[float]:
     return [float("a" in text or "b" in text) for text in completions]
 
 
-@calls.repro(
+@_repro(
     "REW004",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
     trigger="never_solved",
     changes={"task": "a task that some completions solve"},
     untried={"again": calls.SEARCHES},
@@ -293,10 +275,8 @@ def _by_chance(completions: list[str], **_: Any) -> list[float]:
     return [random.random() for _ in completions]
 
 
-@calls.repro(
+@_repro(
     "REW005",
-    needs=("trl", "transformers", "torch"),
-    modules=tiny_trl.MODULES,
     trigger="chance",
     changes={"steady": "a function of the completion alone"},
     untried={"column": "the function of this trigger reads no column"},

@@ -28,7 +28,7 @@ from typing import Any
 from repro import upstream
 from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere
-from repro.drivers.rollout.plan import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
+from repro.drivers.verl_rollout import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
 ASSERTION = "assert len(actor_names) == vllm_dp_size * vllm_tp_size"
 FILE = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
@@ -140,7 +140,7 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     plan = planned(trigger, mitigation)
     cleared = {"RAY_ADDRESS", "RAY_TMPDIR", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_USE_V1"}
     environment = {name: value for name, value in os.environ.items() if name not in cleared} | _SETTINGS
-    return work(elsewhere.ask("repro.drivers.rollout.job", asdict(plan), environment))
+    return work(elsewhere.ask("repro.drivers.verl_job", asdict(plan), environment))
 
 
 repro(

@@ -7,16 +7,17 @@ import socket
 import tempfile
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from repro.base import InapplicableError
 from repro.drivers import calls, hangs
 
+_repro = partial(calls.repro, needs=("torch",), modules=("torch.distributed",))
 
-@calls.repro(
+
+@_repro(
     "CFG109",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="rendezvous",
     failure=("DistNetworkError", "return TCPStore(", "_create_c10d_store"),
     says="EADDRINUSE",
@@ -111,10 +112,8 @@ def mem010_table(mitigation: str | None) -> None:
     torch.nn.Embedding(SHORT if mitigation == "shorter" else LONG, 1000)
 
 
-@calls.repro(
+@_repro(
     "NET011",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="alone",
     failure=("DistStoreError", "return TCPStore(", "_create_c10d_store"),
     says="waiting for clients",
@@ -135,10 +134,8 @@ def net011_alone(_mitigation: str | None) -> None:
     )
 
 
-@calls.repro(
+@_repro(
     "NET014",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="late",
     failure=("RuntimeError", "work.wait()", "all_reduce"),
     says="Timed out waiting",
@@ -164,10 +161,8 @@ def net014_late(mitigation: str | None) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-@calls.repro(
+@_repro(
     "NET021",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="ended",
     failure=("RuntimeError", "work.wait()", "all_reduce"),
     says="Connection closed by peer",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.base import ElsewhereError, InapplicableError
-from repro.drivers.rollout.plan import ELSEWHERE, NAMES, RIGHT
+from repro.drivers.verl_rollout import ELSEWHERE, NAMES, RIGHT
 from repro.issues import REPROS
 from repro.issues import ray001 as repro
 from tests.cells import cell_python, run_in_cell

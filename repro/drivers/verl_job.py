@@ -11,9 +11,8 @@ import select
 import tempfile
 from typing import Any
 
-from repro.drivers import elsewhere
-from repro.drivers.rollout import clusters
-from repro.drivers.rollout.plan import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan
+from repro.drivers import elsewhere, verl_rollout
+from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan, start_head
 
 
 def run(plan: RolloutPlan) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         addresses = {}
         if plan.other_cluster:
-            addresses[WRONG] = stack.enter_context(clusters.head(tempfile.mkdtemp(prefix="o-")))
+            addresses[WRONG] = stack.enter_context(start_head(tempfile.mkdtemp(prefix="o-")))
         options: dict[str, Any] = {
             "num_cpus": 1,
             "include_dashboard": False,
@@ -31,7 +30,7 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
         }
         if plan.head:
             folder = tempfile.mkdtemp(prefix="e-") if plan.head == "elsewhere" else None
-            address = stack.enter_context(clusters.head(folder))
+            address = stack.enter_context(start_head(folder))
             if plan.driver_address:
                 os.environ["RAY_ADDRESS"], options = address, {}
             else:
@@ -47,12 +46,12 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
 def _rollout(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
     import ray
 
-    from repro.drivers.rollout import actors
-
     workers = _workers(plan)
     environment = {name: addresses.get(value, value) for name, value in plan.server_env.items()}
     server = (
-        ray.remote(actors.ServerStandIn).options(num_cpus=0, runtime_env={"env_vars": environment}).remote()
+        ray.remote(verl_rollout.ServerStandIn)
+        .options(num_cpus=0, runtime_env={"env_vars": environment})
+        .remote()
     )
     report: dict[str, Any] = ray.get(server.start_engine.remote(addresses[RIGHT] if plan.init_first else ""))
     report["asked"] = {}
@@ -66,8 +65,6 @@ def _workers(plan: RolloutPlan) -> list[Any]:
     """Makes the named workers, and keeps of them what the plan says."""
     import ray
 
-    from repro.drivers.rollout import actors
-
     made = []
     for name in NAMES:
         options = {"name": name, "num_cpus": 0}
@@ -75,7 +72,7 @@ def _workers(plan: RolloutPlan) -> list[Any]:
             options["namespace"] = plan.workers_namespace
         if plan.handles == "detached":
             options["lifetime"] = "detached"
-        made.append(ray.remote(actors.WorkerStandIn).options(**options).remote())
+        made.append(ray.remote(verl_rollout.WorkerStandIn).options(**options).remote())
     pids = ray.get([worker.pid.remote() for worker in made])
     if plan.handles == "kept":
         return made
