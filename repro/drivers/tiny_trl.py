@@ -20,23 +20,20 @@ MODEL_MODULES = ("torch", "transformers", "tokenizers")
 STEPS = 4
 
 
-def tokenizer() -> Any:
-    """Returns a tokenizer of 13 letters and three special tokens."""
+def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace") -> Any:
+    """Return a tokenizer of these words and three special tokens; `split` is how text is cut into words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {word: place for place, word in enumerate([*_SPECIAL, *_LETTERS])}
-    made = Tokenizer(models.WordLevel(words, unk_token=_SPECIAL[0]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    # Without the names TRL 0.22 to 0.25 would hand token types to a model that knows none.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        unk_token=_SPECIAL[0],
-        bos_token=_SPECIAL[1],
-        eos_token=_SPECIAL[2],
-        pad_token=_SPECIAL[2],
-        model_input_names=["input_ids", "attention_mask"],
+    places = {word: place for place, word in enumerate([*_SPECIAL, *words])}
+    made = Tokenizer(models.WordLevel(places, unk_token=_SPECIAL[0]))
+    made.pre_tokenizer = getattr(pre_tokenizers, split)()
+    special = dict(
+        zip(("unk_token", "bos_token", "eos_token", "pad_token"), (*_SPECIAL, _SPECIAL[2]), strict=True)
     )
+    # Without the names TRL 0.22 to 0.25 would hand token types to a model that knows none.
+    names = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=names, **special)
 
 
 def model(seed: int = 0, vocabulary: int = VOCABULARY) -> Any:

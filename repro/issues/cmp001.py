@@ -22,7 +22,7 @@ from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import elsewhere
+from repro.drivers import elsewhere, tiny_trl
 
 ASSERTION = "raise NotImplementedError"
 FUNCTION = "is_async_output_supported"
@@ -191,10 +191,10 @@ def _train(folder: Path, options: dict[str, Any]) -> None:
     """Makes TRL's trainer; in 0.14 and 0.15 it makes vLLM's engine in its constructor."""
     os.environ["VLLM_USE_V1"] = "0"
     from datasets import Dataset
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
     from trl import GRPOConfig, GRPOTrainer
 
-    tokenizer = _tokenizer(PreTrainedTokenizerFast)
+    tokenizer = tiny_trl.tokenizer("ab")
     tokenizer.save_pretrained(folder)
     LlamaForCausalLM(LlamaConfig(**{k: v for k, v in LLAMA.items() if k != "model_type"})).save_pretrained(
         folder
@@ -209,18 +209,6 @@ def _train(folder: Path, options: dict[str, Any]) -> None:
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         train_dataset=Dataset.from_dict({"prompt": ["a b"] * 8}),
     )
-
-
-def _tokenizer(kind: Any) -> Any:
-    """Makes a tokenizer of five words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    unknown = {"unk_token": "<unk>"}
-    words = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4}
-    made = Tokenizer(models.WordLevel(words, **unknown))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
-    return kind(tokenizer_object=made, **unknown, **special)
 
 
 def inapplicable() -> str | None:

@@ -12,27 +12,18 @@ from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import whole_engine
+from repro.drivers import tiny_trl, whole_engine
 
 TOKENS = 113  # of the tokenizer; the model has whole_engine.VOCABULARY rows
 # In the V0 engine; later releases compare with the larger of the tokenizer's and the model's.
 ASSERTION, FUNCTION = "raise ValueError(", "_validate_token_prompt"
 _CHECKS = ("vllm/engine/llm_engine.py", "vllm/v1/engine/processor.py", "vllm/v1/engine/input_processor.py")
 _REFUSES = "max_input_id > tokenizer.max_token_id"
-_SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 def tokenizer() -> Any:
-    """Returns a tokenizer of words, with fewer tokens than the model has rows."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = [*_SPECIAL, *(f"w{number}" for number in range(TOKENS - len(_SPECIAL)))]
-    places = {word: place for place, word in enumerate(words)}
-    made = Tokenizer(models.WordLevel(places, unk_token=_SPECIAL[0]))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = dict(zip(("unk_token", "bos_token", "eos_token"), _SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token=_SPECIAL[2], **special)
+    """Return a tokenizer of words, with fewer tokens than the model has rows."""
+    return tiny_trl.tokenizer([f"w{number}" for number in range(TOKENS - 3)], "WhitespaceSplit")
 
 
 def _limits(mitigation: str | None) -> dict[str, Any]:

@@ -10,17 +10,14 @@ long and asked twice, so that the second answer rests on cached keys and values.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from repro import upstream
 from repro.drivers import whole_engine
-from repro.drivers.scratch import scratch
+from repro.drivers.scratch import print_answer
 
 SCHEMA = "grpo-doctor.logprobs.v1"
 BOUND = 1e-4
@@ -83,23 +80,17 @@ def compared(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any
     }
 
 
-def main() -> int:
-    """Prints what was found; 0: within the bound, 1: not."""
+def main() -> None:
+    """Print what was found; exit code 0: within the bound, 1: not."""
     parser = argparse.ArgumentParser(description="Compare vLLM's log-probs with a forward pass.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    options = parser.parse_args()
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is not the answer
-    with scratch():
-        document = observe()
-    said = (
-        document["error"] or f"{document['tokens']} tokens, apart by at most {document['max_difference']:.1e}"
-    )
-    print(json.dumps(document) if options.json else f"log-probs: {said}", file=answer)
-    answer.close()
-    sys.stderr.flush()
-    # vLLM's threads outlive main in some releases; the answer is out.
-    os._exit(0 if document["error"] is None else 1)
+    print_answer(observe, _describe, as_json=parser.parse_args().json)
+
+
+def _describe(document: dict[str, Any]) -> str:
+    if document["error"]:
+        return f"log-probs: {document['error']}"
+    return f"log-probs: {document['tokens']} tokens, apart by at most {document['max_difference']:.1e}"
 
 
 if __name__ == "__main__":

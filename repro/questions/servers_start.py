@@ -33,6 +33,7 @@ from grpo_core.rollout.http.identify import identify
 from grpo_core.rollout.vllm.releases import prepare_start
 from grpo_core.tasks import model
 from grpo_core.versions import versions
+from repro.drivers import hangs
 
 SCHEMA = "grpo-doctor.started.v1"
 TOKENS = 8  # sampled in the one request
@@ -76,7 +77,7 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="grpo-core-started-") as folder:
         options = ModelConfig()
         model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
-        port = _free_port()
+        port = hangs.free_port()
         given = [f"--model={folder}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32"]
         command = [sys.executable, "-m", module, *given, f"{longest}={options.max_length}", *arguments]
         try:
@@ -204,12 +205,6 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def main() -> int:

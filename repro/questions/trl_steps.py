@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from repro import upstream
+from repro import judge, upstream
 from repro.drivers import tiny_trl, whole_engine
-from repro.drivers.scratch import scratch
+from repro.drivers.scratch import print_answer
 
 SCHEMA = "grpo-doctor.peer.v1"
 STEPS, LENGTH = 3, 8
@@ -76,13 +74,8 @@ def _known() -> set[str]:
 
 def _trained(engine: str) -> dict[str, Any]:
     """Runs the trainer; returns what it logged, and by how much the weights moved."""
-    import transformers
-
-    class Quiet(transformers.TrainerCallback):  # type: ignore[misc] # transformers is looked into in cells alone
-        """Does nothing."""
-
     held, settings = _settings(engine)
-    made = tiny_trl.trainer(_reward, Quiet(), held=held, **settings)
+    made = tiny_trl.trainer(_reward, held=held, **settings)
     before = [parameter.detach().clone() for parameter in made.model.parameters()]
     began = time.monotonic()
     made.train()
@@ -151,30 +144,25 @@ def _unsound(document: dict[str, Any]) -> str | None:
 
 
 def _where(failure: BaseException) -> str | None:
-    """Returns `file:line in function` of the last frame within an installed package."""
+    """Return `file:line in function` of the last frame within an installed package."""
     for frame in reversed(traceback.extract_tb(failure.__traceback__)):
-        _, found, below = frame.filename.rpartition("site-packages/")
-        if found:
-            return f"{below}:{frame.lineno} in {frame.name}"
+        if path := judge.below_site_packages(frame.filename):
+            return f"{path}:{frame.lineno} in {frame.name}"
     return None
 
 
-def main() -> int:
-    """Prints what was observed; 0: steps were taken, or there is no such mode; 1: not."""
+def main() -> None:
+    """Print what was observed; exit code 0: steps were taken, or there is no such mode; 1: not."""
     parser = argparse.ArgumentParser(description="Take three steps with this environment's TRL.")
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args()
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is not the answer
-    with scratch():
-        document = observe(options.engine)
-    said = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
-    print(json.dumps(document) if options.json else f"TRL, {options.engine}: {said}", file=answer)
-    answer.close()
-    sys.stderr.flush()
-    # vLLM's threads and TRL's process groups outlive main in some releases; the answer is out.
-    os._exit(1 if document["outcome"] == "failed" else 0)
+
+    def describe(document: dict[str, Any]) -> str:
+        said = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
+        return f"TRL, {options.engine}: {said}"
+
+    print_answer(lambda: observe(options.engine), describe, as_json=options.json)
 
 
 if __name__ == "__main__":
