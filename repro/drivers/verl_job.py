@@ -1,6 +1,6 @@
 """The driver: makes the named workers and the server as verl does, has the engine started, reports what was seen.
 
-It is a program for `elsewhere.ask`, with a `RolloutPlan`.
+It is a program for `elsewhere.run_program`, with a `RolloutPlan`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _rollout(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
     report["asked"] = {}
     for name, worker in zip(NAMES, workers, strict=True):
         with contextlib.suppress(ray.exceptions.RayActorError):
-            report["asked"][name] = ray.get(worker.asked.remote())
+            report["asked"][name] = ray.get(worker.requested_methods.remote())
     return report
 
 
@@ -65,25 +65,25 @@ def _workers(plan: RolloutPlan) -> list[Any]:
     """Makes the named workers, and keeps of them what the plan says."""
     import ray
 
-    made = []
+    built = []
     for name in NAMES:
         options = {"name": name, "num_cpus": 0}
         if plan.workers_namespace != NAMESPACE:
             options["namespace"] = plan.workers_namespace
         if plan.handles == "detached":
             options["lifetime"] = "detached"
-        made.append(ray.remote(verl_rollout.WorkerStandIn).options(**options).remote())
-    pids = ray.get([worker.pid.remote() for worker in made])
+        built.append(ray.remote(verl_rollout.WorkerStandIn).options(**options).remote())
+    pids = ray.get([worker.pid.remote() for worker in built])
     if plan.handles == "kept":
-        return made
+        return built
     ends = [os.pidfd_open(pid) for pid in pids]
-    found = [ray.get_actor(name) for name in NAMES]
-    del made
+    result = [ray.get_actor(name) for name in NAMES]
+    del built
     if plan.handles == "weak":
         for end in ends:  # readable once the process has ended: no guess at how long that takes
             select.select([end], [], [])
-    return found
+    return result
 
 
 if __name__ == "__main__":
-    elsewhere.answer(lambda plan: run(RolloutPlan(**plan)))
+    elsewhere.answer_plan(lambda plan: run(RolloutPlan(**plan)))

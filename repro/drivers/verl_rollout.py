@@ -74,7 +74,7 @@ def run_engine(report_to: Connection, address: str) -> None:
     try:
         _build_executor(address)
     except BaseException as error:  # noqa: BLE001 - every end of the process is a result
-        report["failure"] = elsewhere.told(error)
+        report["failure"] = elsewhere.describe_error(error)
     try:
         report |= _visible_actors()
     finally:
@@ -106,7 +106,7 @@ def _visible_actors() -> dict[str, Any]:
 
     if not ray.is_initialized():
         return {}
-    found = {
+    result = {
         "engine_address": ray.get_runtime_context().gcs_address,
         "names": sorted(ray.util.list_named_actors()),
         "everywhere": sorted(
@@ -115,7 +115,7 @@ def _visible_actors() -> dict[str, Any]:
         ),
     }
     ray.shutdown()
-    return found
+    return result
 
 
 class WorkerStandIn:
@@ -128,7 +128,7 @@ class WorkerStandIn:
         """Notes what it was asked to do, as WorkerDict would do it."""
         self._asked.append(method)
 
-    def asked(self) -> list[str]:
+    def requested_methods(self) -> list[str]:
         """Returns what it was asked so far."""
         return self._asked
 
@@ -152,12 +152,12 @@ class ServerStandIn:
         before = {name: os.environ.get(name) for name in VARIABLES}
         # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1; whether RAY_ADDRESS is handed on is decided here.
         context = get_mp_context()
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=run_engine, args=(there, address), name="EngineCore_0")
+        near_end, far_end = context.Pipe(duplex=False)
+        process = context.Process(target=run_engine, args=(far_end, address), name="EngineCore_0")
         process.start()
-        there.close()
+        far_end.close()
         try:
-            report: dict[str, Any] = here.recv()
+            report: dict[str, Any] = near_end.recv()
         except EOFError:
             process.join()
             report = {"broken": f"the engine process ended with exit code {process.exitcode}"}
@@ -200,13 +200,13 @@ def start_head(folder: str | None = None) -> Iterator[str]:
         env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        said = []
+        message = []
         for line in process.stdout:
-            said.append(line)
+            message.append(line)
             if _HEAD_IS_UP in line:
                 break
         else:
-            raise RuntimeError(f"`ray start` ended: {''.join(said)[-2000:]}")
+            raise RuntimeError(f"`ray start` ended: {''.join(message)[-2000:]}")
         try:
             # Written before that line, and where a bare ray.init() looks if the folder is the default one.
             yield (Path(folder or f"{tempfile.gettempdir()}/ray") / "ray_current_cluster").read_text().strip()

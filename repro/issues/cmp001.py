@@ -68,14 +68,14 @@ def _require_trl() -> None:
 
 def _carry_out(trigger: str, mitigation: str | None) -> Work:
     plan = planned(trigger, mitigation)
-    report = elsewhere.ask("repro.issues.cmp001", plan, os.environ | _SETTINGS)
+    report = elsewhere.run_program("repro.issues.cmp001", plan, os.environ | _SETTINGS)
     if "inapplicable" in report:
         raise InapplicableError(report["inapplicable"])
     platform = f"vLLM's platform: {report['platform']}"
     if "failure" in report:
         raise elsewhere.failed(report["failure"], platform)
-    made = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
-    return Work({"engine": 1}, [("engine", 1)], note=f"{platform}; {made}", nouns=("configurations", "made"))
+    built = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
+    return Work({"engine": 1}, [("engine", 1)], note=f"{platform}; {built}", nouns=("configurations", "made"))
 
 
 # The other process: vLLM detects the platform once, when it is imported.
@@ -119,7 +119,7 @@ def configure_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
         else:
             report["configured"] = _configure(folder, plan["options"])
     except BaseException as error:  # noqa: BLE001 - every end is a result
-        report["failure"] = elsewhere.told(error)
+        report["failure"] = elsewhere.describe_error(error)
     import vllm.platforms
 
     return report | {"platform": type(vllm.platforms.current_platform).__name__}
@@ -137,9 +137,9 @@ def _patched_by_trl() -> str | None:
 def _claim_cpu_build(folder: Path) -> None:
     """Puts metadata before the wheel's own that name a CPU build: vLLM takes its platform from that version's text."""
     version = f"{metadata.version('vllm')}+cpu"
-    found = folder / f"vllm-{version}.dist-info"
-    found.mkdir(parents=True)
-    (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    result = folder / f"vllm-{version}.dist-info"
+    result.mkdir(parents=True)
+    (result / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
     sys.path.insert(0, str(folder))
 
 
@@ -252,4 +252,4 @@ repro(
 )
 
 if __name__ == "__main__":
-    elsewhere.answer(configure_as_planned)
+    elsewhere.answer_plan(configure_as_planned)

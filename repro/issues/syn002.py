@@ -57,18 +57,18 @@ def work(report: Mapping[str, Any]) -> Work:
         raise elsewhere.failed(report["failure"])
     completions: Mapping[str, list[str]] = report["completions"]
     if any("?" in policies for policies in completions.values()):
-        raise RuntimeError(f"log-probs that are of neither weights: {_told(completions)}")
-    whole = [(name, len(policies)) for name, policies in completions.items() if len(set(policies)) == 1]
+        raise RuntimeError(f"log-probs that are of neither weights: {_describe_runs(completions)}")
+    expected = [(name, len(policies)) for name, policies in completions.items() if len(set(policies)) == 1]
     at_pause = ", ".join(f"{count} of {name}" for name, count in report["at_pause"].items())
     return Work(
         dict.fromkeys(PROMPTS, TOKENS),
-        whole,
-        note=f"tokens when the pause was over: {at_pause}; {_told(completions)}",
+        expected,
+        note=f"tokens when the pause was over: {at_pause}; {_describe_runs(completions)}",
         counted="completions are of one policy",
     )
 
 
-def _told(completions: Mapping[str, list[str]]) -> str:
+def _describe_runs(completions: Mapping[str, list[str]]) -> str:
     return "; ".join(
         f"{name}: "
         + ", then ".join(
@@ -79,7 +79,7 @@ def _told(completions: Mapping[str, list[str]]) -> str:
 
 
 def _carry_out(mitigation: str | None) -> Work:
-    return work(elsewhere.ask("repro.issues.syn002", planned(mitigation), os.environ))
+    return work(elsewhere.run_program("repro.issues.syn002", planned(mitigation), os.environ))
 
 
 # The other process runs vLLM's `AsyncLLM` and its EngineCore process on a CPU, with a tiny model of random weights.
@@ -95,16 +95,16 @@ def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
         return {"inapplicable": reason}
     old, new = whole_engine.model(0), whole_engine.model(1)
     try:
-        found = asyncio.run(_rollout(plan, whole_engine.save(old), whole_engine.save(new)))
+        result = asyncio.run(_rollout(plan, whole_engine.save(old), whole_engine.save(new)))
     except BaseException as error:  # noqa: BLE001 - every end is a result
-        return {"failure": elsewhere.told(error)}
+        return {"failure": elsewhere.describe_error(error)}
     return {
         "completions": {
             name: [_policy(token, engine) for token, engine in zip(sides, logprobs, strict=True)]
-            for name, (ids, logprobs) in found["completions"].items()
+            for name, (ids, logprobs) in result["completions"].items()
             for sides in [_both(old, new, PROMPTS[name], ids)]
         },
-        "at_pause": found["at_pause"],
+        "at_pause": result["at_pause"],
     }
 
 
@@ -116,8 +116,8 @@ def _both(old: Any, new: Any, prompt: tuple[int, ...], ids: list[int]) -> list[t
 
 def _policy(sides: tuple[float, float], engine: float) -> str:
     """Names the weights whose log-prob is the engine's."""
-    near = [abs(engine - side) <= whole_engine.TOLERANCE for side in sides]
-    return {(True, False): "old", (False, True): "new"}.get((near[0], near[1]), "?")
+    close = [abs(engine - side) <= whole_engine.TOLERANCE for side in sides]
+    return {(True, False): "old", (False, True): "new"}.get((close[0], close[1]), "?")
 
 
 async def _rollout(plan: dict[str, Any], old: str, new: str) -> dict[str, Any]:
@@ -144,15 +144,15 @@ async def _rollout(plan: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 async def _paused(engine: Any, plan: dict[str, Any], new: str) -> dict[str, Any]:
     """Both requests run when the pause is asked for; what it cut off is asked for again after it."""
-    begun = {name: asyncio.Event() for name in PROMPTS}
+    started_events = {name: asyncio.Event() for name in PROMPTS}
     counts = dict.fromkeys(PROMPTS, 0)
 
-    def seen(name: str, tokens: int) -> None:
+    def note_tokens(name: str, tokens: int) -> None:
         counts[name] = tokens
-        begun[name].set()
+        started_events[name].set()
 
-    tasks = {name: asyncio.create_task(_complete(engine, name, seen)) for name in PROMPTS}
-    for event in begun.values():
+    tasks = {name: asyncio.create_task(_complete(engine, name, note_tokens)) for name in PROMPTS}
+    for event in started_events.values():
         await event.wait()
     if plan["first_await"]:
         await asyncio.gather(*tasks.values())
@@ -163,12 +163,12 @@ async def _paused(engine: Any, plan: dict[str, Any], new: str) -> dict[str, Any]
     completions = {name: await task for name, task in tasks.items()}
     for name, (ids, _logprobs) in completions.items():
         if len(ids) < TOKENS:
-            completions[name] = await _complete(engine, name, seen, again=True)
+            completions[name] = await _complete(engine, name, note_tokens, again=True)
     return {"completions": completions, "at_pause": at_pause}
 
 
 async def _complete(
-    engine: Any, name: str, seen: Callable[[str, int], None], *, again: bool = False
+    engine: Any, name: str, note_tokens: Callable[[str, int], None], *, again: bool = False
 ) -> tuple[list[int], list[float]]:
     """Returns a completion's ids, and the log-prob that the engine reported for each."""
     import vllm
@@ -183,7 +183,7 @@ async def _complete(
         [done] = answer.outputs
         ids = list(done.token_ids)
         logprobs = [float(place[token].logprob) for place, token in zip(done.logprobs, ids, strict=True)]
-        seen(name, len(ids))
+        note_tokens(name, len(ids))
     return ids, logprobs
 
 
@@ -211,4 +211,4 @@ repro(
 )
 
 if __name__ == "__main__":
-    elsewhere.answer(generate_as_planned)
+    elsewhere.answer_plan(generate_as_planned)

@@ -28,11 +28,11 @@ def cfg109_rendezvous(mitigation: str | None) -> None:
     """The port of the trainers' rendezvous is taken by another socket."""
     import torch.distributed as dist
 
-    with socket.socket() as other, socket.socket() as spare:
-        for each in (other, spare):
-            each.bind(("127.0.0.1", 0))
-        other.listen()
-        port = (spare if mitigation == "own_ports" else other).getsockname()[1]
+    with socket.socket() as second, socket.socket() as spare:
+        for item in (second, spare):
+            item.bind(("127.0.0.1", 0))
+        second.listen()
+        port = (spare if mitigation == "own_ports" else second).getsockname()[1]
         spare.close()
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
         dist.destroy_process_group()
@@ -179,10 +179,10 @@ def net021_ended(_mitigation: str | None) -> None:
         dist.barrier()
 
     port = hangs.free_port()
-    other = os.fork()
-    if other == 0:
+    second = os.fork()
+    if second == 0:
         join(1, port)
         os._exit(1)
     join(0, port)
-    os.waitpid(other, 0)
+    os.waitpid(second, 0)
     dist.all_reduce(torch.ones(1))

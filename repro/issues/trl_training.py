@@ -13,7 +13,7 @@ from repro.drivers import calls, tiny_trl
 _repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
 
 
-def _one(completions: list[Any], **_: Any) -> list[float]:
+def _reward_once(completions: list[Any], **_: Any) -> list[float]:
     return [0.0] if completions else []
 
 
@@ -26,7 +26,7 @@ def _one(completions: list[Any], **_: Any) -> list[float]:
 )
 def cfg022_one_for_all(mitigation: str | None) -> None:
     """A reward function returns one number for a batch of completions."""
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _one)
+    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _reward_once)
 
 
 @_repro(
@@ -74,12 +74,12 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
 
     common = {"use_cpu": True, "report_to": [], "max_steps": 1, "save_strategy": "no"}
     ids = [[3, 4]] * 8
-    made = (Newer if mitigation == "take_it" else Older)(
+    built = (Newer if mitigation == "take_it" else Older)(
         model=tiny_trl.model(),
         args=TrainingArguments(output_dir=tempfile.mkdtemp(), **common),
         train_dataset=Dataset.from_dict({"input_ids": ids, "labels": ids}),
     )
-    made.train()
+    built.train()
 
 
 @_repro(

@@ -49,15 +49,15 @@ def observe() -> dict[str, Any]:
 
 def _sampled() -> tuple[list[float], list[float]]:
     """Returns the engine's log-probs, and those of the forward pass, token by token."""
-    held = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(held))
+    policy = whole_engine.model(0)
+    llm = whole_engine.start(whole_engine.save(policy))
     prompts = [*whole_engine.PROMPTS, whole_engine.LONG]
-    found: list[whole_engine.Sampled] = []
+    result: list[whole_engine.Sampled] = []
     for seed in range(SEEDS):
         params = [whole_engine.params(seed * len(prompts) + place) for place in range(len(prompts))]
-        found += whole_engine.sample(llm, prompts, params)
-    engine = [value for one in found for value in one.logprobs]
-    return engine, [value for one in found for value in whole_engine.trainers(held, one)]
+        result += whole_engine.sample(llm, prompts, params)
+    engine = [value for sample in result for value in sample.logprobs]
+    return engine, [value for sample in result for value in whole_engine.trainers(policy, sample)]
 
 
 def compared(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any]:
@@ -68,14 +68,14 @@ def compared(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any
     >>> compared([math.nan], [-1.0])["max_difference"]
     inf
     """
-    apart = [
+    differences = [
         abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
         for a, b in zip(engine, trainer, strict=True)
     ]
     return {
-        "tokens": len(apart),
-        "max_difference": max(apart, default=math.inf),
-        "mean_difference": sum(apart) / max(1, len(apart)),
+        "tokens": len(differences),
+        "max_difference": max(differences, default=math.inf),
+        "mean_difference": sum(differences) / max(1, len(differences)),
         "least_logprob": min(trainer, default=0.0),
     }
 

@@ -13,7 +13,7 @@ from repro import __main__ as command
 from repro.__main__ import exit_code
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
-from repro.render import visible
+from repro.render import escape_controls
 from repro.upstream import WheelProof
 from tests.screen import COLUMNS, ROWS, show
 
@@ -71,8 +71,8 @@ def test_what_was_given_is_no_command_to_a_terminal_or_a_ci_runner(arguments):
 def test_a_document_stays_the_same_document():
     """Whoever reads it gets what was found."""
     found = {"a": HOSTILE, "b": ["x\n::error::y"]}
-    assert json.loads(visible(json.dumps(found, indent=1))) == found
-    assert json.loads(visible(json.dumps(found, ensure_ascii=False))) == found
+    assert json.loads(escape_controls(json.dumps(found, indent=1))) == found
+    assert json.loads(escape_controls(json.dumps(found, ensure_ascii=False))) == found
 
 
 @pytest.mark.parametrize(

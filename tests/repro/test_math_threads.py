@@ -29,10 +29,10 @@ def release(monkeypatch):
 
 def test_rewards_are_counted_by_answer():
     """A right answer is served by a reward of 1; the mean is told."""
-    work = repro.counted([1.0] * 6 + [0.0, 0.5])
+    work = repro.count_rewarded([1.0] * 6 + [0.0, 0.5])
     assert (work.finished, len(work.due), work.complete) == (6, 8, False)
     assert work.describe() == "6 of 8 right answers are rewarded; mean reward 0.812"
-    assert repro.counted([1.0] * 8).complete
+    assert repro.count_rewarded([1.0] * 8).complete
 
 
 @pytest.mark.parametrize(

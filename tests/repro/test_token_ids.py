@@ -13,7 +13,9 @@ from tests.cells import run_in_cell
 
 def test_an_id_at_the_tokenizers_end_has_no_text():
     """The last token is in, the first row beyond it is out."""
-    work = repro.counted([0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1], "and so on")
+    work = repro.count_with_text(
+        [0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1], "and so on"
+    )
     assert (work.finished, len(work.due)) == (2, 4)
     assert work.describe() == "2 of 4 sampled tokens have a text; and so on"
 
