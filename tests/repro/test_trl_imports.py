@@ -71,7 +71,7 @@ def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
         "0.28.0", "run", "CMP002", "--trigger", "trainer", "--timeout", "220", "--json"
     )
     done = run_with(cell_python("vllm-0.10.2+trl-0.25.1"), "-c", program, timeout_s=500)
-    bare, other = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]
+    bare, second = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]
     assert bare["outcome"] == "reproduced", bare
     assert "StructuredOutputsParams" in bare["detail"]
-    assert other["outcome"] == "inapplicable"
+    assert second["outcome"] == "inapplicable"
