@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from repro.render import visible
+from repro.render import escape_controls
 
 # Seconds of silence: people read a terminal now, and a log only later.
 TERMINAL_S, LOG_S = 8.0, 20.0
@@ -19,7 +19,7 @@ _last: dict[str, Any] = {"time": 0.0, "line": ""}
 
 def note(line: str) -> None:
     """Note that a line was printed."""
-    _last.update(time=time.monotonic(), line=f", after {visible(line)}")
+    _last.update(time=time.monotonic(), line=f", after {escape_controls(line)}")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The driver: makes the named workers and the server as verl does, has the engine started, reports what was seen.
 
-It is a program for `elsewhere.ask`, with a `RolloutPlan`.
+It is a program for `elsewhere.run_program`, with a `RolloutPlan`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import select
 import tempfile
 from typing import Any
 
-from repro.drivers import elsewhere
-from repro.drivers.rollout import clusters
-from repro.drivers.rollout.plan import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan
+from repro.drivers import elsewhere, verl_rollout
+from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan, start_head
 
 
 def run(plan: RolloutPlan) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         addresses = {}
         if plan.other_cluster:
-            addresses[WRONG] = stack.enter_context(clusters.head(tempfile.mkdtemp(prefix="o-")))
+            addresses[WRONG] = stack.enter_context(start_head(tempfile.mkdtemp(prefix="o-")))
         options: dict[str, Any] = {
             "num_cpus": 1,
             "include_dashboard": False,
@@ -31,7 +30,7 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
         }
         if plan.head:
             folder = tempfile.mkdtemp(prefix="e-") if plan.head == "elsewhere" else None
-            address = stack.enter_context(clusters.head(folder))
+            address = stack.enter_context(start_head(folder))
             if plan.driver_address:
                 os.environ["RAY_ADDRESS"], options = address, {}
             else:
@@ -47,18 +46,18 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
 def _rollout(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
     import ray
 
-    from repro.drivers.rollout import actors
-
     workers = _workers(plan)
     environment = {name: addresses.get(value, value) for name, value in plan.server_env.items()}
     server = (
-        ray.remote(actors.ServerStandIn).options(num_cpus=0, runtime_env={"env_vars": environment}).remote()
+        ray.remote(verl_rollout.ServerStandIn)
+        .options(num_cpus=0, runtime_env={"env_vars": environment})
+        .remote()
     )
     report: dict[str, Any] = ray.get(server.start_engine.remote(addresses[RIGHT] if plan.init_first else ""))
     report["asked"] = {}
     for name, worker in zip(NAMES, workers, strict=True):
         with contextlib.suppress(ray.exceptions.RayActorError):
-            report["asked"][name] = ray.get(worker.asked.remote())
+            report["asked"][name] = ray.get(worker.requested_methods.remote())
     return report
 
 
@@ -66,27 +65,25 @@ def _workers(plan: RolloutPlan) -> list[Any]:
     """Makes the named workers, and keeps of them what the plan says."""
     import ray
 
-    from repro.drivers.rollout import actors
-
-    made = []
+    built = []
     for name in NAMES:
         options = {"name": name, "num_cpus": 0}
         if plan.workers_namespace != NAMESPACE:
             options["namespace"] = plan.workers_namespace
         if plan.handles == "detached":
             options["lifetime"] = "detached"
-        made.append(ray.remote(actors.WorkerStandIn).options(**options).remote())
-    pids = ray.get([worker.pid.remote() for worker in made])
+        built.append(ray.remote(verl_rollout.WorkerStandIn).options(**options).remote())
+    pids = ray.get([worker.pid.remote() for worker in built])
     if plan.handles == "kept":
-        return made
+        return built
     ends = [os.pidfd_open(pid) for pid in pids]
-    found = [ray.get_actor(name) for name in NAMES]
-    del made
+    result = [ray.get_actor(name) for name in NAMES]
+    del built
     if plan.handles == "weak":
         for end in ends:  # readable once the process has ended: no guess at how long that takes
             select.select([end], [], [])
-    return found
+    return result
 
 
 if __name__ == "__main__":
-    elsewhere.answer(lambda plan: run(RolloutPlan(**plan)))
+    elsewhere.answer_plan(lambda plan: run(RolloutPlan(**plan)))
