@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 # `-m` puts the working folder first on the import path, where a user's random.py or logging.py would replace Python's.
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
@@ -25,6 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from diagnostics import cli
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "diagnostics"):
+            raise
+        # The table of distributions is in `cli`, which cannot be imported here.
+        package = {"re2": "google-re2", "yaml": "pyyaml"}.get(name, name)
+        print(f"grpo-doctor: {package} is not installed here: pip install {package}", file=sys.stderr)
+        return 2
     return cli.main(arguments)
 
 

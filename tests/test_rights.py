@@ -56,7 +56,7 @@ def test_the_base_is_named_by_its_digest(base, code):
 
 def test_what_is_installed_by_pip_is_known_by_its_hash():
     """In the workflow, in what makes it, and in the container."""
-    template = ROOT / "diagnostics" / "matrix" / "report" / "ci" / "workflow.yml.j2"
+    template = ROOT / "diagnostics" / "matrix" / "templates" / "workflow.yml.j2"
     for text in (
         CONTAINER,
         template.read_text(),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from argparse import Namespace
+from collections.abc import Sequence
 
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
@@ -11,10 +12,6 @@ from diagnostics.nodes import cluster, hosts, reach
 from diagnostics.nodes.answer import AnswerError, NodeAnswer
 from diagnostics.nodes.program import Carried
 from diagnostics.output.redact import mask
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Sequence
 
 _PARTS = (
     "__init__.py",

@@ -109,11 +109,13 @@ def without_comments(text: str) -> str:
         return text
     tokens = [token for token in tokens if token.type not in {tokenize.COMMENT, tokenize.NL}]
     significant = []
-    line_starts = True
+    line_starts, docstring_ends = True, False
     for token, following in itertools.zip_longest(tokens, tokens[1:]):
-        # A string that is a whole statement is a docstring, or does nothing.
+        # A string that is a whole statement is a docstring, or does nothing; its end of line goes with it.
         alone = line_starts and following is not None and following.type == tokenize.NEWLINE
-        if not (alone and token.type == tokenize.STRING):
+        docstring = alone and token.type == tokenize.STRING
+        if not (docstring or (docstring_ends and token.type == tokenize.NEWLINE)):
             significant.append("\t" if token.type == tokenize.INDENT else token.string)
+        docstring_ends = docstring
         line_starts = token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     return "\n".join(significant)

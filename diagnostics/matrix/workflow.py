@@ -59,10 +59,10 @@ def release_workflow() -> str:
 
 
 def gpu_workflow(*, cpu: str = CPU, gpu: Sequence[str] = ()) -> str:
-    """Return the workflow of the GPU tests: packed as a kit, run on a GPU, and imported.
+    """Return the workflow of the GPU checks: wheels downloaded, checks run on a GPU, results imported.
 
     Args:
-        cpu: Label of the runner that packs and imports.
+        cpu: Label of the runner that downloads and imports.
         gpu: Labels of a self-hosted runner with a GPU; none: the default ones.
     """
     labels = list(gpu) or GPU.split(",")

@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from diagnostics.findings import Report
 from diagnostics.fixes import commands_of, fix_lines, one_line
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from diagnostics.findings import Report
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -39,7 +37,7 @@ def render_template(name: str, **values: Any) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, finalize=_finalize, trim_blocks=True,
-        lstrip_blocks=True, autoescape=False,  # noqa: S701 - `_finalize` escapes for Markdown
+        lstrip_blocks=True, autoescape=False,  # noqa: S701 - output for Markdown is escaped by `_finalize`
     )  # fmt: skip
     environment.filters |= {
         "code_block": code_block,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics.output import wording
 from diagnostics.output.findings import Severity
-
-if TYPE_CHECKING:
-    from diagnostics.output.remedies import Action
+from diagnostics.output.remedies import Action
 
 SCHEMA = "grpo-doctor.plan.v1"
 # In the order in which they are done: a driver comes before the packages that need it.

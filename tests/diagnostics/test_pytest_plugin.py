@@ -217,13 +217,13 @@ def test_a_test_that_takes_too_long_is_looked_at_from_outside(session):
         text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as running:  # fmt: skip
         told = ""
-        while "watched for" not in told:
+        while "observed for" not in told:
             line = running.stderr.readline()
             assert line, told
             told += line
         (session.path / "answer").write_text("go on")
         said = running.stdout.read()
     assert running.returncode == 0, said
-    assert "test_slow.py::test_slow: no sign of life" in told
+    assert "test_slow.py::test_slow: no heartbeat" in told
     assert "test_before" not in told
     assert "wait_for_rollouts" in told

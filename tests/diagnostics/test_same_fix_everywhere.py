@@ -8,7 +8,7 @@ from packaging.version import Version
 from diagnostics import catalog
 from diagnostics.audit.document import make_document
 from diagnostics.audit.model import FAULT, RECORDED, Audit, Result
-from diagnostics.catalog import documents, offers
+from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.environment import Environment, Package
 from diagnostics.doctor.checks.known_issues import known_issues
@@ -183,7 +183,8 @@ def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
     fault = Audit(RECORDED, {}, (Result("rewards/constant", FAULT, "samples", code=code),))
     of_audit = make_document(fault)["answers"][0]["helps"]
-    for text_lines in ({"code": code, **offers.told(ISSUES[code])}, of_audit):
+    of_catalog = {"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}
+    for text_lines in (of_catalog, of_audit):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

@@ -36,7 +36,7 @@ def test_a_stall_is_looked_at_from_outside(tmp_path):
     """What looks is a process of its own, which ends with the run; its words stand in a file."""
     watching = Watchdog(tmp_path / "stalls.txt", TrainConfig(stall_s=0.2, stall_look=True))
     watching.beat()
-    stand_until(tmp_path / "hang.txt", r"train: no sign of life[\s\S]*process(es)? watched for")
+    stand_until(tmp_path / "hang.txt", r"train: no heartbeat[\s\S]*process(es)? observed for")
     watching.close()
     assert watching._looks.returncode == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from diagnostics.matrix.cells import load_matrix
@@ -29,8 +31,10 @@ FILES = {
 
 
 @pytest.fixture
-def digest(tmp_path):
+def digest(tmp_path, monkeypatch):
     """The digest of modules of a toy project in which files may be changed."""
+    # Python finds an imported package where it was imported from, not on the path.
+    monkeypatch.delitem(sys.modules, "repro", raising=False)
 
     def compute(*names, **changes):
         for path in tmp_path.rglob("*.py"):

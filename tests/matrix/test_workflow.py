@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -16,7 +17,9 @@ import pytest
 from diagnostics.matrix import command as cli
 from diagnostics.matrix import workflow as ci
 from diagnostics.matrix.cells import load_matrix
+from diagnostics.matrix.gpu_results import GpuResults, keep_gpu_results, read_gpu_results
 from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.store import StoreError
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"
@@ -102,22 +105,32 @@ def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
     assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_s
 
 
-def test_the_suite_for_a_gpu_is_run_from_a_kit():
-    """Packed by our session into the folder that is sent, run by its own script, taken in by our own command."""
+def test_the_gpu_workflow_runs_scripts_that_exist_and_imports_their_results():
     text = SUITE.read_text()
-    packed, ran, taken = text.partition("  suite:")[0], *text.split("  suite:")[1].split("  merge:")
-    assert "run: nox -s gpu-kit -- kit" in packed
-    (command,) = re.findall(r"run: python3 (kit/run_kit.py .+)", ran)
-    help_ = subprocess.run(
-        [sys.executable, ROOT / "tests" / "gpu" / "kit" / "run_kit.py", "--help"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert all(word in help_.stdout for word in shlex.split(command) if word.startswith("--"))
-    assert "checkout" not in ran
-    (merge,) = re.findall(r"nox -s matrix -- (merge \S+)", taken)
+    scripts = re.findall(r"run: bash (\S+)", text)
+    assert scripts == ["evaluation/gpu/fetch_wheels.sh", "evaluation/gpu/run.sh"]
+    assert all((ROOT / script).is_file() for script in scripts)
+    (merge,) = re.findall(r"nox -s matrix -- (merge \S+)", text)
     assert shlex.split(merge)[0] in cli.cli.commands
     assert set(re.findall(r"uses: (\S+)", text)) <= set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
     assert '["a b"]' in ci.gpu_workflow(gpu=("a b",))
+
+
+def test_published_gpu_results_can_be_imported_once(tmp_path):
+    """And a document of another schema is refused by name."""
+    for path in (ROOT / "evaluation" / "gpu" / "results").glob("*.json"):
+        results = read_gpu_results(path)
+        assert results.summary().startswith(f"{len(results.steps)} steps on ")
+        assert keep_gpu_results(tmp_path, results)
+        assert not keep_gpu_results(tmp_path, results)
+    (tmp_path / "old.json").write_text('{"schema": "grpo-doctor.gpu.v1"}')
+    with pytest.raises(StoreError, match=r"old\.json: Invalid value 'grpo-doctor\.gpu\.v1'"):
+        read_gpu_results(tmp_path / "old.json")
+
+
+def test_the_published_schema_is_that_of_the_gpu_results():
+    published = json.loads((ROOT / "docs" / "gpu-v2.schema.json").read_text())
+    assert {key: published[key] for key in ("$ref", "$defs")} == msgspec.json.schema(GpuResults)
 
 
 def test_actionlint_finds_nothing():

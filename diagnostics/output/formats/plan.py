@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from diagnostics.collect.names import redact
 from diagnostics.output import clean, wording
@@ -12,11 +12,7 @@ from diagnostics.output.formats.finding import STYLES, Line, command_lines, told
 from diagnostics.output.formats.markdown import _block as block
 from diagnostics.output.formats.markdown import text_of as prose
 from diagnostics.output.paper import Paper
-
-if TYPE_CHECKING:
-    from typing import TextIO
-
-    from diagnostics.output.plans import PinnedSet, Plan, Step
+from diagnostics.output.plans import PinnedSet, Plan, Step
 
 # What of a step is there to be copied, and how such a line begins.
 _COPIED = {"$": "$ ", "undo": "undo: "}
