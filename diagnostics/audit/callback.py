@@ -150,6 +150,6 @@ def __getattr__(name: str) -> type:
     from transformers import TrainerCallback
 
     members = {"__doc__": TrainerHooks.__doc__, "__module__": __name__}
-    built = type(name, (TrainerHooks, TrainerCallback), members)
-    globals()[name] = built
-    return built
+    callback = type(name, (TrainerHooks, TrainerCallback), members)
+    globals()[name] = callback
+    return callback

@@ -185,7 +185,8 @@ def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
     fault = Audit(RECORDED, {}, (Result("rewards/constant", FAULT, "samples", code=code),))
     of_audit = make_document(fault)["answers"][0]["helps"]
-    for text_lines in ({"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}, of_audit):
+    of_catalog = {"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}
+    for text_lines in (of_catalog, of_audit):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

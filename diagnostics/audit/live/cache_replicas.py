@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.audit.live.probe_inputs import CALLS
+from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.servers import Server, VllmServe
 from diagnostics.audit.model import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
@@ -38,7 +39,7 @@ class Twins:
     repeated: float = 0.0
 
 
-def probe_cache(server: VllmServe, prompts: Sequence[Sequence[int]]) -> Twins:
+def probe_cache(server: VllmServe, prompts: Sequences) -> Twins:
     """Ask for the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
     distances = [

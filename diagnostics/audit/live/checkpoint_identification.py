@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnostics.audit.live import precision, weight_versions
 from diagnostics.audit.live.precision import Scores
-from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.reference import Reference, Sequences
 from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
 from diagnostics.audit.live.weight_versions import PartialUpdate, Slope
 from diagnostics.audit.model import (
@@ -60,7 +60,7 @@ class Identification:
 
 
 def identify_weights(
-    reference: Reference, against: Sequence[Reference], sequences: Sequence[Sequence[int]], engine: Any,
+    reference: Reference, against: Sequence[Reference], sequences: Sequences, engine: Any,
     dtype: str = "", staleness: int = 0,
 ) -> Identification:  # fmt: skip
     """Compare the engine's scores with the checkpoint and with others.

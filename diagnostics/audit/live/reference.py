@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import truncation_error
 from diagnostics.audit.model import AuditError
 
+Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
 # From so many weights on, float64 takes too long and float32 is exact enough.
 _LARGE = 60_000_000
@@ -151,9 +152,7 @@ class Reference:
         if self._state is None:
             self._merged = self._base = None
 
-    def logits(
-        self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False
-    ) -> Iterator[Any]:
+    def logits(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Iterator[Any]:
         """Yield the logits of each sequence, a row for each id; of a large model those of one length together."""
         import torch
 
@@ -167,11 +166,11 @@ class Reference:
                     logits = model(input_ids=ids, use_cache=False).logits
                 yield from logits
 
-    def scores(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Any:
+    def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
         """Return the log-prob of each id but the first of each sequence, concatenated."""
         import torch
 
-        sequences, parts = list(sequences), []
+        parts = []
         for ids, logits in zip(sequences, self.logits(sequences, dtype, native=native), strict=True):
             rows = logits[:-1].double()
             parts.append(rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0] - rows.logsumexp(-1))

@@ -71,9 +71,7 @@ class Sampling:
         return cls(**values)
 
 
-NEUTRAL: dict[str, Any] = {
-    parameter.name: parameter.default for parameter in fields(Sampling) if parameter.name != "bias"
-}
+NEUTRAL: dict[str, Any] = {field.name: field.default for field in fields(Sampling) if field.name != "bias"}
 """Values of the parameters that change nothing."""
 
 

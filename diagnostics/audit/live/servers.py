@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diagnostics.audit.live.client import Client, RefusedError
+from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.model import AuditError, NotAvailableError
 
@@ -42,7 +43,7 @@ class Server:
         raise AuditError(f"{self.client.address}: it cannot score {len(ids)} given ids")
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Return `copies` samples of each prompt, in the order of the prompts."""
         raise NotImplementedError
@@ -107,7 +108,7 @@ class VllmServe(Server):
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Sample all prompts in one call."""
         body = {
@@ -200,7 +201,7 @@ class TrlServe(Server):
         return [float(row[order.index(token)]) for row, order, token in ranked]
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Sample by /generate/, whose own defaults apply to absent parameters."""
         body = {"prompts": [list(prompt) for prompt in prompts], "n": copies, "max_tokens": tokens, **request}
@@ -245,7 +246,7 @@ class OwnServe(Server):
         return {"engine": str(self._info.get("engine", "")), "logprobs_mode": "processed_logprobs"}
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Sample by /generate, each sample with a seed of its own."""
         self._calls += 1
@@ -263,7 +264,7 @@ class OwnServe(Server):
         ]
 
 
-def _cost(prompts: Sequence[Sequence[int]], tokens: int, copies: int) -> int:
+def _cost(prompts: Sequences, tokens: int, copies: int) -> int:
     return sum(len(prompt) + copies * tokens for prompt in prompts)
 
 

@@ -149,8 +149,8 @@ def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Re
         lengths = sorted(len(row.completion) for row in recording.rows[:512])
         if lengths[len(lengths) // 2] <= 400:  # short answers need not repeat the question
             return skipped("pairing", "want_words", "longer completions")
-        wanted = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
-        return undecided("pairing", wanted, values=values, count=decided)
+        option = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
+        return undecided("pairing", option, values=values, count=decided)
     return clean("pairing", values=values, count=decided)
 
 
@@ -199,8 +199,8 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
     elif share < 0.95:
         return clean("samples", **fields)
     elif not _has_entropy(series):
-        wanted = note("want_entropy", "the policy's entropy in the metrics, or the engine's log-probs")
-        return undecided("samples", wanted, values=values, **fields)
+        source = note("want_entropy", "the policy's entropy in the metrics, or the engine's log-probs")
+        return undecided("samples", source, values=values, **fields)
     message = "all samples of a group are equal ({share:.0%} of pairs in {groups} groups): greedy sampling or one seed"
     return fault("samples/identical", message, "CFG115", values, **fields)
 
