@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     # The reader may be gone: `| head -1`.
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(render.escape_controls(text) + "\n")
-    return code
+    return int(code)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -26,8 +26,12 @@ def _prompts_of(resumed: str = "", **settings: Any) -> tuple[list[str], str]:
         requests.extend(dict.fromkeys(prompts))
         return [float(len(text) % 5) for text in completions]
 
-    sizes = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
-    selected = {"max_steps": _STEPS, "save_strategy": "steps", "save_steps": _SAVED}
+    sizes: dict[str, Any] = {
+        "num_generations": 2,
+        "per_device_train_batch_size": 2,
+        "max_completion_length": 4,
+    }
+    selected: dict[str, Any] = {"max_steps": _STEPS, "save_strategy": "steps", "save_steps": _SAVED}
     built = tiny_trl.trainer(rewards, prompts=_PROMPTS, **(sizes | selected | settings))
     built.train(resume_from_checkpoint=resumed or None)
     return requests, str(built.args.output_dir)
