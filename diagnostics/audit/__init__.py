@@ -1,1 +1,1 @@
-"""`audit`: asks an engine, or what a run left behind, for the fault that nothing reports, and names its cause."""
+"""Detect silent faults in a rollout server or in a run's recorded data."""

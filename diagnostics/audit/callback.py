@@ -6,11 +6,9 @@
     AuditCallback().attach(trainer)
     trainer.train()
 
-Attached, it runs before the callbacks that write curves, so its scalars (`audit/…`) go where the trainer's own go,
-and it sees the samples of each step. As `callbacks=[AuditCallback()]` it sees only metrics. Findings are warnings
-of the
-logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for
-its
+Attached, it runs before the callbacks that write curves, so its scalars (`audit/…`) go where the trainer's own go, and
+it sees the samples of each step. As `callbacks=[AuditCallback()]` it sees only metrics. Findings are warnings of the
+logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for its
 base class.
 """
 
@@ -20,9 +18,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.document import make_document
@@ -30,7 +27,7 @@ from diagnostics.audit.model import AuditError
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.common import number, text_of
 from diagnostics.audit.recorded.run_data import Sample
-from diagnostics.audit.watch import Alarms, Window, finish_audit
+from diagnostics.audit.watch import Window
 from diagnostics.output import prepare
 
 LOG = logging.getLogger("grpo_doctor.audit")
@@ -52,10 +49,8 @@ class TrainerHooks:
             AuditError: An option was removed.
         """
         if removed:
-            names = ", ".join(removed)
-            raise AuditError(
-                f"AuditCallback({names}): removed; run `audit --server URL --checkpoint DIR` after a checkpoint"
-            )
+            instead = "run `audit --server URL --checkpoint DIR` after a checkpoint"
+            raise AuditError(f"AuditCallback({', '.join(removed)}): removed; {instead}")
         self._share = share
         self._folder = Path(folder) if folder else None
         self._trainer: Any = None
@@ -63,7 +58,7 @@ class TrainerHooks:
         self._subject: dict[str, str] = {}
         self._began = time.perf_counter()
         self._seconds = self._sample_seconds = 0.0
-        self.window, self.alarms, self.active = Window(), Alarms(), False
+        self.window, self.active = Window(), False
 
     def attach(self, trainer: Any) -> TrainerHooks:
         """Put it before the trainer's other callbacks and return it."""
@@ -72,20 +67,17 @@ class TrainerHooks:
         self._trainer = trainer
         return self
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """Start in the first process."""
-        del control
         if state.is_world_process_zero:
             self._folder = self._folder or Path(args.output_dir)
             self._subject = {"run": str(args.output_dir)}
             self._began = time.perf_counter()
             self.active = True
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, *_: Any, logs: dict[str, Any] | None = None, **__: Any) -> None:
         """Check a line of metrics and the samples; add scalars for the callbacks that follow."""
-        del args, control
+        del args
         if not self.active or not logs or "train_runtime" in logs or metric_files.is_evaluation(logs):
             return
         try:
@@ -93,39 +85,32 @@ class TrainerHooks:
         except Exception as error:  # noqa: BLE001 - training must not end because of its audit
             self.active = False
             LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
-        else:
-            logs.update(self.scalars())
+            return
+        flags = {f"audit/{family}": float(alarm.active) for family, alarm in self.window.reported.items()}
+        logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         """Write the document."""
-        del args, state, control
-        if self.active and self._folder is not None and self.alarms.scans:
-            document = make_document(finish_audit(self._subject, self.window, self.alarms))
-            shared = prepare.for_sharing(prepare.for_screen(document))
+        if self.active and self._folder is not None and self.window.scans:
+            document = prepare.for_sharing(
+                prepare.for_screen(make_document(self.window.finish(self._subject)))
+            )
             with contextlib.suppress(OSError):
-                text = json.dumps(shared, indent=1, ensure_ascii=False)
+                text = json.dumps(document, indent=1, ensure_ascii=False)
                 safe_io.write_atomically(self._folder / DOCUMENT, text.encode())
-
-    def scalars(self) -> dict[str, float]:
-        """Return curves: active findings, each that was ever reported, and the time spent."""
-        reported = self.alarms.reported
-        flags = {f"audit/{family}": float(alarm.active) for family, alarm in reported.items()}
-        return {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
     def _check(self, step: int, logs: dict[str, Any]) -> None:
         began = time.perf_counter()
-        if row := metric_files.metric_row(logs, f"step {step}", step):
-            self.window.add_metrics("metrics", row)
-        results = self.window.check_metrics() if row else []
+        row = metric_files.metric_row(logs, f"step {step}", step)
+        results = self.window.add_metrics("metrics", row) if row else []
         allowed = self._share * (began - self._began) - self._seconds
         if self._share >= 1 or allowed >= self._sample_seconds:
             sample_began = time.perf_counter()
             if samples := self._new_samples(step):
-                self.window.add_samples(samples)
-                results += self.window.check_samples()
+                results += self.window.add_samples(samples)
                 self._sample_seconds = time.perf_counter() - sample_began
-        for change in self.alarms.update(step, results):
-            LOG.warning("audit: %s", prepare.for_screen(change.text))
+        for change in self.window.update(step, results):
+            LOG.warning("audit: %s", prepare.for_screen(change.log_line))
             self._write_change(prepare.for_sharing(prepare.for_screen(change.to_json())))
         self._seconds += time.perf_counter() - began
 
@@ -137,52 +122,34 @@ class TrainerHooks:
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def _new_samples(self, step: int) -> list[Sample]:
-        """Return the completions that TRL keeps for its own log, if they are new."""
+        """Return the completions that TRL keeps for its own log, if they are new; equal prompts are a group."""
         logs = getattr(self._trainer, "_logs", None)
         if not isinstance(logs, dict) or not logs.get("completion"):
             return []
-        prompts, texts, advantages = (
-            list(logs.get(name) or ()) for name in ("prompt", "completion", "advantages")
-        )
+        columns = [list(logs.get(name) or ()) for name in ("prompt", "completion", "advantages")]
+        prompts, texts, advantages = columns
         newest = (len(texts), repr(texts[-1])[:2000], repr(texts[0])[:2000], advantages[-1:])
         if newest == self._last_samples or not len(prompts) == len(texts) == len(advantages):
             return []
         self._last_samples = newest
-        return make_samples(step, prompts, texts, advantages, dict(logs.get("rewards") or {}))
+        rewards = {str(name): list(values) for name, values in dict(logs.get("rewards") or {}).items()}
+        scores = {name: values for name, values in rewards.items() if len(values) == len(texts)}
+        return [
+            Sample(
+                step, text_of(prompt), text_of(text), advantage=number(advantage), place=f"step {step}",
+                scores={name: number(values[index]) for name, values in scores.items()},
+            )
+            for index, (prompt, text, advantage) in enumerate(zip(*columns, strict=True))
+        ]  # fmt: skip
 
 
-def make_samples(
-    step: int,
-    prompts: Sequence[Any],
-    texts: Sequence[Any],
-    advantages: Sequence[Any],
-    rewards: dict[str, Any],
-) -> list[Sample]:
-    """Return the samples of a step; those with the same prompt are a group."""
-    scores = {str(name): list(values) for name, values in rewards.items() if len(values) == len(texts)}
-    return [
-        Sample(
-            step, text_of(prompts[index]), text_of(texts[index]), advantage=number(advantages[index]),
-            scores={name: number(values[index]) for name, values in scores.items()}, place=f"step {step}",
-        )
-        for index in range(len(texts))
-    ]  # fmt: skip
+def __getattr__(name: str) -> type:
+    """Build `AuditCallback` when it is first used; transformers is imported only then."""
+    if name != "AuditCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformers import TrainerCallback
 
-
-if TYPE_CHECKING:
-
-    class AuditCallback(TrainerHooks):
-        """The callback as type checkers see it."""
-
-else:
-
-    def __getattr__(name: str) -> type:
-        """Build `AuditCallback` when it is first used; transformers is imported only then."""
-        if name != "AuditCallback":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from transformers import TrainerCallback
-
-        members = {"__doc__": TrainerHooks.__doc__, "__module__": __name__}
-        callback = type(name, (TrainerHooks, TrainerCallback), members)
-        globals()[name] = callback
-        return callback
+    members = {"__doc__": TrainerHooks.__doc__, "__module__": __name__}
+    callback = type(name, (TrainerHooks, TrainerCallback), members)
+    globals()[name] = callback
+    return callback

@@ -22,16 +22,6 @@ _MAX_TOKENIZER_FILE = 128 * safe_io.MIB
 # An honest chat template takes 10 ms and some hundred kilobytes; a model without its weights a second.
 _TEMPLATE_S, _TEMPLATE_BYTES = 10.0, safe_io.GIB
 _MODEL_S, _MODEL_BYTES = 300.0, 4 * safe_io.GIB
-_SIZES = (
-    "vocab_size",
-    "intermediate_size",
-    "moe_intermediate_size",
-    "hidden_size",
-    "n_embd",
-    "n_inner",
-    "d_model",
-)
-_COUNTS = {*_SIZES, "num_hidden_layers", "n_layer", "num_attention_heads", "n_head"}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -55,23 +45,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _config_problem(config: dict[str, Any], size: int) -> str:
-    """Return which setting no model in files of this size has; empty if none."""
+    """Return which setting no model in files of this size has; the rest is counted before weights are read."""
     sections = [config, *(value for value in config.values() if isinstance(value, dict))]
+    widths = [section.get(name) for section in sections for name in ("hidden_size", "n_embd", "d_model")]
+    width = max([1, *(width for width in widths if isinstance(width, int))])
+    limits = {"num_labels": _MAX_LABELS, "vocab_size": (_NUMBERS_PER_BYTE * size + _SLACK) // width}
     for name, value in (item for section in sections for item in section.items()):
-        shown = f"{name} = {mask_and_cut(str(value), 40)}"
-        is_negative = isinstance(value, int) and value < 0
-        # Some models have a list here, one value a layer, or null.
-        if name in _COUNTS and (isinstance(value, bool | float | str) or is_negative):
-            return f"{shown}: expected a whole number"
-        if name == "num_labels" and isinstance(value, int) and value > _MAX_LABELS:
-            return f"{shown}: expected at most {_MAX_LABELS} labels"
-        if "layer" in name and isinstance(value, int) and value > _MAX_LAYERS:
-            return f"{shown}: expected at most {_MAX_LAYERS} layers"
-    for section in sections:
-        sizes = [section[name] for name in _SIZES if isinstance(section.get(name), int)]
-        width = section.get("hidden_size") or section.get("n_embd") or section.get("d_model") or 1
-        if sizes and max(sizes) * width > _NUMBERS_PER_BYTE * size + _SLACK:
-            return f"{max(sizes)} by {width}: the folder's weights are {size} bytes"
+        limit = limits.get(name, _MAX_LAYERS if "layer" in name else None)
+        if limit is not None and isinstance(value, int) and not 0 <= value <= limit:
+            return f"{name} = {mask_and_cut(str(value), 40)}: expected at most {limit}"
     return ""
 
 
@@ -111,14 +93,8 @@ def _check_size(folder: Path) -> None:
 
     size, path = _weight_bytes(folder), folder / "config.json"
     _import_transformers()
-    try:
-        with _resource_limit(_MODEL_S, _MODEL_BYTES):
-            numbers = _count_numbers(folder)
-    except TimeoutError as error:
-        raise NotAvailableError(f"{path}: building the model took more than {_MODEL_S:g} s") from error
-    except (Exception, MemoryError) as error:
-        why = mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
-        raise AuditError(f"{path}: transformers cannot build this model: {why}") from error
+    with _resource_limit(f"{path}: transformers building the model", _MODEL_S, _MODEL_BYTES):
+        numbers = _count_numbers(folder)
     if numbers > _NUMBERS_PER_BYTE * size + _SLACK:
         raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
 
@@ -152,8 +128,8 @@ def load_tokenizer(folder: Path) -> Any:
             if path.suffix in {".json", ".model", ".jinja", ".txt"}:
                 with safe_io.open_regular(path) as file:
                     if file.seek(0, 2) > _MAX_TOKENIZER_FILE:
-                        limit = f"{path.name} is larger than {_MAX_TOKENIZER_FILE // safe_io.MIB} MiB"
-                        raise AuditError(f"{folder}: {problem}: {limit}")
+                        limit = _MAX_TOKENIZER_FILE // safe_io.MIB
+                        raise ValueError(f"{path.name} is larger than {limit} MiB")  # noqa: TRY301
     except (OSError, ValueError) as error:
         raise AuditError(f"{folder}: {problem}: {error}") from error
     return _load("AutoTokenizer", folder, problem, {})
@@ -172,7 +148,7 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
         load = getattr(_import_transformers(), kind).from_pretrained
         return load(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
-        raise AuditError(f"{folder}: {problem}: {mask_and_cut(' '.join(str(error).split()), 200)}") from error
+        raise AuditError(f"{folder}: {problem}: {reason(error)}") from error
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
@@ -183,36 +159,43 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
         NotAvailableError: It took more than the time limit.
     """
     options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
-    try:
-        with _resource_limit(_TEMPLATE_S, _TEMPLATE_BYTES):
-            encoded = tokenizer.apply_chat_template(messages, **options)
-    except TimeoutError as error:
-        raise NotAvailableError(f"the chat template took more than {_TEMPLATE_S:g} s") from error
-    except (Exception, MemoryError) as error:
-        why = mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__
-        raise AuditError(f"the chat template failed: {why}") from error
-    return list(encoded["input_ids"])
+    with _resource_limit("the chat template", _TEMPLATE_S, _TEMPLATE_BYTES):
+        return list(tokenizer.apply_chat_template(messages, **options)["input_ids"])
 
 
 @contextlib.contextmanager
-def _resource_limit(seconds: float, extra_bytes: int) -> Iterator[None]:
-    """Limit time and additional memory in the main thread; in other threads do nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[None]:
+    """Limit time and additional memory in the main thread, and convert errors; in other threads only convert.
+
+    Raises:
+        AuditError: It failed.
+        NotAvailableError: It took more than the time limit.
+    """
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"no result in {seconds:g} s")
+        raise TimeoutError
 
+    is_limited = threading.current_thread() is threading.main_thread()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    previous = signal.signal(signal.SIGALRM, stop)
-    resource.setrlimit(resource.RLIMIT_AS, (min([used + extra_bytes, *limits]), hard))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    if is_limited:
+        previous = signal.signal(signal.SIGALRM, stop)
+        resource.setrlimit(resource.RLIMIT_AS, (min([used + extra_bytes, *limits]), hard))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except TimeoutError as error:
+        raise NotAvailableError(f"{what} took more than {seconds:g} s") from error
+    except (Exception, MemoryError) as error:
+        raise AuditError(f"{what} failed: {reason(error)}") from error
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.signal(signal.SIGALRM, previous)
+        if is_limited:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+            signal.signal(signal.SIGALRM, previous)
+
+
+def reason(error: BaseException) -> str:
+    """Return an error's message on one line, masked; the error's name if it has none."""
+    return mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__

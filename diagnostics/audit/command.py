@@ -1,6 +1,6 @@
 """`python -m diagnostics audit`: audit a run's artifacts, a live server, or files that grow.
 
-The workflow: `command` checks the options, one of `audit_run`, `audit_server` and `Watch` audits, `write_audit` prints.
+The workflow: `_check_usage`, then one of `_audit_run`, `_audit_server` and `_watch`, then `write_audit`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from diagnostics.cli import Command
 from diagnostics.findings import INCOMPLETE
 from diagnostics.output import prepare, progress
 
-_FOLDER, _FILE = click.Path(path_type=Path), click.Path(path_type=Path)
-_REMOVED = {
-    "every": "--every was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead",
-    "server": "--watch with --server was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead",
-}
+_PATH = click.Path(path_type=Path)
+_REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead"
 
 
 @click.command(
@@ -39,7 +36,7 @@ _REMOVED = {
     ),
     exit_codes={1: "a fault", 3: "incomplete: a decisive check could not run"},
 )
-@click.argument("paths", nargs=-1, metavar="[RUN]", type=_FILE)
+@click.argument("paths", nargs=-1, metavar="[RUN]", type=_PATH)
 @click.option(
     "--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function again; runs its code."
 )
@@ -47,14 +44,14 @@ _REMOVED = {
 @click.option(
     "--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first served)."
 )
-@click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="Weights that the server should hold.")
-@click.option("--against", type=_FOLDER, multiple=True, metavar="DIR", help="Other weights that it may hold.")
+@click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")
+@click.option("--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that it may hold.")
 @click.option(
-    "--trainer-config", type=_FILE, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
+    "--trainer-config", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
 )
 @click.option("--replica", multiple=True, metavar="URL", help="Another server that should be equal.")
 @click.option(
-    "--watch", type=_FILE, multiple=True, metavar="FILE", help="Check files as they grow; Ctrl-C ends it."
+    "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files as they grow; Ctrl-C ends it."
 )
 @click.option(
     "--idle",
@@ -79,33 +76,56 @@ _REMOVED = {
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything known of each result.")
-def command(
-    paths: tuple[Path, ...], server: str, checkpoint: Path | None, watch: tuple[Path, ...], form: str, *, verbose: bool,
-    **options: Any,
-) -> int:  # fmt: skip
+def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any) -> int:
     """Detect silent faults in a rollout server or in a run's recorded data."""
-    _check_usage(paths, server, checkpoint, watch, options)
+    _check_usage(paths, options)
     try:
-        if watch:
-            audit = _watch((*watch, *paths), options["idle"], form)
+        if options["watch"]:
+            audit = _watch((*options["watch"], *paths), options["idle"], form)
         else:
             with progress.running("audit"):
-                audit = _audit(paths, server, checkpoint, options)
+                audit = _audit_server(paths, options) if options["server"] else _audit_run(paths[0], options)
     except NotAvailableError as error:
-        print(prepare.for_screen(f"diagnostics: audit: {error}"), file=sys.stderr)
+        _remark(str(error))
         return INCOMPLETE
     return write_audit(audit, form, verbose=verbose)
 
 
-def _audit(paths: tuple[Path, ...], server: str, checkpoint: Path | None, options: dict[str, Any]) -> Audit:
-    if server and checkpoint is not None:
-        live = LiveAudit(server, checkpoint, (*options["against"], *paths), options["trainer_config"],
-            options["replica"],
-                         options["tokens"], options["timeout"], options["model"])  # fmt: skip
-        return audit_server(live)
+def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
+    """Raise UsageError for options that do not fit together."""
+    server, watch, tokens = bool(options["server"]), bool(options["watch"]), options["tokens"]
+    live_only = [f"--{name}" for name in ("replica", "against", "model") if options[name]]
+    problems = {
+        f"--every {_REMOVED}": options["every"] is not None,
+        f"--watch with --server {_REMOVED}": watch and server,
+        "expected a RUN, or --server URL --checkpoint DIR": not paths and not server and not watch,
+        "--idle: only with --watch": options["idle"] is not None and not watch,
+        "--server: expected --checkpoint DIR too: the weights that it should hold": (
+            server and options["checkpoint"] is None
+        ),
+        f"--tokens {tokens}: an audit of a server takes {MIN_TOKENS} at least": server
+        and tokens < MIN_TOKENS,
+        "RUN and --server: give one of them": server and bool(paths) and not options["against"],
+        "expected one RUN": len(paths) > 1 and not server and not watch,
+        "--reward: only with a RUN": bool(options["reward"]) and (server or watch),
+        f"{' and '.join(live_only)}: only with --server": bool(live_only) and not server,
+    }
+    for message, is_wrong in problems.items():
+        if is_wrong:
+            raise click.UsageError(message)
+
+
+def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
+    return audit_server(LiveAudit(
+        options["server"], options["checkpoint"], (*options["against"], *paths), options["trainer_config"],
+        options["replica"], options["tokens"], options["timeout"], options["model"],
+    ))  # fmt: skip
+
+
+def _audit_run(path: Path, options: dict[str, Any]) -> Audit:
     config = options["trainer_config"]
     return audit_run(
-        paths[0], checkpoint=checkpoint, tokens=max(options["tokens"], 4096), reward=options["reward"],
+        path, checkpoint=options["checkpoint"], tokens=max(options["tokens"], 4096), reward=options["reward"],
         expected=read_trainer_settings(config).request if config else None,
     )  # fmt: skip
 
@@ -113,44 +133,17 @@ def _audit(paths: tuple[Path, ...], server: str, checkpoint: Path | None, option
 def _watch(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
     """Watch files; each change is a line on standard output, unless that holds one document."""
 
-    def remark(text: str) -> None:
-        print(prepare.for_screen(f"diagnostics: audit: {text}"), file=sys.stderr)
-
     def report(change: Change) -> None:
         if form == "jsonl":
             entry = prepare.for_sharing(prepare.for_screen(change.to_json()))
             print(json.dumps(entry, ensure_ascii=False), flush=True)
         elif form == "terminal":
-            print(prepare.for_screen(change.text), flush=True)
+            print(prepare.for_screen(change.log_line), flush=True)
         else:
-            remark(change.text)
+            _remark(change.log_line)
 
-    return Watch(paths, -1.0 if idle_s is None else idle_s, report, remark).run()
+    return Watch(paths, -1.0 if idle_s is None else idle_s, report, _remark).run()
 
 
-def _check_usage(
-    paths: tuple[Path, ...],
-    server: str,
-    checkpoint: Path | None,
-    watch: tuple[Path, ...],
-    options: dict[str, Any],
-) -> None:
-    """Raise UsageError for options that do not fit together."""
-    live_only = [f"--{name}" for name in ("replica", "against", "model") if options[name]]
-    problems = (
-        (_REMOVED["every"], options["every"] is not None),
-        (_REMOVED["server"], bool(watch and server)),
-        ("expected a RUN, or --server URL --checkpoint DIR", not paths and not server and not watch),
-        ("--idle: only with --watch", options["idle"] is not None and not watch),
-        ("--server: expected --checkpoint DIR too: the weights that it should hold",
-        bool(server) and checkpoint is None),
-        (f"--tokens {options['tokens']}: an audit of a server takes {MIN_TOKENS} at least",
-         bool(server) and options["tokens"] < MIN_TOKENS),
-        ("RUN and --server: give one of them", bool(server) and bool(paths) and not options["against"]),
-        ("expected one RUN", len(paths) > 1 and not server and not watch),
-        ("--reward: only with a RUN", bool(options["reward"]) and (bool(server) or bool(watch))),
-        (f"{' and '.join(live_only)}: only with --server", bool(live_only) and not server),
-    )  # fmt: skip
-    for message, is_wrong in problems:
-        if is_wrong:
-            raise click.UsageError(message)
+def _remark(text: str) -> None:
+    print(prepare.for_screen(f"diagnostics: audit: {text}"), file=sys.stderr)

@@ -10,27 +10,24 @@ from functools import cache
 from typing import Any
 
 from diagnostics.audit.model import (
+    CHECKS,
     CLEAN,
     FAULT,
     MASKED,
     NOT_ASKED,
     NOT_DECIDED,
-    TITLES,
     Audit,
     Result,
     is_open,
 )
 from diagnostics.catalog import loader
+from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
+from diagnostics.fixes import count_of
 
 SCHEMA = "grpo-doctor.audit.v1"
 WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
-_UNITS = {
-    "P2": "prompt", "P11": "sample", "P12": "sample", "P13": "tensor", "P14": "call", "data": "sample",
-    "metrics": "step",
-    "samples": "sample", "masks": "token", "curves": "step",
-}  # fmt: skip
 _issues = cache(loader.load)
 
 
@@ -58,7 +55,8 @@ def _result_json(result: Result) -> dict[str, Any]:
     is_fault = result.outcome == FAULT
     fields["code"] = code_of(result) if is_fault else ""
     fields["sentence"] = sentence(result)
-    fields["helps"] = _issue_json(fields["code"])
+    issue = issue_of(fields["code"])
+    fields["helps"] = {} if issue is None else issue_summary(issue)
     return fields
 
 
@@ -73,39 +71,23 @@ def issue_of(code: str) -> Issue | None:
     return _issues().get(code)
 
 
-def _issue_json(code: str) -> dict[str, Any]:
-    from diagnostics.catalog import offers  # a training environment need not have what it reads versions with
-
-    issue = issue_of(code)
-    return {} if issue is None else offers.told(issue)
-
-
 def sentence(result: Result) -> str:
     """Return a result in one sentence."""
     if result.outcome == FAULT:
         return result.message
     if result.outcome == MASKED:
-        return f"{result.title}: hidden by another fault ({TITLES[result.masked_by.partition('/')[0]]}); fix that first"
+        cause = CHECKS[result.masked_by.partition("/")[0]].title
+        return f"{result.title}: hidden by another fault ({cause}); fix that first"
     measured = ""
     if result.residual is not None and result.floor is not None:
-        measured = f": off by {result.residual:.2g}, rounding makes {result.floor:.2g} ({count_text(result)})"
+        count = count_of(result.count, CHECKS[result.topic].unit)
+        measured = f": off by {result.residual:.2g}, rounding makes {result.floor:.2g} ({count})"
     return f"{result.title}: {WORDS[result.outcome]}{measured}"
-
-
-def count_text(result: Result) -> str:
-    """Return how much a result rests on.
-
-    >>> count_text(Result("weights", CLEAN, "P1", count=637))
-    '637 tokens'
-    """
-    unit = _UNITS.get(result.probe, "token")
-    return f"{result.count} {unit}{'' if result.count == 1 else 's'}"
 
 
 def headline(audit: Audit) -> str:
     """Return the audit in one sentence: the faults, or what is open, and how many checks passed and were skipped."""
-    faults = audit.select(FAULT)
-    counts = count_line(audit)
+    faults, counts = audit.select(FAULT), count_line(audit)
     if faults:
         messages = [result.message for result in faults[:_MAX_MESSAGES]]
         more = f"; and {len(faults) - _MAX_MESSAGES} more" if len(faults) > _MAX_MESSAGES else ""
@@ -121,5 +103,5 @@ def count_line(audit: Audit) -> str:
     passed, missing = len(audit.select(CLEAN)), audit.select(NOT_ASKED)
     reasons = list(dict.fromkeys(note.text for result in missing for note in result.needed[:1]))
     more = ["…"] if len(reasons) > _MAX_REASONS else []
-    why = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
-    return f"{passed} check{'s' * (passed != 1)} passed, {len(missing)} skipped{why}"
+    explanation = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
+    return f"{passed} check{'s' * (passed != 1)} passed, {len(missing)} skipped{explanation}"

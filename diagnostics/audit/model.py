@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from diagnostics import UserError
@@ -11,32 +12,43 @@ from diagnostics import UserError
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
-TITLES = {
-    "settings": "server settings",
-    "ids": "token ids and chat template",
-    "weights": "weights and positions",
-    "cache": "prefix cache",
-    "sampling": "sampling parameters",
-    "logprobs": "which log-probs are reported",
-    "replicas": "replicas",
-    "pairing": "prompts and their completions",
-    "data": "order of the prompts",
-    "advantages": "advantages, recomputed",
-    "samples": "duplicate completions",
-    "ends": "ends of completions",
-    "rewards": "rewards within groups",
-    "masks": "loss mask",
-    "streams": "log-probs of engine and trainer",
-    "rewards_again": "reward function, called again",
-    "text": "sampling parameters, from texts",
-    "moved": "weights between checkpoints",
-    "metrics": "contradictions in the metrics",
-    "curves": "training curves",
-    "learning": "whether the run learns",
-    "files": "unreadable files",
+
+@dataclass(frozen=True)
+class Check:
+    """A class of faults: its title, the probe that looks for it, and what the probe counts."""
+
+    title: str
+    probe: str
+    unit: str = "token"
+
+
+CHECKS = {
+    "settings": Check("server settings", "P0"),
+    "ids": Check("token ids and chat template", "P10"),
+    "weights": Check("weights and positions", "P1"),
+    "cache": Check("prefix cache", "P2", "prompt"),
+    "sampling": Check("sampling parameters", "P5"),
+    "logprobs": Check("which log-probs are reported", "P6"),
+    "replicas": Check("replicas", "P14", "call"),
+    "pairing": Check("prompts and their completions", "data", "sample"),
+    "data": Check("order of the prompts", "data", "sample"),
+    "advantages": Check("advantages, recomputed", "P11", "sample"),
+    "samples": Check("duplicate completions", "samples", "sample"),
+    "ends": Check("ends of completions", "samples", "sample"),
+    "rewards": Check("rewards within groups", "samples", "sample"),
+    "masks": Check("loss mask", "masks"),
+    "streams": Check("log-probs of engine and trainer", "P5/P8"),
+    "rewards_again": Check("reward function, called again", "P12", "sample"),
+    "text": Check("sampling parameters, from texts", "P7"),
+    "moved": Check("weights between checkpoints", "P13", "tensor"),
+    "metrics": Check("contradictions in the metrics", "metrics", "step"),
+    "curves": Check("training curves", "curves", "step"),
+    "learning": Check("whether the run learns", "metrics", "step"),
+    "files": Check("unreadable files", "files"),
 }
-"""Title of each class of faults, by the part of its family before the slash."""
+"""The classes of faults, by the part of a family before the slash."""
 
 
 class AuditError(UserError):
@@ -49,10 +61,10 @@ class NotAvailableError(AuditError):
 
 @dataclass(frozen=True)
 class Note:
-    """An observation, or an input that would decide a check.
+    """A fact, or an input that would decide a check.
 
     Attributes:
-        name: Stable name of the kind of observation.
+        name: Stable name of the kind of fact.
         text: One line.
         values: The numbers and names in the text.
         place: Endpoint or file:line; empty if obvious.
@@ -140,21 +152,49 @@ class Result:
     @property
     def title(self) -> str:
         """Return the title of the class of faults."""
-        return TITLES[self.topic]
+        return CHECKS[self.topic].title
+
+    @property
+    def is_explained(self) -> bool:
+        """Return whether what the explanation leaves is below the alarm."""
+        return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
 
 
-def fault(family: str, probe: str, message: str, code: str = "", /, **fields: Any) -> Result:
-    """Build a fault whose message is a template filled with the values."""
-    return Result(family, FAULT, probe, message.format(**fields.get("values", {})), code, **fields)
+def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result:
+    return Result(family, outcome, probe or CHECKS[family.partition("/")[0]].probe, **fields)
 
 
-def skipped(
-    family: str, probe: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any
+def fault(
+    family: str, message: str, code: str = "", values: Mapping[str, Any] = NO_VALUES, /, **fields: Any
 ) -> Result:
+    """Build a fault whose message is a template filled with the values; the probe is that of the class.
+
+    >>> fault("rewards/constant", "all rewards are {lowest:g}", "REW004", {"lowest": 0.0}).message
+    'all rewards are 0'
+    """
+    return _result(family, FAULT, message=message.format(**values), code=code, values=dict(values), **fields)
+
+
+def clean(family: str, /, **fields: Any) -> Result:
+    """Build the result of a check that found nothing."""
+    return _result(family, CLEAN, **fields)
+
+
+def undecided(family: str, need: Note, /, **fields: Any) -> Result:
+    """Build the result of a check that needs more to decide."""
+    return _result(family, NOT_DECIDED, needed=(need,), **fields)
+
+
+def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
     """Build the result of a check that lacked an input."""
-    return Result(
-        family, NOT_ASKED, probe, values=values, needed=(note(name, needed, **values),), decisive=decisive
+    return _result(
+        family, NOT_ASKED, values=values, needed=(note(name, needed, **values),), decisive=decisive
     )
+
+
+def masked(family: str, by: str, /, **fields: Any) -> Result:
+    """Build the result of a check that a fault of another family hides."""
+    return _result(family, MASKED, masked_by=by, **fields)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,61 +31,7 @@ _SURE, _GONE_AFTER = 2, 3
 # Rows of metrics kept from the beginning and from the end; samples kept, and needed before they are checked.
 _FIRST_ROWS, _LAST_ROWS, _MAX_SAMPLES, _MIN_SAMPLES = 64, 512, 512, 96
 _READ_BYTES = 8 * safe_io.MIB
-
-
-class Window:
-    """The first and last metrics of each file, and the last samples."""
-
-    def __init__(self) -> None:
-        self._first: dict[str, list[MetricRow]] = {}
-        self._last: dict[str, deque[MetricRow]] = {}
-        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
-        self._reward_range = (float("inf"), float("-inf"))
-
-    def add_metrics(self, source: str, row: MetricRow) -> None:
-        """Add a row of metrics."""
-        first = self._first.setdefault(source, [])
-        if len(first) < _FIRST_ROWS:
-            first.append(row)
-        else:
-            self._last.setdefault(source, deque(maxlen=_LAST_ROWS)).append(row)
-
-    def add_samples(self, rows: Sequence[Sample]) -> None:
-        """Add samples."""
-        self._samples.extend(rows)
-        rewards = [reward for row in rows if (reward := row.total_reward) is not None]
-        low, high = self._reward_range
-        self._reward_range = min([low, *rewards]), max([high, *rewards])
-
-    def forget(self, source: str) -> None:
-        """Drop the metrics of a file that began anew: they are another run's."""
-        self._first.pop(source, None)
-        self._last.pop(source, None)
-
-    @property
-    def series(self) -> tuple[MetricSeries, ...]:
-        """Return the metrics of all files."""
-        return tuple(
-            MetricSeries(source, (*first, *self._last.get(source, ())))
-            for source, first in self._first.items()
-        )
-
-    def check_metrics(self) -> list[Result]:
-        """Run the checks of metrics."""
-        return check_metrics(self.series)
-
-    def check_samples(self) -> list[Result]:
-        """Run the checks of samples, if there are enough."""
-        if len(self._samples) < _MIN_SAMPLES:
-            return []
-        run = RunArtifacts((Recording("samples", tuple(self._samples)),), self.series)
-        results = [*check_samples(run), *check_masks(run), *check_streams(run), *check_advantages(run)]
-        return [result for result in results if not self._is_solved(result)]
-
-    def _is_solved(self, result: Result) -> bool:
-        """Return whether all rewards are equal because the task is solved by now."""
-        low, high = self._reward_range
-        return result.family == "rewards/constant" and low < high == result.values["lowest"]
+Rows = Sequence[MetricRow | Sample]
 
 
 @dataclass(frozen=True)
@@ -102,14 +48,13 @@ class Change:
     result: Result
 
     @property
-    def text(self) -> str:
+    def log_line(self) -> str:
         """Return one line of a log."""
         if self.kind == GONE:
             return f"step {self.step}: gone: {self.result.message}"
         again = " again" if self.kind == AGAIN else ""
         code = f" {code_of(self.result)}".rstrip()
-        places = [seen.place for seen in self.result.evidence if seen.place]
-        place = f"    # {places[0]}" if places else ""
+        place = next((f"    # {fact.place}" for fact in self.result.evidence if fact.place), "")
         return f"step {self.step}: FAULT{again}{code}: {self.result.message}{place}"
 
     def to_json(self) -> dict[str, Any]:
@@ -117,14 +62,14 @@ class Change:
         result = self.result
         return {
             "type": "change", "change": self.kind, "step": self.step, "family": result.family,
-            "outcome": result.outcome,
-            "probe": result.probe, "code": code_of(result), "sentence": result.message, "values": result.values,
+            "outcome": result.outcome, "probe": result.probe, "code": code_of(result), "sentence": result.message,
+            "values": result.values,
         }  # fmt: skip
 
 
 @dataclass
-class _Alarm:
-    """State of one family of faults."""
+class Alarm:
+    """State of one family of faults: in how many scans it was found, and where it was active."""
 
     result: Result
     scans: int = 0
@@ -134,71 +79,112 @@ class _Alarm:
     since: int = 0
     until: int = 0
 
+    def confirm(self, step: int, result: Result) -> list[Change]:
+        """Take a scan that found it."""
+        self.result, self.missing, self.until = result, 0, step
+        self.scans += 1
+        if self.active or self.scans < _SURE:
+            return []
+        self.active, self.since = True, self.since or step
+        self.times += 1
+        return [Change(FOUND if self.times == 1 else AGAIN, step, result)]
 
-@dataclass
-class Alarms:
-    """Findings of a run, with when they appeared and went away."""
+    def miss(self, step: int) -> list[Change]:
+        """Take a scan that did not find it."""
+        self.missing += 1
+        if self.active and self.missing < _GONE_AFTER:
+            return []
+        was_active, self.active, self.scans = self.active, False, 0
+        return [Change(GONE, step, self.result)] if was_active else []
 
-    alarms: dict[str, _Alarm] = field(default_factory=dict)
-    latest: dict[str, Result] = field(default_factory=dict)
-    scans: int = 0
 
-    def update(self, step: int, results: Iterable[Result]) -> list[Change]:
+class Window:
+    """The first and last metrics of each file, the last samples, and the findings of all scans of them."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, tuple[list[MetricRow], deque[MetricRow]]] = {}
+        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
+        self._reward_range = (float("inf"), float("-inf"))
+        self._alarms: dict[str, Alarm] = {}
+        self._latest: dict[str, Result] = {}
+        self.scans = 0
+
+    def add_metrics(self, source: str, row: MetricRow) -> list[Result]:
+        """Add a row of metrics and check them all."""
+        first, last = self._metrics.setdefault(source, ([], deque(maxlen=_LAST_ROWS)))
+        (first if len(first) < _FIRST_ROWS else last).append(row)
+        return check_metrics(self._series)
+
+    def forget(self, source: str) -> None:
+        """Drop the metrics of a file that began anew: they are another run's."""
+        self._metrics.pop(source, None)
+
+    @property
+    def _series(self) -> tuple[MetricSeries, ...]:
+        return tuple(MetricSeries(name, (*first, *last)) for name, (first, last) in self._metrics.items())
+
+    def add_samples(self, rows: Sequence[Sample]) -> list[Result]:
+        """Add the samples of a step, and check the last ones if there are enough."""
+        self._samples.extend(rows)
+        rewards = [reward for row in rows if (reward := row.total_reward) is not None]
+        low, high = self._reward_range
+        low, high = self._reward_range = min([low, *rewards]), max([high, *rewards])
+        if len(self._samples) < _MIN_SAMPLES:
+            return []
+        run = RunArtifacts((Recording("samples", tuple(self._samples)),), self._series)
+        results = [*check_samples(run), *check_masks(run), *check_streams(run), *check_advantages(run)]
+        # All rewards may be equal because the task is solved by now.
+        solved = low < high
+        return [
+            result
+            for result in results
+            if not (result.family == "rewards/constant" and solved and result.values["lowest"] == high)
+        ]
+
+    def update(self, step: int, results: Sequence[Result]) -> list[Change]:
         """Take the results of a scan and return what changed."""
         self.scans += 1
-        results = list(results)
-        topics = {result.topic for result in results}
-        self.latest |= {result.topic: result for result in results}
+        scanned = {result.topic: result for result in results}
+        self._latest |= scanned
         current = {
             result.family: result
             for result in results
             if result.outcome == FAULT and result.values.get("open", True)
         }
-        changes = [change for family in current if (change := self._confirm(step, current[family]))]
-        for family, alarm in self.alarms.items():
-            if family not in current and alarm.result.topic in topics:
-                changes += self._miss(step, alarm)
+        changes: list[Change] = []
+        for family, result in current.items():
+            changes += self._alarms.setdefault(family, Alarm(result)).confirm(step, result)
+        for family, alarm in self._alarms.items():
+            if family not in current and alarm.result.topic in scanned:
+                changes += alarm.miss(step)
         return changes
 
-    def _confirm(self, step: int, result: Result) -> Change | None:
-        alarm = self.alarms.setdefault(result.family, _Alarm(result))
-        alarm.result, alarm.missing, alarm.until = result, 0, step
-        alarm.scans += 1
-        if alarm.active or alarm.scans < _SURE:
-            return None
-        alarm.active, alarm.times = True, alarm.times + 1
-        alarm.since = alarm.since or step
-        return Change(FOUND if alarm.times == 1 else AGAIN, step, result)
-
-    def _miss(self, step: int, alarm: _Alarm) -> Iterator[Change]:
-        alarm.missing += 1
-        if not alarm.active:
-            alarm.scans = 0
-        elif alarm.missing >= _GONE_AFTER:
-            alarm.active, alarm.scans = False, 0
-            yield Change(GONE, step, alarm.result)
-
     @property
-    def reported(self) -> dict[str, _Alarm]:
-        """Return the alarms that were reported at least once."""
-        return {family: alarm for family, alarm in self.alarms.items() if alarm.times}
+    def reported(self) -> dict[str, Alarm]:
+        """Return the alarms that were reported at least once, by family."""
+        return {family: alarm for family, alarm in self._alarms.items() if alarm.times}
 
-    def results(self) -> list[Result]:
-        """Return all findings, with when they were active, and the latest clean results."""
+    def finish(self, subject: dict[str, str]) -> Audit:
+        """Return the audit: all reported findings, those of the whole window, and whether the run learns."""
         faults = []
         for alarm in self.reported.values():
-            text = (
-                "active since step {since}"
-                if alarm.active
-                else "active from step {since} to {until}, {times} times"
-            )
-            seen = note("active", text, since=alarm.since, until=alarm.until, times=alarm.times)
-            faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, seen)))
-        topics = {result.topic for result in faults}
-        clean = [
-            result for topic, result in self.latest.items() if topic not in topics and result.outcome == CLEAN
+            span = "since step {since}" if alarm.active else "from step {since} to {until}, {times} times"
+            fact = note("active", f"active {span}", since=alarm.since, until=alarm.until, times=alarm.times)
+            faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, fact)))
+        families = {result.family for result in faults}
+        window_results = check_metrics(self._series)
+        faults += [
+            result for result in window_results if result.outcome == FAULT and result.family not in families
         ]
-        return faults + clean
+        topics = {result.topic for result in faults}
+        passed = [
+            result
+            for result in self._latest.values()
+            if result.outcome == CLEAN and result.topic not in topics
+        ]
+        rewards = [result for result in (*faults, *passed) if result.topic in {"rewards", "advantages"}]
+        learning = check_learning(self._series, rewards)
+        return Audit(RUNNING, subject | {"steps": str(self.scans)}, (learning, *faults, *passed))
 
 
 class GrowingFile:
@@ -206,12 +192,15 @@ class GrowingFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.invalid_lines, self.restarted = path, 0, False
-        self._offset, self._line, self._identity = 0, 0, (0, 0)
-        self._rest = b""
-        self._is_events = path.name.startswith("events.out.tfevents")
+        self._identity = (0, 0)
+        self._parse = self._parse_events if path.name.startswith("events.out.tfevents") else self._parse_lines
+        self._restart()
+
+    def _restart(self) -> None:
+        self._offset, self._line, self._rest = 0, 0, b""
         self._is_json: bool | None = None
 
-    def read(self) -> list[MetricRow | Sample]:
+    def read_new_rows(self) -> Rows:
         """Return what was added since the last call.
 
         Raises:
@@ -226,15 +215,15 @@ class GrowingFile:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self._identity not in ((0, 0), identity) or status.st_size < self._offset:
-                self.restarted, self._offset, self._line, self._rest, self._is_json = True, 0, 0, b"", None
+                self.restarted = True
+                self._restart()
             self._identity = identity
             file.seek(self._offset)
             data = file.read(_READ_BYTES)
         self._offset += len(data)
-        return self._parse_events(data) if self._is_events else self._parse_lines(data)
+        return self._parse(self._rest + data)
 
-    def _parse_events(self, data: bytes) -> list[MetricRow | Sample]:
-        data = self._rest + data
+    def _parse_events(self, data: bytes) -> Rows:
         steps: dict[int, dict[str, float]] = {}
         try:
             self._rest = data[metric_files.parse_events(memoryview(data), steps) :]
@@ -242,8 +231,8 @@ class GrowingFile:
             self.invalid_lines, self._rest = self.invalid_lines + 1, b""
         return [row for row in metric_files.event_rows(self.path.name, steps) if row]
 
-    def _parse_lines(self, data: bytes) -> list[MetricRow | Sample]:
-        complete, _, self._rest = (self._rest + data).rpartition(b"\n")
+    def _parse_lines(self, data: bytes) -> Rows:
+        complete, _, self._rest = data.rpartition(b"\n")
         if len(self._rest) > MAX_LINE:
             self.invalid_lines, self._rest = self.invalid_lines + 1, b""
         lines = complete.split(b"\n") if complete else []
@@ -251,23 +240,21 @@ class GrowingFile:
         if self._is_json is None and (line := next(filter(bytes.strip, lines), b"")):
             self._is_json = parse_object(line) is not None
         if not self._is_json:
-            return list(metric_files.parse_log_lines(self.path.name, first, complete)) if complete else []
+            return metric_files.parse_log_lines(self.path.name, first, complete) if complete else []
         rows: list[MetricRow | Sample] = []
         for number, line in enumerate(lines, first):
-            if not line.strip():
-                continue
             try:
-                rows += self._parse_json(line, f"{self.path.name}:{number}")
+                rows += self._parse_json(line, f"{self.path.name}:{number}") if line.strip() else []
             except READ_ERRORS:
                 self.invalid_lines += 1
         return rows
 
-    def _parse_json(self, line: bytes, place: str) -> list[MetricRow | Sample]:
+    def _parse_json(self, line: bytes, place: str) -> Rows:
         entry = parse_object(line)
         if entry is None:
             raise ValueError("not a JSON object")
         if sample_files.detect_format(entry):
-            return list(sample_files.parse_line(entry, place))
+            return sample_files.parse_line(entry, place)
         if metric_files.is_evaluation(entry) or "train_runtime" in entry:
             return []
         row = metric_files.metric_row(entry, place)
@@ -285,22 +272,17 @@ class Watch:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        idle_s: float,
-        report: Callable[[Change], None],
-        remark: Callable[[str], None],
-    ) -> None:
+        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], remark: Callable[[str], None]
+    ) -> None:  # fmt: skip
         for path in paths:
             if path.exists() and not path.is_file():
-                raise AuditError(
-                    f"{path}: expected a file: metrics.jsonl, a log, an event file, completions.jsonl"
-                )
+                expected = "expected a file: metrics.jsonl, a log, an event file, completions.jsonl"
+                raise AuditError(f"{path}: {expected}")
             if not path.exists():
                 remark(f"{path}: does not exist yet")
         self._idle_s, self._report, self._remark = idle_s, report, remark
         self._files = [GrowingFile(path) for path in paths]
-        self._window, self._alarms = Window(), Alarms()
+        self._window = Window()
         self._pending: list[Sample] = []
         self._step = 0
 
@@ -326,7 +308,7 @@ class Watch:
         any_growth = False
         for file in self._files:
             try:
-                rows = file.read()
+                rows = file.read_new_rows()
             except OSError as error:
                 raise AuditError(f"{file.path}: {error.strerror or error}") from error
             if file.restarted:
@@ -343,20 +325,19 @@ class Watch:
                 self._check_samples()
             self._pending.append(row)
             return
-        self._window.add_metrics(source, row)
         self._step = row.step if row.step is not None else self._step + 1
-        self._update(self._window.check_metrics())
+        self._update(self._window.add_metrics(source, row))
 
     def _check_samples(self) -> None:
         """Check the samples of a step, which is complete once a sample of another step came."""
         if self._pending:
             self._step = max(self._step, self._pending[0].step)
-            self._window.add_samples(self._pending)
+            results = self._window.add_samples(self._pending)
             self._pending = []
-            self._update(self._window.check_samples())
+            self._update(results)
 
     def _update(self, results: list[Result]) -> None:
-        for change in self._alarms.update(self._step, results):
+        for change in self._window.update(self._step, results):
             self._report(change)
 
     def finish(self) -> Audit:
@@ -368,25 +349,8 @@ class Watch:
         self._check_samples()
         invalid = sum(file.invalid_lines for file in self._files)
         names = ", ".join(str(file.path) for file in self._files)
-        self._remark(
-            f"{self._alarms.scans} scans" + (f"; {invalid} lines could not be read" if invalid else "")
-        )
-        if not self._alarms.scans:
+        unread = f"; {invalid} lines could not be read" if invalid else ""
+        self._remark(f"{self._window.scans} scans{unread}")
+        if not self._window.scans:
             raise NotAvailableError(f"{names}: no line of metrics and no sample")
-        return finish_audit({"watched": names}, self._window, self._alarms)
-
-
-def finish_audit(subject: dict[str, str], window: Window, alarms: Alarms) -> Audit:
-    """Return the audit of a watched run: all reported findings, those of the whole window, and whether it learns."""
-    results = alarms.results()
-    families = {result.family for result in results}
-    results += [
-        result
-        for result in window.check_metrics()
-        if result.outcome == FAULT and result.family not in families
-    ]
-    topics = {result.topic for result in results if result.outcome == FAULT}
-    results = [result for result in results if result.outcome == FAULT or result.topic not in topics]
-    rewards = [result for result in results if result.topic in {"rewards", "advantages"}]
-    results.insert(0, check_learning(window.series, rewards))
-    return Audit(RUNNING, subject | {"steps": str(alarms.scans)}, tuple(results))
+        return self._window.finish({"watched": names})

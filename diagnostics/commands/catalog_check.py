@@ -32,21 +32,14 @@ def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> li
     Raises:
         CatalogueError: The first entry whose own patterns and samples are not as they should be.
     """
-    from diagnostics.doctor import checks as judges
-    from diagnostics.doctor.checks import registered as doctor
     from diagnostics.lint import rules
 
     for issue in issues.values():
         signatures.check(issue)
-    result = [
-        *signatures.ambiguous_samples(issues.values()),
-        *_releases(issues.values()),
-        *_confirmed(issues),
-    ]
-    result += rules.find_registration_errors({*issues, *checks}, issues.values())
-    for package, places in ((rules, rules.registered_rules()), (judges, doctor.checks())):
-        result += unregistered(Path(package.__path__[0]), [item.place for item in places])
-    return [_short(line) for line in (*result, *doctor.problems())]
+    found = [*signatures.ambiguous_samples(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
+    found += rules.find_registration_errors({*issues, *checks}, issues.values())
+    found += unregistered(Path(rules.__path__[0]), [each.place for each in rules.registered_rules()])
+    return [_short(line) for line in found]
 
 
 def unregistered(folder: Path, places: Collection[tuple[str, int]]) -> list[str]:
@@ -117,14 +110,20 @@ def concerns(code: str) -> list[Bearing]:
 
 def _places(code: str) -> list[Bearing]:
     """Where the code is named: by what finds it, by what makes it happen, by tests and documents."""
-    repro = ROOT / "repro" / "issues" / f"{code.lower()}.py"
     return [
         Bearing("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
-        Bearing("repro", (_short(str(repro)),) if repro.is_file() else ()),
+        Bearing("repro", _modules_of_repro(code)),
         Bearing("matrix", _naming("matrix.toml", rf"\b{code}\b")),
         Bearing("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
         Bearing("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
     ]
+
+
+def _modules_of_repro(code: str) -> tuple[str, ...]:
+    """The module that registers the repro of a code."""
+    call = re.compile(rf"(?:repro|register)\(\s*\"{code}\"")
+    modules = sorted((ROOT / "repro" / "issues").glob("*.py"))
+    return tuple(_short(str(path)) for path in modules if call.search(path.read_text(encoding="utf-8")))
 
 
 def _naming(pattern: str, name: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """`python -m evaluation.audit.peers RUN WORLD PYTHON`: what other tools and thresholds see of the same faults.
 
-RUN is a healthy run of TRL (tests/diagnostics/audit_recorded/programs/trl_run.py), WORLD trained models (world.py),
+RUN is a healthy run of TRL (evaluation/audit/trl_run.py), WORLD trained models (world.py),
 PYTHON one that has rldoctor, rlprobe and rlwatch. Each fault is put into what it changes: the metrics that TRL logs,
 the completions, or the engine; then curve tools are given the metrics, the gates of trainers the log-probs of engine
 and trainer of 2,000 sampled tokens, and the audit what it asks for. What a tool says of the healthy run, too, counts as

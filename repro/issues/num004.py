@@ -8,14 +8,13 @@ too small by their ratio. TRL 1.9.1 rescales.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NAMES = ("trl",)
 _FILE = "trl/trainer/grpo_trainer.py"
@@ -83,10 +82,10 @@ def compared(found: Mapping[str, list[float]], right: Mapping[str, list[float]])
     ratios = {name: _along(found[name], right[name]) for name in right}
     names = list(right)
     received = [(name, 1) for name in names if abs(ratios[name] - 1) <= TOLERANCE]
-    whole = _along(
+    expected = _along(
         [value for name in names for value in found[name]], [value for name in names for value in right[name]]
     )
-    note = f"mean gradient of the steps / gradient of all samples at once: {whole:.4f}"
+    note = f"mean gradient of the steps / gradient of all samples at once: {expected:.4f}"
     return Work(dict.fromkeys(names, 1), received, note=note, counted="parameters' gradients are right")
 
 
@@ -102,11 +101,11 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
         raise InapplicableError(f"this TRL has no loss of the name {trigger}")
     loss = mitigation if mitigation in {"dr_grpo", "grpo"} else trigger
     accumulated = PARTS if mitigation == "equal_settings" else 1
-    found, texts = _gradients(loss, size=MICRO, accumulated=accumulated)
+    result, texts = _gradients(loss, size=MICRO, accumulated=accumulated)
     right, same = _gradients(loss, size=MICRO * PARTS, accumulated=1)
     if texts != same:
         raise RuntimeError("the two trainers did not sample the same completions")
-    return compared(found, right)
+    return compared(result, right)
 
 
 def inapplicable() -> str | None:
@@ -122,30 +121,19 @@ def inapplicable() -> str | None:
     return None
 
 
-def _trigger(loss: str, about: str) -> Trigger:
-    return Trigger(loss, about, lambda mitigation: _carry_out(loss, mitigation), silent=True)
-
-
-REPRO = Repro(
-    code="NUM004",
-    title="TRL's dapo loss shrinks with the steps taken on one generation",
+repro(
+    "NUM004",
     distributions=_NAMES,
     modules=tiny_trl.MODULES,
-    triggers=(
-        _trigger("dapo", "four optimizer steps on one generation, default loss"),
-        _trigger("cispo", "the same with loss_type cispo"),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "equal_settings",
-            "gradient_accumulation_steps equal to steps_per_generation, as by default",
-            frozenset({"dapo", "cispo"}),
-        ),
-        TriedMitigation(
-            "dr_grpo", 'loss_type="dr_grpo": divides by a constant', frozenset({"dapo", "cispo"})
-        ),
-        TriedMitigation("grpo", 'loss_type="grpo": a mean of samples', frozenset({"dapo", "cispo"})),
-        TriedMitigation("upgrade", "TRL 1.9.1 or newer", frozenset(), "huggingface/trl#6024"),
-    ),
+    triggers=[
+        Trigger("dapo", partial(_carry_out, "dapo"), silent=True),
+        Trigger("cispo", partial(_carry_out, "cispo"), silent=True),
+    ],
+    mitigations={
+        "equal_settings": "gradient_accumulation_steps equal to steps_per_generation, as by default",
+        "dr_grpo": 'loss_type="dr_grpo": divides by a constant',
+        "grpo": 'loss_type="grpo": a mean of samples',
+        "upgrade": ("TRL 1.9.1 or newer", "huggingface/trl#6024"),
+    },
     inapplicable=inapplicable,
 )

@@ -6,13 +6,16 @@ import pytest
 from packaging.version import Version
 
 from diagnostics import catalog
-from diagnostics.audit.document import _issue_json as audit_issue
+from diagnostics.audit.document import make_document
+from diagnostics.audit.model import FAULT, RECORDED, Audit, Result
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
-from diagnostics.collect.environment import Environment, Package
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.compat_table import Compat
+from diagnostics.doctor.checks.base import Examined
 from diagnostics.doctor.checks.known_issues import known_issues
-from diagnostics.doctor.fixplan import settings
-from diagnostics.doctor.fixplan.installers import find as installer_of
+from diagnostics.doctor.fix_plan import setting_steps as settings
+from diagnostics.doctor.fix_plan.installers import find_installer as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in
@@ -50,14 +53,14 @@ def environment(releases):
 
 def doctor(entry, releases):
     """What doctor finds."""
-    return next(iter(known_issues(environment(releases), {entry.code: entry})), None)
+    return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
 
 
 def planned(entry, releases):
     """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
-    location = environment(releases)
-    own_text = known_issues(location, {entry.code: entry})
-    steps = settings.steps(own_text, {entry.code: entry}, location, installer_of(location))
+    current = environment(releases)
+    local = list(known_issues(Examined(current, {entry.code: entry}, Compat())))
+    steps = settings.setting_steps(local, {entry.code: entry}, current, installer_of(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 
@@ -180,7 +183,10 @@ def test_the_fix_is_the_same_for_an_environment():
 
 def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for text_lines in ({"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}, audit_issue(code)):
+    fault = Audit(RECORDED, {}, (Result("rewards/constant", FAULT, "samples", code=code),))
+    of_audit = make_document(fault)["answers"][0]["helps"]
+    of_catalog = {"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}
+    for text_lines in (of_catalog, of_audit):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

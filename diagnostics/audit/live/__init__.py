@@ -1,1 +1,1 @@
-"""A server that samples: asked over HTTP, beside the checkpoint that it should hold."""
+"""Audit of a live rollout server against the checkpoint that it should hold."""

@@ -7,23 +7,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.audit.live.probe_inputs import CALLS
+from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.servers import Server, VllmServe
-from diagnostics.audit.model import (
-    CLEAN,
-    FAULT,
-    MASKED,
-    NOT_ASKED,
-    NOT_DECIDED,
-    Note,
-    Result,
-    fault,
-    note,
-    skipped,
-)
+from diagnostics.audit.model import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 _CACHE_ALARM = 6.0
 # Less likely ids differ by more, and say less.
@@ -39,17 +29,17 @@ class Twins:
     Attributes:
         worst: Largest mean difference of the likeliest next ids.
         hit: Whether plain prompts were found in the cache; None if unknown.
-        itself: Difference of the worst prompt from itself, plain twice more.
+        repeated: Difference of the worst prompt from itself, plain twice more.
     """
 
     worst: float
     prompts: int
     hit: bool | None
     tokens: int
-    itself: float = 0.0
+    repeated: float = 0.0
 
 
-def probe_cache(server: VllmServe, prompts: Sequence[Sequence[int]]) -> Twins:
+def probe_cache(server: VllmServe, prompts: Sequences) -> Twins:
     """Ask for the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
     distances = [
@@ -58,12 +48,11 @@ def probe_cache(server: VllmServe, prompts: Sequence[Sequence[int]]) -> Twins:
     ]
     later = server.cache_hits()
     hit = None if hits is None or later is None else later > hits
-    worst = max(distances, default=0.0)
-    itself = 0.0
+    worst, repeated = max(distances, default=0.0), 0.0
     if worst > _SUSPICIOUS:  # two servers behind one address differ too, and each from itself
         prompt = prompts[distances.index(worst)]
-        itself = _distance(server.next_ids(prompt), server.next_ids(prompt))
-    return Twins(worst, len(distances), hit, server.client.tokens - cost, itself)
+        repeated = _distance(server.next_ids(prompt), server.next_ids(prompt))
+    return Twins(worst, len(distances), hit, server.client.tokens - cost, repeated)
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
@@ -75,24 +64,20 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
 def check_cache(twins: Twins, floor: float) -> Result:
     """Judge the twins by what rounding makes of a log-prob."""
     limit = _CACHE_ALARM * max(floor, 1e-5)
-    text = "{prompts} prompts, plain and with a fresh salt: the next ids' log-probs differ by {worst:.2g} at most"
-    seen = note("twins", text, worst=twins.worst, prompts=twins.prompts)
-    fields: dict[str, Any] = {"tokens": twins.tokens, "evidence": (seen,)}
     if twins.worst <= limit and twins.hit is not True:
-        need = Note("nothing_cached", "prompts of the run (`prompts` in --trainer-config), or the"
-                                      " same audit" " after the next"
-                    " weights: none of these prompts was in the cache")  # fmt: skip
-        return Result("cache", NOT_ASKED, "P2", needed=(need,), tokens=twins.tokens)
-    if twins.worst > limit and twins.itself > limit:
-        return Result("cache", MASKED, "P2", masked_by="replicas/weights", **fields)
+        need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"
+                " these prompts was in the cache")  # fmt: skip
+        return replace(skipped("cache", "nothing_cached", need), tokens=twins.tokens)
+    text = "{prompts} prompts, plain and with a fresh salt: the next ids' log-probs differ by {worst:.2g} at most"
+    fact = note("twins", text, worst=twins.worst, prompts=twins.prompts)
+    fields: dict[str, Any] = {"tokens": twins.tokens, "evidence": (fact,)}
+    if twins.worst > limit and twins.repeated > limit:
+        return masked("cache", "replicas/weights", **fields)
     fields |= {"residual": twins.worst, "floor": floor, "alarm": limit, "count": twins.prompts}
-    if twins.worst > limit:
-        message = (
-            "keys of older weights are served from the prefix cache: a cached prompt differs from the same"
-            " uncached one"
-        )
-        return fault("cache/stale", "P2", message, "SYN001", **fields)
-    return Result("cache", CLEAN, "P2", **fields)
+    if twins.worst <= limit:
+        return clean("cache", **fields)
+    text = "keys of older weights are served from the prefix cache: a cached prompt differs from the same uncached one"
+    return fault("cache/stale", text, "SYN001", **fields)
 
 
 def check_replicas(
@@ -110,62 +95,46 @@ def check_replicas(
     """
     import torch
 
-    rows = [torch.tensor(server.score(ids), dtype=torch.float64) for _ in range(CALLS)]
-    names = [f"call {place + 1}" for place in range(CALLS)] + [other.client.address for other in replicas]
-    rows += [torch.tensor(other.score(ids), dtype=torch.float64) for other in replicas]
+    names = [
+        *(f"call {number}" for number in range(1, CALLS + 1)),
+        *(replica.client.address for replica in replicas),
+    ]
+    rows = [
+        torch.tensor(replica.score(ids), dtype=torch.float64) for replica in ([server] * CALLS + [*replicas])
+    ]
     against = rows[0] if exact is None else exact
     residuals = [(float((row - against).abs().mean()), name) for name, row in zip(names, rows, strict=True)]
-    least, most = min(residuals)[0], max(residuals)
+    least, (most, worst) = min(residuals)[0], max(residuals)
     # A short sequence is off by more or less than the mean of all, so its own best sets the limit.
     limit = max(alarm, 2.0 * least)
     text = "{count} calls with the same ids: off by {least:.2g} to {most:.2g}"
-    evidence = [note("calls", text, count=len(rows), least=least, most=most[0])]
+    evidence = [note("calls", text, count=len(rows), least=least, most=most)]
     fields: dict[str, Any] = {"floor": floor, "alarm": limit, "count": len(rows)}
-    if most[0] > limit and most[0] - least > 0.5 * alarm:
-        sizes = _cluster_sizes(rows[:CALLS], limit)
-        if len(sizes) > 1:
-            text = "of {count} calls to one address {sets} agree with each other and not with the rest"
-            evidence.append(note("behind", text, sets=" and ".join(map(str, sizes)), count=CALLS))
-        values = {"other": most[1], "residual": most[0], "first": least}
-        message = "replicas answer differently: {other} is {residual:.3g} off where the first is {first:.3g}"
-        return fault(
-            "replicas/weights",
-            "P14",
-            message,
-            values=values,
-            residual=most[0],
-            evidence=tuple(evidence),
-            **fields,
-        )
-    return Result(
-        "replicas",
-        CLEAN,
-        "P14",
-        residual=None if exact is None else most[0],
-        evidence=tuple(evidence),
-        **fields,
-    )
+    if most <= limit or most - least <= 0.5 * alarm:
+        residual = None if exact is None else most
+        return clean("replicas", residual=residual, evidence=tuple(evidence), **fields)
+    sizes = _cluster_sizes(rows[:CALLS], limit)
+    if len(sizes) > 1:
+        text = "of {count} calls to one address {sets} agree with each other and not with the rest"
+        evidence.append(note("behind", text, sets=" and ".join(map(str, sizes)), count=CALLS))
+    message = "replicas answer differently: {other} is {residual:.3g} off where the first is {first:.3g}"
+    values = {"other": worst, "residual": most, "first": least}
+    return fault("replicas/weights", message, "", values, residual=most, evidence=tuple(evidence), **fields)
 
 
 def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
     clusters: list[list[Any]] = []
     for row in rows:
-        near = next(
-            (cluster for cluster in clusters if float((row - cluster[0]).abs().mean()) <= limit), None
-        )
-        if near is None:
+        similar = (candidate for candidate in clusters if float((row - candidate[0]).abs().mean()) <= limit)
+        cluster = next(similar, None)
+        if cluster is None:
             clusters.append([row])
         else:
-            near.append(row)
+            cluster.append(row)
     return sorted(map(len, clusters), reverse=True)
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:
     """Return whether servers that answer by turns are why no weights explain the scores."""
-    by_turns = any(seen.name == "behind" for seen in replicas.evidence)
+    by_turns = any(fact.name == "behind" for fact in replicas.evidence)
     return replicas.outcome == FAULT and by_turns and weights.outcome in (FAULT, NOT_DECIDED)
-
-
-def replicas_skipped(lacks: str) -> Result:
-    """Return the result for a server that cannot score given ids."""
-    return skipped("replicas", "P14", "endpoint_lacks", "{lacks}", lacks=lacks)

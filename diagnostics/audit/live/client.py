@@ -7,7 +7,8 @@ import json
 import os
 import socket
 import threading
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -55,12 +56,14 @@ class Client:
         self.address = f"{parts.scheme}://{shown_host}:{port}{parts.path.rstrip('/').removesuffix('/v1')}"
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
-        self._user, token = unquote(parts.username or ""), unquote(parts.password or "")
-        self._token = token or next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
+        user, token = unquote(parts.username or ""), unquote(parts.password or "")
+        token = token or next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
+        self._login = httpx.BasicAuth(user, token) if user and token else None
+        self._headers = {"Authorization": f"Bearer {token}"} if token and not user else {}
 
     def get(self, path: str) -> Any:
         """Return a path's answer: JSON, or text if it is none."""
-        return self._call("GET", path, None)
+        return self._call("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Return the answer to a JSON body."""
@@ -73,95 +76,76 @@ class Client:
         except RefusedError:
             return None
 
-    def _call(self, method: str, path: str, body: bytes | None) -> Any:
+    def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         self.requests += 1
-        with _Deadline(self._timeout_s) as deadline:
-            try:
-                status, content = self._exchange(deadline, method, path, body)
-            except httpx.HTTPError as error:
-                raise self._failure(error, path, expired=deadline.expired) from error
-        return self._parse(status, content, path)
-
-    def _failure(self, error: httpx.HTTPError, path: str, *, expired: bool) -> AuditError:
-        if expired or isinstance(error, httpx.TimeoutException):
-            why = f"no complete answer in {self._timeout_s:g} s (--timeout): it may be paused, asleep or busy"
-            return NotAvailableError(f"{self.address}{path}: {why}")
-        if isinstance(error, httpx.ConnectError):
-            return AuditError(f"{self.address}: no server listens there ({error})")
-        return AuditError(f"{self.address}{path}: {str(error) or type(error).__name__}")
-
-    def _exchange(self, deadline: _Deadline, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        login = httpx.BasicAuth(self._user, self._token) if self._token and self._user else None
-        if self._token and not login:
-            headers["Authorization"] = f"Bearer {self._token}"
-        parts, size = [], 0
-        options: dict[str, Any] = {"headers": headers, "auth": login, "extensions": {"trace": deadline.trace}}
         with (
+            self._deadline(path) as options,
             httpx.Client(timeout=self._timeout_s, trust_env=False) as client,
-            client.stream(method, self.address + path, content=body, **options) as response,
         ):
-            for part in response.iter_bytes():
-                size += len(part)
-                parts.append(part)
-                if size > _MAX_BYTES:
-                    raise AuditError(
-                        f"{self.address}{path}: its answer is longer than {_MAX_BYTES >> 20} MiB"
-                    )
-            return response.status_code, b"".join(parts)
+            headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
+            options |= {"content": body, "headers": headers, "auth": self._login}
+            with client.stream(method, self.address + path, **options) as response:
+                content = bytearray()
+                for part in response.iter_bytes():
+                    content += part
+                    if len(content) > _MAX_BYTES:
+                        raise AuditError(
+                            f"{self.address}{path}: its answer is longer than {_MAX_BYTES >> 20} MiB"
+                        )
+        return self._parse(response.status_code, content, path)
 
-    def _parse(self, status: int, content: bytes, path: str) -> Any:
-        text = content.decode("utf-8", "replace")
+    @contextlib.contextmanager
+    def _deadline(self, path: str) -> Iterator[dict[str, Any]]:
+        """Shut down a call's socket at the deadline of the whole call; yield the options of the call.
+
+        httpx's timeouts hold for each read, so dripped headers or endless 100 Continue answers would last for ever.
+
+        Raises:
+            AuditError: The call failed.
+        """
+        sockets: list[Any] = []
+        expired = threading.Event()
+
+        def stop() -> None:
+            expired.set()
+            for connection in sockets:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+        def trace(event: str, info: dict[str, Any]) -> None:
+            """Remember the sockets that httpcore opens."""
+            if event.endswith("connect_tcp.complete"):
+                sockets.append(info["return_value"].get_extra_info("socket"))
+                if expired.is_set():  # connecting took longer than the whole call may
+                    stop()
+
+        timer = threading.Timer(self._timeout_s, stop)
+        timer.daemon = True
+        timer.start()
         try:
-            value = safe_io.parse_json(text) if text else {}
-        except (ValueError, RecursionError):
-            value = text
+            yield {"extensions": {"trace": trace}}
+        except httpx.HTTPError as error:
+            if expired.is_set() or isinstance(error, httpx.TimeoutException):
+                reason = f"no complete answer in {self._timeout_s:g} s (--timeout): it may be paused, asleep or busy"
+                raise NotAvailableError(f"{self.address}{path}: {reason}") from error
+            if isinstance(error, httpx.ConnectError):
+                raise AuditError(f"{self.address}: no server listens there ({error})") from error
+            raise AuditError(f"{self.address}{path}: {str(error) or type(error).__name__}") from error
+        finally:
+            timer.cancel()
+
+    def _parse(self, status: int, content: bytearray, path: str) -> Any:
+        value: Any = content.decode("utf-8", "replace")
+        with contextlib.suppress(ValueError, RecursionError):
+            value = safe_io.parse_json(value) if value else {}
+        if 200 <= status < 300:
+            return value
+        call = f"{self.address}{path}"
         if status in (401, 403):
-            raise RefusedError(
-                f"{self.address}{path}: a key is required ({status}): set {' or '.join(_KEYS)}", status
-            )
+            raise RefusedError(f"{call}: a key is required ({status}): set {' or '.join(_KEYS)}", status)
+        for key in ("error", "message", "detail"):
+            value = value.get(key, value) if isinstance(value, dict) else value
+        reason = mask_and_cut(" ".join(str(value).split()), 300)
         if status == 503:
-            raise NotAvailableError(f"{self.address}{path}: it is busy (503): {_error_text(value)}")
-        if not 200 <= status < 300:
-            raise RefusedError(f"{self.address}{path}: refused ({status}): {_error_text(value)}", status)
-        return value
-
-
-class _Deadline:
-    """Shut down a call's socket at the deadline of the whole call.
-
-    httpx's timeouts hold for each read, so dripped headers or endless 100 Continue answers would last for ever.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self.expired = False
-        self._sockets: list[Any] = []
-        self._timer = threading.Timer(timeout_s, self._stop)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def trace(self, event: str, info: dict[str, Any]) -> None:
-        """Remember the sockets that httpcore opens (its `trace` extension)."""
-        if event.endswith("connect_tcp.complete"):
-            self._sockets.append(info["return_value"].get_extra_info("socket"))
-            if self.expired:  # connecting took longer than the whole call may
-                self._stop()
-
-    def _stop(self) -> None:
-        self.expired = True
-        for connection in self._sockets:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _error_text(value: Any) -> str:
-    """Return what a refusal says, on one line."""
-    for key in ("error", "message", "detail"):
-        value = value.get(key, value) if isinstance(value, dict) else value
-    return mask_and_cut(" ".join(str(value).split()), 300)
+            raise NotAvailableError(f"{call}: it is busy (503): {reason}")
+        raise RefusedError(f"{call}: refused ({status}): {reason}", status)

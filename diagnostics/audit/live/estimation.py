@@ -55,11 +55,8 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
     if best.residual > 1.3 * floor:
         pairs = sorted(_fit_pairs(observed, expected, best), key=lambda fit: fit.residual)
         tried = tuple((" and ".join(pair.changed), pair.residual) for pair in pairs)
-        if pairs[0].residual < (1 - _BETTER) * best.residual and _is_better(
-            observed, best.sampling, pairs[0].sampling
-        ):
-            runner_up = tried[1] if len(tried) > 1 else (best.changed[0], best.residual)
-            best = replace(pairs[0], runner_up=runner_up)
+        if _is_better(observed, best.sampling, pairs[0].sampling):
+            best = replace(pairs[0], runner_up=[*tried[1:], (best.changed[0], best.residual)][0])
         best = replace(best, tried=tried)
     return _simplify(observed, best, expected)
 
@@ -133,12 +130,12 @@ def _fit_pairs(observed: Observed, expected: Sampling, best: Fit) -> Iterator[Fi
         for value in _grid(*RANGES[first][:3], 12):
             start = expected.replace(first, value)
             for second in (name for name in RANGES if name != first):
-                for other in _grid(*RANGES[second][:3], 8):
-                    sampling = start.replace(second, other)
+                for second_value in _grid(*RANGES[second][:3], 8):
+                    sampling = start.replace(second, second_value)
                     candidate = (part.residual(sampling), sampling, (first, second))
                     pair = frozenset((first, second))
-                    coarse[pair] = min(coarse.get(pair, candidate), candidate, key=lambda each: each[0])
-    for _, sampling, names in sorted(coarse.values(), key=lambda each: each[0])[:_REFINED]:
+                    coarse[pair] = min(coarse.get(pair, candidate), candidate, key=lambda entry: entry[0])
+    for _, sampling, names in sorted(coarse.values(), key=lambda entry: entry[0])[:_REFINED]:
         yield _refine(observed, sampling, names)
 
 
@@ -195,12 +192,10 @@ def flat_middle(observed: Observed, sampling: Sampling, name: str) -> float:
     ends = []
     for direction in (-1, 1):
         end, step = value, RANGES[name][3] / 64
-        while (
-            1e-6 < end + direction * step < 1
-            and observed.residual(sampling.replace(name, end + direction * step)) <= best
-        ):
-            end += direction * step
-            step *= 1.3
+        while 1e-6 < (further := end + direction * step) < 1:
+            if observed.residual(sampling.replace(name, further)) > best:
+                break
+            end, step = further, step * 1.3
         ends.append(end)
     return sum(ends) / 2
 
@@ -217,17 +212,18 @@ def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
     size = int(observed.columns.max()) + 1
     shares = torch.zeros(len(observed.ids), size, dtype=torch.float64)
     shares.scatter_(1, observed.columns, observed.distribution(sampling).exp())
-    own = torch.zeros_like(shares, dtype=torch.bool).scatter_(1, observed.ids[:, None], True)
-    shares = shares.masked_fill(own, 0.0)
+    is_own = torch.zeros_like(shares, dtype=torch.bool).scatter_(1, observed.ids[:, None], True)
+    shares = shares.masked_fill(is_own, 0.0)
     norms = shares.square().sum(0).clamp(min=1e-12)
     slopes = ((shares * excess[:, None]).sum(0) / norms).clamp(min=-1.0)
-    residuals = (excess[:, None] - shares * slopes).masked_fill(own, 0.0).square().sum(0)
+    residuals = (excess[:, None] - shares * slopes).masked_fill(is_own, 0.0).square().sum(0)
     residuals = residuals.masked_fill(shares.sum(0) < _LEAST_SHARE, float("inf"))
     token = int(residuals.argmin())
     if math.isinf(float(residuals[token])):
         return None
     value = math.log(max(float(slopes[token]) + 1, math.exp(-20.0)))
     for steps in ((-0.1, -0.03, 0.0, 0.03, 0.1), tuple(step / 100 for step in range(-5, 6))):
-        value = min((value + step for step in steps),
-                    key=lambda bias: observed.residual(replace(sampling, bias=(token, bias))))  # fmt: skip
+        biases = [replace(sampling, bias=(token, value + step)) for step in steps]
+        best = min(biases, key=observed.residual)
+        value = best.bias[1] if best.bias else value
     return replace(sampling, bias=(token, value))

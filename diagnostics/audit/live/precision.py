@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.audit.live.reference import DTYPES, Reference
+from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
 
 # Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
@@ -32,7 +31,7 @@ class Scores:
     """
 
     reference: Reference
-    sequences: Sequence[Sequence[int]]
+    sequences: Sequences
     engine: Any
     dtype: str
     exact: Any
@@ -74,9 +73,7 @@ class Scores:
         return sum(row[:shortest] for row in rows) / len(rows)
 
 
-def compare(
-    reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str, exact: Any = None
-) -> Scores:
+def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str, exact: Any = None) -> Scores:
     """Compare with a checkpoint in a type."""
     exact = reference.scores(sequences, dtype) if exact is None else exact
     floor = 0.0
@@ -86,9 +83,7 @@ def compare(
     return Scores(reference, sequences, engine, dtype, exact, max(floor, _LEAST_FLOOR))
 
 
-def compare_in_best_type(
-    reference: Reference, sequences: Sequence[Sequence[int]], engine: Any, dtype: str
-) -> Scores:
+def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
     """Compare in the type that the server names, else in the finest type at whose floor the engine is.
 
     Of wrong weights no type is: then in the coarsest, so that a type is never a fault.

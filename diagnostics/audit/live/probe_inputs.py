@@ -7,7 +7,6 @@ tokens are few; what remains goes to a second comparison of weights.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +73,6 @@ def sample_prompts(
     return [(head + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
 
 
-def in_vocabulary(ids: Sequence[int], vocabulary: int) -> bool:
-    """Return whether all ids are in the vocabulary."""
-    return all(0 <= token < vocabulary for token in ids)
-
-
 @dataclass(frozen=True)
 class Budget:
     """Tokens of an audit.
@@ -128,11 +122,8 @@ class Budget:
 
     @property
     def _reserved(self) -> int:
-        return (
-            self.sampling
-            + self.replica_calls
-            + ((self.cache_prompts + 1) * self._pair if self.cache_prompts else 0)
-        )
+        cache = (self.cache_prompts + 1) * self._pair if self.cache_prompts else 0
+        return self.sampling + self.replica_calls + cache
 
     @property
     def _pair(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from diagnostics import safe_io
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import truncation_error
 from diagnostics.audit.model import AuditError
-from diagnostics.output.redact import mask_and_cut
 
+Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
 # From so many weights on, float64 takes too long and float32 is exact enough.
 _LARGE = 60_000_000
@@ -29,6 +29,7 @@ _LARGE = 60_000_000
 _BATCH_IDS = 640
 _ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_MERGE = "is not supported: merge the adapter and give the merged checkpoint"
 _UNSUPPORTED = ("use_dora", "fan_in_fan_out", "use_bdlora", "use_qalora", "lora_bias")
 
 
@@ -50,16 +51,12 @@ class Adapter:
             raise AuditError(f"{path}: expected a JSON object")
         unsupported = [name for name in _UNSUPPORTED if settings.get(name)]
         if settings.get("peft_type") != "LORA" or unsupported:
-            kind = ", ".join(unsupported) or settings.get("peft_type")
-            raise AuditError(
-                f"{path}: {kind} is not supported: merge the adapter and give the merged checkpoint"
-            )
+            raise AuditError(f"{path}: {', '.join(unsupported) or settings.get('peft_type')} {_MERGE}")
         self._settings: dict[str, Any] = settings
         self.base = Path(str(settings.get("base_model_name_or_path") or ""))
         if not (self.base / "config.json").is_file():
-            raise AuditError(
-                f"{path}: base_model_name_or_path = {str(self.base)!r}: expected a folder of weights"
-            )
+            base = f"base_model_name_or_path = {str(self.base)!r}"
+            raise AuditError(f"{path}: {base}: expected a folder of weights")
 
     def products(self) -> dict[str, tuple[Any, Any, float]]:
         """Return, by the base's tensor name, B, A and the scale of their product.
@@ -73,18 +70,15 @@ class Adapter:
         try:
             tensors = load_file(path)
         except Exception as error:
-            raise AuditError(f"{path}: {mask_and_cut(' '.join(str(error).split()), 200)}") from error
+            raise AuditError(f"{path}: {checkpoint_validation.reason(error)}") from error
         products = {}
-        for name, tensor in tensors.items():
-            if name.endswith(_LORA_B):
-                continue
+        for name in (name for name in tensors if not name.endswith(_LORA_B)):
             module = name.removeprefix(_PREFIX).removesuffix(_LORA_A)
             second = tensors.get(f"{_PREFIX}{module}{_LORA_B}")
             if not name.endswith(_LORA_A) or second is None:
-                raise AuditError(
-                    f"{path}: {name} is not supported: merge the adapter and give the merged checkpoint"
-                )
-            products[f"{module}.weight"] = (second, tensor, self._scale(module, tensor.shape[0]))
+                raise AuditError(f"{path}: {name} {_MERGE}")
+            scale = self._scale(module, tensors[name].shape[0])
+            products[f"{module}.weight"] = (second, tensors[name], scale)
         return products
 
     def _scale(self, module: str, rank: int) -> float:
@@ -158,9 +152,7 @@ class Reference:
         if self._state is None:
             self._merged = self._base = None
 
-    def logits(
-        self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False
-    ) -> Iterator[Any]:
+    def logits(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Iterator[Any]:
         """Yield the logits of each sequence, a row for each id; of a large model those of one length together."""
         import torch
 
@@ -169,17 +161,16 @@ class Reference:
             batch = list(group)
             size = max(1, _BATCH_IDS // length) if self.large else 1
             for first in range(0, len(batch), size):
+                ids = torch.tensor(batch[first : first + size])
                 with torch.inference_mode():
-                    logits = model(
-                        input_ids=torch.tensor(batch[first : first + size]), use_cache=False
-                    ).logits
+                    logits = model(input_ids=ids, use_cache=False).logits
                 yield from logits
 
-    def scores(self, sequences: Iterable[Sequence[int]], dtype: str, *, native: bool = False) -> Any:
+    def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
         """Return the log-prob of each id but the first of each sequence, concatenated."""
         import torch
 
-        sequences, parts = list(sequences), []
+        parts = []
         for ids, logits in zip(sequences, self.logits(sequences, dtype, native=native), strict=True):
             rows = logits[:-1].double()
             parts.append(rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0] - rows.logsumexp(-1))
@@ -189,23 +180,18 @@ class Reference:
         """Return these weights with some tensors of others that fit."""
         mixed = Reference(self.folder)
         mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
-        mixed._state = {
-            name: other.state[name] if from_other(name) else tensor for name, tensor in self.state.items()
-        }
+        mixed._state = self.state | {name: tensor for name, tensor in other.state.items() if from_other(name)}
         return mixed
 
     def scale_adapter(self, factor: float) -> Reference:
         """Return these weights with the adapter added so many times."""
         scaled = Reference(self.folder)
         self._load()
-        scaled.name, scaled._base, scaled._adapter_factor = (
-            f"the adapter {factor:.2f} times",
-            self._base,
-            factor,
-        )
+        scaled.name, scaled._base = f"the adapter {factor:.2f} times", self._base
+        scaled._adapter_factor = factor
         return scaled
 
-    def fits(self, other: Reference) -> bool:
+    def has_same_tensors(self, other: Reference) -> bool:
         """Return whether both have tensors of the same names and shapes."""
         mine, theirs = self.state, other.state
         return mine.keys() == theirs.keys() and all(mine[name].shape == theirs[name].shape for name in mine)
@@ -235,10 +221,9 @@ class Reference:
     def _load(self) -> Any:
         """Return the model as on disk, with its adapter merged; it is read once."""
         if self._merged is None:
-            self._base = self._base or checkpoint_validation.load_model(self.weights)
-            self._merged = (
-                self._base if self._adapter is None else self._add_adapter(copy.deepcopy(self._base), None)
-            )
+            self._base = self._merged = self._base or checkpoint_validation.load_model(self.weights)
+            if self._adapter is not None:
+                self._merged = self._add_adapter(copy.deepcopy(self._base), None)
         return self._merged
 
     def _add_adapter(self, model: Any, kind: Any) -> Any:
@@ -250,9 +235,11 @@ class Reference:
             if name not in tensors:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
-            left, right = (matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (second, first))
+            left_matrix, right_matrix = (
+                matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (second, first)
+            )
             with torch.no_grad():
-                target += self._adapter_factor * scale * (left @ right)
+                target += self._adapter_factor * scale * (left_matrix @ right_matrix)
         return model
 
 
@@ -280,19 +267,13 @@ def step_of(folder: Path) -> int | None:
 
 def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
     """Return other checkpoints in the same folder, the nearest step first, `base` included."""
-
-    def step(path: Path) -> int:
-        number = step_of(path)
-        return -1 if number is None else number
-
-    siblings = [
-        path
-        for path in checkpoint.resolve().parent.iterdir()
-        if path.is_dir()
-        and path.resolve() != checkpoint.resolve()
-        and ((path / "config.json").exists() or is_adapter(path))
-        and step_of(path) is not None
-    ]
-    siblings = sorted(siblings, key=lambda path: (abs(step(path) - step(checkpoint)), path.name))[:most]
+    own_step = step_of(checkpoint)
+    siblings = []
+    for path in checkpoint.resolve().parent.iterdir():
+        step = step_of(path)
+        has_weights = (path / "config.json").exists() or is_adapter(path)
+        if step is not None and has_weights and path.resolve() != checkpoint.resolve():
+            siblings.append((abs(step - (-1 if own_step is None else own_step)), path.name, path))
+    nearest = [path for _, _, path in sorted(siblings)[:most]]
     # An engine without its adapter holds the base.
-    return [*siblings, Adapter(checkpoint).base] if is_adapter(checkpoint) else siblings
+    return [*nearest, Adapter(checkpoint).base] if is_adapter(checkpoint) else nearest

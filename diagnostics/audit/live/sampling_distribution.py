@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-if TYPE_CHECKING:
-    from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.reference import Reference
 
 # Largest difference counted for one token, so that a token at a border decides nothing.
 _CAP = 2.0
@@ -20,10 +19,6 @@ _CAP = 2.0
 _KEPT, _BINS = 4096, 128
 # Log-prob by which an id may miss a truncation because of rounding.
 _BORDER = 0.2
-NEUTRAL = {
-    "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,14 +28,12 @@ class Completion:
     Attributes:
         logprobs: What the engine reports for each sampled id.
         reported: The ids that these log-probs are of, if the server says so.
-        ended: stop or length.
     """
 
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     reported: tuple[int, ...] = ()
-    ended: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +71,10 @@ class Sampling:
         return cls(**values)
 
 
+NEUTRAL: dict[str, Any] = {field.name: field.default for field in fields(Sampling) if field.name != "bias"}
+"""Values of the parameters that change nothing."""
+
+
 class Observed:
     """Sampled tokens with the logits that some weights give at their positions.
 
@@ -95,21 +92,22 @@ class Observed:
 
         self._logits = torch.cat(list(logits))
         size = self._logits.shape[1]
-        self.ids = torch.tensor([token for each in completions for token in each.ids])
-        self.reported = torch.tensor(
-            [value for each in completions for value in each.logprobs], dtype=torch.float64
+        self.ids = torch.tensor([token for completion in completions for token in completion.ids])
+        reported = [value for completion in completions for value in completion.logprobs]
+        self.reported = torch.tensor(reported, dtype=torch.float64)
+        self.samples = torch.tensor(
+            [index for index, completion in enumerate(completions) for _ in completion.ids]
         )
-        self.samples = torch.tensor([index for index, each in enumerate(completions) for _ in each.ids])
         self._in_prompt = torch.zeros(self._logits.shape, dtype=torch.bool)
         self._counts = torch.zeros(self._logits.shape, dtype=torch.int16)
         place = 0
-        for each in completions:
-            prompt = [token for token in each.prompt if token < size]
-            for index in range(len(each.ids)):
+        for completion in completions:
+            prompt = [token for token in completion.prompt if token < size]
+            for index in range(len(completion.ids)):
                 self._in_prompt[place, prompt] = True
                 if index:
                     self._counts[place] = self._counts[place - 1]
-                    self._counts[place, each.ids[index - 1]] += 1
+                    self._counts[place, completion.ids[index - 1]] += 1
                 place += 1
         self._narrow(size)
         self._orders: dict[tuple[Any, ...], Any] = {}
@@ -119,12 +117,20 @@ class Observed:
         cls, reference: Reference, completions: Sequence[Completion], dtype: str, *, native: bool = False
     ) -> Observed:
         """Compute the logits of completions with some weights, in the engine's type or (native=False) more exactly."""
-        sequences = [[*each.prompt, *each.ids] for each in completions]
-        rows = reference.logits(sequences, dtype, native=native)
-        return cls(
-            completions,
-            [row[len(each.prompt) - 1 : -1].double() for each, row in zip(completions, rows, strict=True)],
-        )
+        sequences = [[*completion.prompt, *completion.ids] for completion in completions]
+        rows = zip(completions, reference.logits(sequences, dtype, native=native), strict=True)
+        return cls(completions, [row[len(completion.prompt) - 1 : -1].double() for completion, row in rows])
+
+    @classmethod
+    def join(cls, parts: Sequence[Observed]) -> Observed:
+        """Return the tokens of all parts, which have the same vocabulary."""
+        import torch
+
+        joined = object.__new__(cls)
+        joined.__dict__ = parts[0].__dict__ | {"_orders": {}}
+        for name in parts[0].__dict__.keys() - {"_log_bin_size", "_orders"}:
+            joined.__dict__[name] = torch.cat([part.__dict__[name] for part in parts])
+        return joined
 
     def _narrow(self, size: int) -> None:
         """Keep the likeliest and the seen ids of a large vocabulary, and average the others in bins."""
@@ -153,19 +159,19 @@ class Observed:
         """Return some tokens, spread over all."""
         part = object.__new__(Observed)
         step = max(1, -(-len(self.ids) // most))
-        part.__dict__ = {
-            name: value if name in {"_log_bin_size", "_orders"} else value[::step]
-            for name, value in self.__dict__.items()
-        } | {"_orders": {}}
+        shared = {"_log_bin_size": self._log_bin_size, "_orders": {}}
+        part.__dict__ = shared | {
+            name: tensor[::step] for name, tensor in self.__dict__.items() if name not in shared
+        }
         return part
 
     def penalised_logits(self, sampling: Sampling) -> Any:
         """Return the logits with penalties and bias."""
         logits = self._logits
         if sampling.repetition_penalty != 1:
-            seen = self._in_prompt | (self._counts > 0)
+            fact = self._in_prompt | (self._counts > 0)
             factor = sampling.repetition_penalty
-            logits = logits.where(~seen, (logits / factor).where(logits > 0, logits * factor))
+            logits = logits.where(~fact, (logits / factor).where(logits > 0, logits * factor))
         if sampling.frequency_penalty or sampling.presence_penalty:
             logits = logits - sampling.frequency_penalty * self._counts
             logits = logits - sampling.presence_penalty * (self._counts > 0)
@@ -237,9 +243,9 @@ class Observed:
 
     def surprise(self, sampling: Sampling) -> tuple[float, float, float]:
         """Return the sampled ids' total log-prob, its expectation and its standard deviation."""
-        whole = self.distribution(sampling)
-        shares = whole.exp()
-        finite = whole.masked_fill(whole.isinf(), 0.0)
+        distribution = self.distribution(sampling)
+        shares = distribution.exp()
+        finite = distribution.masked_fill(distribution.isinf(), 0.0)
         mean, squares = (shares * finite).sum(1), (shares * finite.square()).sum(1)
         if self._rest.shape[1] and sampling == sampling.untruncated:
             logits = self.penalised_logits(sampling) / sampling.temperature
@@ -247,11 +253,11 @@ class Observed:
             rest_shares = (rest + self._log_bin_size).exp()
             mean, squares = mean + (rest_shares * rest).sum(1), squares + (rest_shares * rest.square()).sum(1)
         variance = squares - mean.square()
-        sampled = whole.gather(1, self.places)[:, 0]
+        sampled = distribution.gather(1, self.places)[:, 0]
         outside = sampled.isinf()
         # The engine's own type admits ids at the border of a truncation that exact numbers exclude.
         free = self.distribution(sampling.untruncated)
-        lowest = free.masked_fill(whole.isinf(), math.inf).min(1).values
+        lowest = free.masked_fill(distribution.isinf(), math.inf).min(1).values
         border = outside & (free.gather(1, self.places)[:, 0] > lowest - _BORDER)
         if int((outside & ~border).sum()) <= max(1, len(sampled) // 100):
             border = outside

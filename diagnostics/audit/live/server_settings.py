@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
-from diagnostics.audit.model import CLEAN, NOT_ASKED, AuditError, Note, Result, fault, note
+from diagnostics.audit.model import AuditError, Result, clean, fault, note, skipped
 
 _LENGTHS = ("max_completion_length", "max_prompt_length")
 
@@ -40,30 +40,33 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     """
     if path is None:
         return TrainerSettings()
+    source = f"--trainer-config {path}"
     try:
         text = safe_io.read_text(path, safe_io.METADATA, pipes=True)
         document = safe_io.parse_toml(text) if path.suffix == ".toml" else safe_io.parse_json(text)
     except (OSError, ValueError) as error:
-        raise AuditError(f"--trainer-config {path}: {error}") from error
+        raise AuditError(f"{source}: {error}") from error
     if not isinstance(document, dict):
-        raise AuditError(f"--trainer-config {path}: expected settings by name")
+        raise AuditError(f"{source}: expected settings by name")
     settings = _flatten(document)
-    request = {
-        name: _number(path, name, settings[name]) for name in NEUTRAL if settings.get(name) is not None
+    numbers = {
+        name: settings[name]
+        for name in (*NEUTRAL, *_LENGTHS, "max_staleness")
+        if settings.get(name) is not None
     }
-    request.setdefault("temperature", 1.0)
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise AuditError(f"{source}: {name} = {value!r}: expected a number")
+    request = {"temperature": 1.0} | {name: numbers[name] for name in NEUTRAL if name in numbers}
     if request["temperature"] <= 0:
-        raise AuditError(f"--trainer-config {path}: temperature {request['temperature']:g}: expected above 0")
+        raise AuditError(f"{source}: temperature {request['temperature']:g}: expected above 0")
     if "top_k" in request:
         request["top_k"] = max(0, int(request["top_k"]))
     prompts = settings.get("prompts")
     return TrainerSettings(
-        request,
-        Sampling(temperature=request["temperature"]),
-        sum(int(_number(path, name, settings.get(name) or 0)) for name in _LENGTHS),
-        int(_number(path, "max_staleness", settings.get("max_staleness") or 0)),
-        tuple(map(str, prompts)) if isinstance(prompts, list) else (),
-    )
+        request, Sampling(temperature=request["temperature"]), sum(int(numbers.get(name, 0)) for name in _LENGTHS),
+        int(numbers.get("max_staleness", 0)), tuple(map(str, prompts)) if isinstance(prompts, list) else (),
+    )  # fmt: skip
 
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
@@ -77,42 +80,24 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     return settings
 
 
-def _number(path: Path, name: str, value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AuditError(f"--trainer-config {path}: {name} = {value!r}: expected a number")
-    number: int | float = value
-    return number
-
-
 def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint: Path) -> list[Result]:
     """Compare the server's reported settings with the trainer's."""
     results: list[Result] = []
     mode, temperature = str(server.get("logprobs_mode", "")), trainer.sampling.temperature
     if mode.startswith("raw") and temperature != 1:
-        message = (
-            "the server reports {mode}: log-probs before temperature and truncation, at temperature"
-            " {temperature:.4g}"
-        )
-        results.append(
-            fault(
-                "settings/logprobs_mode",
-                "P0",
-                message,
-                "NUM001",
-                values={"mode": mode, "temperature": temperature},
-            )
-        )
+        message = "the server reports {mode}: log-probs before truncation and temperature {temperature:.4g}"
+        values: dict[str, Any] = {"mode": mode, "temperature": temperature}
+        results.append(fault("settings/logprobs_mode", message, "NUM001", values))
     longest = server.get("max_model_len")
     if isinstance(longest, int) and 0 < longest < trainer.length:
         message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
-        results.append(
-            fault("settings/length", "P0", message, values={"engine": longest, "trainer": trainer.length})
-        )
+        results.append(fault("settings/length", message, "", {"engine": longest, "trainer": trainer.length}))
     if results:
         return results
+    names = ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
     evidence = [
         note("setting", "{name}: {value}", name=name, value=str(server[name]))
-        for name in ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
+        for name in names
         if name in server
     ]
     if defaults := _hidden_defaults(checkpoint, trainer.request):
@@ -120,12 +105,13 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
             "a server that takes its defaults from here samples with {told} where a request leaves that out"
         )
         evidence.append(note("defaults", text, "generation_config.json", told=defaults))
-    if "logprobs_mode" in server:
-        return [Result("settings", CLEAN, "P0", evidence=tuple(evidence))]
-    need = (Note("server_info_text", "the logprobs_mode: /server_info of this release does not report it")
-            if server.get("info") == "text" else Note("server_info",
-            "/server_info (VLLM_SERVER_DEV_MODE=1)"))  # fmt: skip
-    return [Result("settings", NOT_ASKED, "P0", evidence=tuple(evidence), needed=(need,))]
+    if mode:
+        return [clean("settings", evidence=tuple(evidence))]
+    result = skipped("settings", "server_info", "/server_info (VLLM_SERVER_DEV_MODE=1)")
+    if server.get("info") == "text":
+        need = "the logprobs_mode: /server_info of this release does not report it"
+        result = skipped("settings", "server_info_text", need)
+    return [replace(result, evidence=tuple(evidence))]
 
 
 def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:
@@ -139,7 +125,7 @@ def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:
     values = config if isinstance(config, dict) else {}
     hidden = {
         name: values[name]
-        for name in NEUTRAL
-        if name not in request and isinstance(values.get(name), int | float) and values[name] != NEUTRAL[name]
+        for name in NEUTRAL.keys() - request.keys()
+        if isinstance(values.get(name), int | float) and values[name] != NEUTRAL[name]
     }
-    return ", ".join(f"{name} {value:g}" for name, value in hidden.items() if name != "top_k" or value >= 0)
+    return ", ".join(f"{name} {hidden[name]:g}" for name in NEUTRAL if hidden.get(name, -1) >= 0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from diagnostics.audit.live.client import Client, RefusedError
+from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.model import AuditError, NotAvailableError
 
@@ -17,50 +18,43 @@ _NO_TOKENIZE = "the server's /tokenize, which vllm serve has"
 _NO_SALT = "a cache_salt, which vllm serve has"
 
 
-class Server(Protocol):
-    """A server as an audit sees it.
+class Server:
+    """A server as an audit sees it; by default it can neither score nor tokenise.
 
     Attributes:
-        lacks: What it cannot do (scores, ids, cache), with what would make it possible.
+        lacks: Names of what it cannot do (scores, ids, cache), with what would make it possible.
     """
 
-    name: str
-    lacks: dict[str, str]
-    client: Client
+    name = ""
+
+    def __init__(self, client: Client, **lacks: str) -> None:
+        self.client, self.lacks = client, lacks
 
     def settings(self) -> dict[str, Any]:
         """Return what it reports of itself: model, dtype, logprobs_mode, max_model_len; unknown ones are absent."""
+        return {}
 
-    def score(self, ids: Sequence[int], salt: str = "") -> list[float]:
-        """Return the log-prob of each id but the first, given those before it."""
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """Return the log-prob of each id but the first, given those before it.
+
+        Raises:
+            AuditError: It cannot.
+        """
+        raise AuditError(f"{self.client.address}: it cannot score {len(ids)} given ids")
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Return `copies` samples of each prompt, in the order of the prompts."""
+        raise NotImplementedError
 
-    def tokenize(self, text: str) -> list[int] | None:
-        """Return the ids of a text, with what the server puts before it; None if unsupported."""
-
-    def tokenize_chat(self, messages: list[dict[str, str]]) -> list[int] | None:
-        """Return the ids of a chat by the server's template; None if unsupported."""
-
-
-class _WithoutTokenizer:
-    """A server without an endpoint that tokenises."""
-
-    def tokenize(self, text: str) -> list[int] | None:
-        """Return None."""
+    def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
+        """Return the ids of a text or of a chat, with what the server puts before it; None if unsupported."""
         del text
         return None
 
-    def tokenize_chat(self, messages: list[dict[str, str]]) -> list[int] | None:
-        """Return None."""
-        del messages
-        return None
 
-
-class VllmServe:
+class VllmServe(Server):
     """`vllm serve`, 0.10 and newer."""
 
     name = "vllm serve"
@@ -71,30 +65,28 @@ class VllmServe:
         Raises:
             AuditError: It does not serve this model.
         """
-        self.client, self._models = client, [entry for entry in models if isinstance(entry, dict)]
+        super().__init__(client)
+        self._models = [entry for entry in models if isinstance(entry, dict)]
         names = [str(entry.get("id", "")) for entry in self._models] or [""]
         if model and model not in names:
             raise AuditError(f"--model {model}: {client.address} serves {', '.join(names)}")
         self.model = model or names[0]
-        self.lacks: dict[str, str] = {}
         # After the trainer's requests, if the scheduler uses priorities; else it refuses them and they are left out.
         self._priority: dict[str, int] = {"priority": _LOWEST_PRIORITY}
 
     def settings(self) -> dict[str, Any]:
         """Return settings from /v1/models, /version and /server_info, as far as these exist."""
-        first = self._models[0] if self._models else {}
-        settings: dict[str, Any] = {
-            "model": self.model,
-            "models": [str(entry.get("id")) for entry in self._models],
-        }
-        if isinstance(first.get("max_model_len"), int):
-            settings["max_model_len"] = first["max_model_len"]
+        names = [str(entry.get("id")) for entry in self._models]
+        settings: dict[str, Any] = {"model": self.model, "models": names}
+        length = self._models[0].get("max_model_len") if self._models else None
+        if isinstance(length, int):
+            settings["max_model_len"] = length
         info = self.client.try_call("/server_info?config_format=json")
         config = info.get("vllm_config", info) if isinstance(info, dict) else {}
         if isinstance(config, str):  # up to 0.10
             config = {"model_config": parse_printed_config(config)}
             settings["info"] = "text"
-        model = config.get("model_config", {}) if isinstance(config, dict) else {}
+        model = config.get("model_config") if isinstance(config, dict) else None
         for key in ("dtype", "logprobs_mode", "quantization", "seed", "override_generation_config"):
             if isinstance(model, dict) and model.get(key) not in (None, {}):
                 settings[key] = model[key]
@@ -105,11 +97,10 @@ class VllmServe:
             settings["release"] = version["version"]
         return settings
 
-    def score(self, ids: Sequence[int], salt: str = "") -> list[float]:
+    def score(self, ids: Sequence[int]) -> list[float]:
         """Score by `prompt_logprobs`, which neither sampling parameters nor cached keys change."""
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
-        choice = self._complete(body | ({"cache_salt": salt} if salt else {}), len(ids) + 1)[0]
-        entries = choice.get("prompt_logprobs")
+        entries = self._complete(body, len(ids) + 1)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
             raise AuditError(
                 f"{self.client.address}: its answer has no prompt_logprobs: it cannot score given ids"
@@ -117,14 +108,14 @@ class VllmServe:
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Sample all prompts in one call."""
         body = {
             "prompt": [list(prompt) for prompt in prompts], "max_tokens": tokens, "n": copies, "logprobs": 0,
             "return_token_ids": True, "return_tokens_as_token_ids": True, **request,
         }  # fmt: skip
-        choices = self._complete(body, sum(len(prompt) + copies * tokens for prompt in prompts))
+        choices = self._complete(body, _cost(prompts, tokens, copies))
         if len(choices) != len(prompts) * copies:
             expected = len(prompts) * copies
             raise AuditError(f"{self.client.address}: {len(choices)} samples instead of {expected}")
@@ -136,14 +127,11 @@ class VllmServe:
         entry = choice.get("logprobs") or {}
         values, names = entry.get("token_logprobs"), entry.get("tokens")
         if not values or not names:
-            raise AuditError(
-                f"{self.client.address}: its samples have no log-probs: start it with log-probs allowed"
-            )
-        reported = tuple(int(str(name).removeprefix("token_id:")) for name in names)
+            reason = "its samples have no log-probs: start it with log-probs allowed"
+            raise AuditError(f"{self.client.address}: {reason}")
+        reported = tuple(_token_id(name) for name in names)
         ids = tuple(choice.get("token_ids") or reported)
-        return Completion(
-            prompt, ids, tuple(map(float, values)), reported, str(choice.get("finish_reason") or "")
-        )
+        return Completion(prompt, ids, tuple(map(float, values)), reported)
 
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
         """Return the most likely next ids with their log-probs, from whatever keys are cached."""
@@ -153,7 +141,7 @@ class VllmServe:
         }  # fmt: skip
         choice = self._complete(body | ({"cache_salt": salt} if salt else {}), len(ids) + 1)[0]
         top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
-        return {int(name.removeprefix("token_id:")): float(value) for name, value in top[0].items()}
+        return {_token_id(name): float(value) for name, value in top[0].items()}
 
     def cache_hits(self) -> float | None:
         """Return how many tokens were found in the prefix cache so far; None if unknown."""
@@ -163,19 +151,16 @@ class VllmServe:
         hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)]
         return sum(hits) if hits else None
 
-    def tokenize(self, text: str) -> list[int] | None:
+    def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
         """Tokenise by /tokenize."""
-        return self._tokenize({"prompt": text})
-
-    def tokenize_chat(self, messages: list[dict[str, str]]) -> list[int] | None:
-        """Tokenise by /tokenize with messages."""
-        return self._tokenize({"messages": messages, "add_generation_prompt": True})
-
-    def _tokenize(self, body: dict[str, Any]) -> list[int] | None:
+        body = (
+            {"prompt": text} if isinstance(text, str) else {"messages": text, "add_generation_prompt": True}
+        )
         answer = self.client.try_call("/tokenize", {"model": self.model, **body})
         return list(answer["tokens"]) if isinstance(answer, dict) and "tokens" in answer else None
 
     def _complete(self, body: dict[str, Any], cost: int) -> list[dict[str, Any]]:
+        """Return the choices that /v1/completions answers, in the order of the prompts."""
         try:
             answer = self.client.post("/v1/completions", {"model": self.model, **self._priority, **body})
         except RefusedError as error:
@@ -190,26 +175,20 @@ class VllmServe:
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
 
-class TrlServe(_WithoutTokenizer):
+class TrlServe(Server):
     """`trl vllm-serve`: samples by /generate/; newer releases score too."""
 
     name = "trl vllm-serve"
 
     def __init__(self, client: Client) -> None:
-        self.client = client
-        self.lacks = {"ids": _NO_TOKENIZE, "cache": _NO_SALT}
+        super().__init__(client, ids=_NO_TOKENIZE, cache=_NO_SALT)
         schema = client.try_call("/openapi.json")
         paths = schema.get("paths", {}) if isinstance(schema, dict) else {}
         if "/get_sequence_logprobs/" not in paths:
             self.lacks["scores"] = "its /get_sequence_logprobs/, which not every release has, or vllm serve"
 
-    def settings(self) -> dict[str, Any]:
-        """Return nothing; whether its log-probs are raw depends on the release."""
-        return {}
-
-    def score(self, ids: Sequence[int], salt: str = "") -> list[float]:
+    def score(self, ids: Sequence[int]) -> list[float]:
         """Score by /get_sequence_logprobs/."""
-        del salt
         body = {"sequences": [list(ids)], "prompt_lengths": [1], "top_logprobs": 1, "response_format": "json"}
         answer = self.client.post("/get_sequence_logprobs/", body)
         self.client.tokens += len(ids)
@@ -218,13 +197,11 @@ class TrlServe(_WithoutTokenizer):
         if not rows or not names or len(rows[0]) != len(ids) - 1:
             raise AuditError(f"{self.client.address}/get_sequence_logprobs/: not a log-prob for each id")
         # At each position the likeliest ids by rank, the given one among them.
-        return [
-            float(row[list(ranked).index(token)])
-            for row, ranked, token in zip(rows[0], names[0], ids[1:], strict=True)
-        ]
+        ranked = zip(rows[0], map(list, names[0]), ids[1:], strict=True)
+        return [float(row[order.index(token)]) for row, order, token in ranked]
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Sample by /generate/, whose own defaults apply to absent parameters."""
         body = {"prompts": [list(prompt) for prompt in prompts], "n": copies, "max_tokens": tokens, **request}
@@ -237,69 +214,73 @@ class TrlServe(_WithoutTokenizer):
             if error.status != 422:
                 raise
             raise AuditError(f"{path}: it takes no ids: use TRL 0.29.1 or newer") from error
-        self.client.tokens += sum(len(prompt) + copies * tokens for prompt in prompts)
+        self.client.tokens += _cost(prompts, tokens, copies)
         answer = answer if isinstance(answer, dict) else {}
         ids, values = answer.get("completion_ids"), answer.get("logprobs")
         if not ids or not values or len(ids) != len(prompts) * copies:
             raise AuditError(f"{path}: no ids with log-probs: use TRL 0.23 or newer")
-        reported = answer.get("logprob_token_ids") or ids
+        rows = zip(ids, values, answer.get("logprob_token_ids") or ids, strict=False)
         return [
-            Completion(tuple(prompts[place // copies]), tuple(row), tuple(map(float, _first_of_each(values[place]))),
-                       tuple(_first_of_each(reported[place])))
-            for place, row in enumerate(ids)
-        ]  # fmt: skip
+            Completion(
+                tuple(prompts[place // copies]),
+                tuple(row),
+                _first_of_each(logprobs),
+                _first_of_each(reported),
+            )
+            for place, (row, logprobs, reported) in enumerate(rows)
+        ]
 
 
-def _first_of_each(row: Sequence[Any]) -> list[Any]:
-    return [item[0] if isinstance(item, list) else item for item in row]
-
-
-class OwnServe(_WithoutTokenizer):
+class OwnServe(Server):
     """`python -m grpo_core serve`: samples at a temperature only."""
 
     name = "grpo_core serve"
 
     def __init__(self, client: Client, info: dict[str, Any]) -> None:
-        self.client, self._info, self._calls = client, info, 0
         scores = "prompt_logprobs, which vllm serve has"
-        self.lacks = {"scores": scores, "ids": _NO_TOKENIZE, "cache": _NO_SALT}
+        super().__init__(client, scores=scores, ids=_NO_TOKENIZE, cache=_NO_SALT)
+        self._info, self._calls = info, 0
 
     def settings(self) -> dict[str, Any]:
         """Return its engine; its log-probs are those of the distribution it samples from."""
         return {"engine": str(self._info.get("engine", "")), "logprobs_mode": "processed_logprobs"}
 
-    def score(self, ids: Sequence[int], salt: str = "") -> list[float]:
-        """Raise AuditError: it cannot score given ids."""
-        del ids, salt
-        raise AuditError(f"{self.client.address}: it cannot score given ids")
-
     def sample(
-        self, prompts: Sequence[Sequence[int]], tokens: int, request: dict[str, Any], copies: int = 1
+        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Sample by /generate, each sample with a seed of its own."""
         self._calls += 1
+        sent = [list(prompt) for prompt in prompts for _ in range(copies)]
         requests: list[dict[str, Any]] = [
-            {
-                "id": f"audit-{place}-{copy}",
-                "prompt_ids": list(prompt),
-                "seed": 7919 * self._calls + 64 * place + copy,
-            }
-            for place, prompt in enumerate(prompts)
-            for copy in range(copies)
+            {"id": f"audit-{place}", "prompt_ids": prompt, "seed": 7919 * self._calls + place}
+            for place, prompt in enumerate(sent)
         ]
         params = {"max_tokens": tokens, "temperature": request.get("temperature", 1.0), "stop_ids": []}
         answer = self.client.post("/generate", {"requests": requests, "params": params})
-        self.client.tokens += sum(len(entry["prompt_ids"]) + tokens for entry in requests)
+        self.client.tokens += sum(len(prompt) + tokens for prompt in sent)
         return [
-            Completion(
-                tuple(entry["prompt_ids"]),
-                tuple(done["ids"]),
-                tuple(done["logprobs"]),
-                (),
-                done["finish_reason"],
-            )
-            for entry, done in zip(requests, answer["completions"], strict=True)
+            Completion(tuple(prompt), tuple(done["ids"]), tuple(done["logprobs"]))
+            for prompt, done in zip(sent, answer["completions"], strict=True)
         ]
+
+
+def _cost(prompts: Sequences, tokens: int, copies: int) -> int:
+    return sum(len(prompt) + copies * tokens for prompt in prompts)
+
+
+def _first_of_each(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(item[0] if isinstance(item, list) else item for item in row)
+
+
+def _token_id(name: object) -> int:
+    return int(str(name).removeprefix("token_id:"))
+
+
+def _prompt_logprob(entry: Any, token: int) -> float:
+    value = entry.get(str(token)) if isinstance(entry, dict) else None
+    if not isinstance(value, dict) or "logprob" not in value:
+        raise AuditError(f"prompt_logprobs without id {token}: the server scored other ids than it was given")
+    return float(value["logprob"])
 
 
 def identify_server(client: Client, model: str = "") -> Server:
@@ -316,8 +297,8 @@ def identify_server(client: Client, model: str = "") -> Server:
         return VllmServe(client, models["data"], model)
     engine = client.try_call("/get_engine_type/", {})
     if isinstance(engine, dict) and "engine_type" in engine:  # ms-swift also has TRL's paths
-        why = "its /infer/ takes messages, not ids: audit the run's artifacts, or `vllm serve` with the same weights"
-        raise AuditError(f"{client.address}: {why}")
+        reason = "its /infer/ takes messages, not ids: audit the run's artifacts, or `vllm serve` with the same weights"
+        raise AuditError(f"{client.address}: {reason}")
     if client.try_call("/get_world_size/") is not None:
         return TrlServe(client)
     client.get("/v1/models")  # raises what the server answers: a missing key, another server
@@ -330,18 +311,14 @@ def check_awake(client: Client) -> str:
     Raises:
         NotAvailableError: It is; calls would hang or be wrong.
     """
-    for path, key, state in (
-        ("/is_sleeping", "is_sleeping", "asleep"),
-        ("/is_paused", "is_paused", "paused"),
-    ):
-        answer = client.try_call(path)
+    for key, state in (("is_sleeping", "asleep"), ("is_paused", "paused")):
+        answer = client.try_call(f"/{key}")
         if isinstance(answer, dict) and answer.get(key) is True:
-            raise NotAvailableError(f"{client.address}: it is {state} ({path}); audit again when it samples")
+            raise NotAvailableError(f"{client.address}: it is {state} (/{key}); audit again when it samples")
     text = client.try_call("/metrics")
     if isinstance(text, str) and is_updating(text):
-        raise NotAvailableError(
-            f"{client.address}: its weights are being updated (/metrics); audit again when it samples"
-        )
+        reason = "its weights are being updated (/metrics); audit again when it samples"
+        raise NotAvailableError(f"{client.address}: {reason}")
     answer = client.try_call("/weight_info")
     version = answer.get("weight_version") if isinstance(answer, dict) else None
     return "" if version is None else str(version)
@@ -353,21 +330,16 @@ def is_updating(metrics: str) -> bool:
     >>> is_updating('vllm:rl_weight_update_operation_duration_seconds_count{operation="start"} 2.0')
     True
     """
-    counts = {"start": 0.0, "finish": 0.0}
-    for line in metrics.splitlines():
-        name, _, text = line.rpartition(" ")
-        if not name.startswith(_UPDATES):
-            continue
-        try:
-            value = float(text)
-        except ValueError:
-            continue
-        if name.startswith(f"{_UPDATES}s_in_flight{{") and value > 0:
+    pattern = rf"^{_UPDATES}(s_in_flight|_duration_seconds_count)\{{(.*)\}} ([0-9.e+]{{1,20}})$"
+    open_updates = 0.0
+    for name, labels, value in re.findall(pattern, metrics, re.MULTILINE):
+        if name == "s_in_flight" and float(value) > 0:
             return True
-        for operation in counts:
-            if name.startswith(f"{_UPDATES}_duration_seconds_count{{") and f'operation="{operation}"' in name:
-                counts[operation] += value
-    return counts["start"] > counts["finish"]
+        if name != "s_in_flight":
+            open_updates += float(value) * (
+                ('operation="start"' in labels) - ('operation="finish"' in labels)
+            )
+    return open_updates > 0
 
 
 def parse_printed_config(config: str) -> dict[str, str]:
@@ -378,10 +350,3 @@ def parse_printed_config(config: str) -> dict[str, str]:
     """
     pairs = re.findall(r"(?:^|, )(dtype|quantization|seed)=(?:torch\.)?([\w.-]+)", config)
     return {name: value for name, value in pairs if value != "None"}
-
-
-def _prompt_logprob(entry: Any, token: int) -> float:
-    value = entry.get(str(token), {}) if isinstance(entry, dict) else {}
-    if not isinstance(value, dict) or "logprob" not in value:
-        raise AuditError(f"prompt_logprobs without id {token}: the server scored other ids than it was given")
-    return float(value["logprob"])

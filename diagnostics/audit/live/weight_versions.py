@@ -66,12 +66,11 @@ def find_newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | N
     numbered = sorted(
         (pair for pair in known if pair[0].step is not None), key=lambda pair: pair[0].step or 0
     )
-    if len(numbered) < 2:
+    nearest = min(known, key=lambda pair: float((engine - pair[1]).abs().mean()))[0]
+    if len(numbered) < 2 or nearest is not numbered[-1][0]:
         return None
     (before, old), (newest, new) = numbered[-2:]
     ahead, last_step = engine - new, new - old
-    if min(known, key=lambda pair: float((engine - pair[1]).abs().mean()))[0] is not newest:
-        return None
     slope = project(engine - old, last_step)
     cosine = float(ahead @ last_step) / (float(ahead.norm()) * float(last_step.norm()) or 1.0)
     is_beyond = slope.value - 1 > _BEYOND * slope.error and cosine > _PARALLEL
@@ -80,12 +79,8 @@ def find_newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | N
 
 def is_oldest(reference: Reference, known: Sequence[Reference]) -> bool:
     """Return whether all steps are known and none is before this one's."""
-    steps = [other.step for other in known]
-    return (
-        reference.step is not None
-        and None not in steps
-        and all(reference.step <= (step or 0) for step in steps)
-    )
+    steps = [checkpoint.step for checkpoint in known if checkpoint.step is not None]
+    return reference.step is not None and len(steps) == len(known) and reference.step <= min(steps)
 
 
 def group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
@@ -127,7 +122,7 @@ def find_partial_update(scores: Scores, other: Reference) -> PartialUpdate | Non
 
     reference, engine = scores.reference, scores.engine
     groups = group_tensors(list(reference.state))
-    if not reference.fits(other) or len(groups) < 2:
+    if not reference.has_same_tensors(other) or len(groups) < 2:
         return None
     right = reference.scores(scores.sequences, scores.dtype)
     columns = [
@@ -165,7 +160,7 @@ def _refine_groups(
         if residual <= scores.limit:
             break
         candidates = [(swap(stale ^ {name}), name) for name in shares]
-        (least, best), name = min(candidates, key=lambda each: each[0][0])
+        (least, best), name = min(candidates, key=lambda attempt: attempt[0][0])
         if least >= 0.98 * residual:
             break
         residual, mixed, stale = least, best, stale ^ {name}

@@ -1,8 +1,7 @@
 """P11: recompute advantages from rewards and groups, to find which formula makes them, or which mistake.
 
-A fault is reported only if a mistake makes the recorded numbers and no right formula does:
-(reward - baseline) / (deviation + epsilon) over the groups of the prompts, with every baseline and scale that trainers
-have.
+A fault is reported only if a mistake makes the recorded numbers and no right formula does: (reward - baseline) /
+(deviation + epsilon) over the groups of the prompts, with every baseline and scale that trainers have.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
-from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Note, Result, RunnerUp, fault, note, skipped
+from diagnostics.audit.model import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import deviation, mean
 
-PROBE, CODE = "P11", "NUM041"
 Groups = list[list[int]]
 _ENOUGH, _MOST = 8, 4096
 _PEERS = ("group", "leave_one_out", "batch", "none")
@@ -54,25 +53,17 @@ class Formula:
         return advantages
 
 
-def _formulas() -> list[Formula]:
-    scaled = [
-        Formula(baseline, scale, ddof, epsilon)
-        for baseline, scale in product(_PEERS, _PEERS[:3])
-        for ddof, epsilon in product((1, 0), _EPSILONS)
-    ]
-    return [*(Formula(baseline, "none") for baseline in _PEERS), *scaled]
-
-
-_FORMULAS = _formulas()
-_USUAL = Formula("group", "group", 1, 1e-4)
-
-
 def _peers(rewards: Sequence[float], group: list[int], place: int, peers: str) -> Sequence[float]:
     if peers == "group":
-        return [rewards[other] for other in group]
+        return [rewards[index] for index in group]
     if peers == "leave_one_out":
-        return [rewards[other] for other in group if other != place] or [rewards[place]]
+        return [rewards[index] for index in group if index != place] or [rewards[place]]
     return rewards if peers == "batch" else ()
+
+
+_USUAL = Formula("group", "group", 1, 1e-4)
+_FORMULAS = [Formula(baseline, "none") for baseline in _PEERS]
+_FORMULAS += [Formula(*choice) for choice in product(_PEERS, _PEERS[:3], (1, 0), _EPSILONS)]
 
 
 @dataclass(frozen=True)
@@ -95,9 +86,9 @@ class Step:
 
     def blocks(self) -> Groups:
         """Return the groups of a trainer that takes consecutive samples."""
-        size = max(1, len(self.rewards) // len(self.groups))
-        places = list(range(len(self.rewards)))
-        return [places[start : start + size] for start in range(0, len(places), size)]
+        count = len(self.rewards)
+        size = max(1, count // len(self.groups))
+        return [list(range(first, min(first + size, count))) for first in range(0, count, size)]
 
 
 Compute = Callable[[Step, Formula], list[float]]
@@ -109,15 +100,14 @@ def _right(step: Step, formula: Formula) -> list[float]:
 
 def check_advantages(run: RunArtifacts) -> Iterator[Result]:
     """Check each recording that has advantages."""
-    recordings = [
-        recording
-        for recording in run.recordings
-        if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH
-    ]
-    yield from map(_check_recording, recordings)
-    if not recordings:
+    checked = False
+    for recording in run.recordings:
+        if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH:
+            checked = True
+            yield _check_recording(recording)
+    if not checked:
         need = "advantages in the dump: log_completions=True (TRL, ms-swift), or output.record_every=1 in grpo_core"
-        yield skipped("advantages", PROBE, "want_advantages", need)
+        yield skipped("advantages", "want_advantages", need)
 
 
 def _check_recording(recording: Recording) -> Result:
@@ -130,32 +120,21 @@ def _check_recording(recording: Recording) -> Result:
             continue
         ranked = sorted((_residual(steps, _right, formula), str(formula)) for formula in _FORMULAS)
         if ranked[0][0] <= _TOLERANCE:
-            return _clean(recording, count, weighing, ranked)
+            return _explained(recording, count, weighing, ranked)
         best = min(best or ranked[0], ranked[0])
     if best is None:
-        need = note(
-            "want_spread",
-            "steps with a group whose rewards differ; there are {count} such samples",
-            count=count,
-        )
-        return Result("advantages", NOT_DECIDED, PROBE, count=count, needed=(need,))
+        text = "steps with a group whose rewards differ; there are {count} such samples"
+        return undecided("advantages", note("want_spread", text, count=count), count=count)
+    text = "the nearest right formula ({best}) is off by {residual:.2g}"
+    unlike = note("advantages_unlike", text, best=best[1], residual=best[0])
     for _, steps in variants:
-        if steps and (result := _find_mistake(steps, best)):
+        if steps and (result := _find_mistake(steps, best, unlike)):
             return result
     need = note(
         "want_weights", "how rewards of several functions are weighed, and how the advantage is scaled"
     )
-    return Result("advantages", NOT_DECIDED, PROBE, residual=best[0], floor=_TOLERANCE, count=count,
-                  evidence=(_unlike(best),), needed=(need,))  # fmt: skip
-
-
-def _unlike(best: tuple[float, str]) -> Note:
-    return note(
-        "advantages_unlike",
-        "the nearest right formula ({best}) is off by {residual:.2g}",
-        best=best[1],
-        residual=best[0],
-    )
+    fields: dict[str, Any] = {"residual": best[0], "floor": _TOLERANCE, "count": count, "evidence": (unlike,)}
+    return undecided("advantages", need, **fields)
 
 
 def _weighings(recording: Recording) -> list[str]:
@@ -166,29 +145,30 @@ def _weighings(recording: Recording) -> list[str]:
     return ["+", *names[:8]] if names else []
 
 
-def _reward(row: Sample, weighing: str) -> float | None:
-    if not weighing or weighing == "+":
-        return row.total_reward
-    return row.scores.get(weighing)
-
-
 def _steps(recording: Recording, weighing: str) -> list[Step]:
     """Return the first steps whose samples all have a reward and an advantage, and a group with a spread."""
-    sizes = Counter(len(group) for rows in recording.steps().values() for group in group_samples(rows))
-    counts = {size: sum(n for other, n in sizes.items() if other % size == 0) for size in sizes if size > 1}
-    # The most frequent size: a prompt drawn twice in a step makes a group of twice that.
-    size = max(counts, key=lambda size: (counts[size], size), default=0)
+    size = _group_size(recording)
     steps: list[Step] = []
+    count = 0
     for rows in recording.steps().values():
-        rewards = [reward for row in rows if (reward := _reward(row, weighing)) is not None]
+        totals = (row.total_reward if weighing in {"", "+"} else row.scores.get(weighing) for row in rows)
+        rewards = [reward for reward in totals if reward is not None]
         advantages = [row.advantage for row in rows if row.advantage is not None]
         if len(rewards) == len(advantages) == len(rows):
             step = Step(rewards, advantages, _group_places(rows, size))
             if step.has_spread:
                 steps.append(step)
-        if sum(len(step.rewards) for step in steps) >= _MOST:
+                count += len(rows)
+        if count >= _MOST:
             break
     return steps
+
+
+def _group_size(recording: Recording) -> int:
+    """Return the most frequent size of a group: a prompt drawn twice in a step makes a group of twice that."""
+    sizes = Counter(len(group) for rows in recording.steps().values() for group in group_samples(rows))
+    counts = {size: sum(n for larger, n in sizes.items() if larger % size == 0) for size in sizes if size > 1}
+    return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
 def _group_places(rows: Sequence[Sample], size: int) -> Groups:
@@ -196,7 +176,7 @@ def _group_places(rows: Sequence[Sample], size: int) -> Groups:
     groups: Groups = []
     for group in group_samples(rows):
         places = [place[id(row)] for row in group]
-        width = size if size and len(places) > size and len(places) % size == 0 else len(places)
+        width = size if size and len(places) % size == 0 else len(places)
         groups += [places[start : start + width] for start in range(0, len(places), width)]
     return groups
 
@@ -209,78 +189,63 @@ def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> floa
         differences += [abs(a - b) / max(1.0, abs(b)) for a, b in zip(computed, step.advantages, strict=True)]
         if len(differences) >= 16 and sum(value > 0.05 for value in differences) > len(differences) // 4:
             return max(differences)
-    differences.sort()
-    return (
-        differences[max(0, len(differences) - 1 - len(differences) // 100)] if differences else float("inf")
-    )
+    return sorted(differences)[-1 - len(differences) // 100] if differences else float("inf")
 
 
-def _clean(recording: Recording, count: int, weighing: str, ranked: list[tuple[float, str]]) -> Result:
+def _explained(recording: Recording, count: int, weighing: str, ranked: list[tuple[float, str]]) -> Result:
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
-    others = [RunnerUp(name, residual) for residual, name in ranked if name not in fits]
-    seen = note("advantages_fit", "made by {ways}; reward: {reward}", recording.kind, ways="; or ".join(fits[:4]),
-                reward=weighing or "as recorded")  # fmt: skip
-    return Result("advantages", CLEAN, PROBE, estimates=(Estimate("dialect", fits[0]),), residual=ranked[0][0],
-                  floor=_TOLERANCE, runner_up=others[0] if others else None, count=count, evidence=(seen,))  # fmt: skip
+    runner_ups = [RunnerUp(name, residual) for residual, name in ranked[len(fits) :]]
+    text, reward = "made by {ways}; reward: {reward}", weighing or "as recorded"
+    fact = note("advantages_fit", text, recording.kind, ways="; or ".join(fits[:4]), reward=reward)
+    return clean(
+        "advantages", estimates=(Estimate("dialect", fits[0]),), residual=ranked[0][0], floor=_TOLERANCE,
+        runner_up=runner_ups[0] if runner_ups else None, count=count, evidence=(fact,),
+    )  # fmt: skip
 
 
-def _find_mistake(steps: list[Step], best: tuple[float, str]) -> Result | None:
+def _find_mistake(steps: list[Step], best: tuple[float, str], unlike: Note) -> Result | None:
     """Return the mistake that makes the recorded numbers, if one does."""
-    for kind, message, detail, compute in _mistakes(steps):
-        formulas = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
+    formulas = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
+    for family, message, detail, compute in _mistakes(steps):
         residual, formula = min((_residual(steps, compute, formula), str(formula)) for formula in formulas)
         if residual <= 5 * _TOLERANCE and residual * 20 <= best[0]:
             return fault(
-                f"advantages/{kind}", PROBE, message, CODE, values={"told": detail, "way": formula},
-                estimates=(Estimate("dialect", formula),), residual=residual, floor=_TOLERANCE,
-                runner_up=RunnerUp(best[1], best[0]), count=sum(len(step.rewards) for step in steps),
-                evidence=(_unlike(best),),
+                family, message, "NUM041", {"told": detail, "way": formula}, estimates=(Estimate("dialect", formula),),
+                residual=residual, floor=_TOLERANCE, runner_up=RunnerUp(best[1], best[0]),
+                count=sum(len(step.rewards) for step in steps), evidence=(unlike,),
             )  # fmt: skip
     return None
 
 
 def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
-    """Yield kind, message, detail and computation of each mistake."""
+    """Yield family, message, detail and computation of each mistake."""
     if all(value == 0 for step in steps for value in step.advantages):
         message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
-        yield "zero", message, "", lambda step, _: [0.0] * len(step.rewards)
+        yield "advantages/zero", message, "", lambda step, _: [0.0] * len(step.rewards)
         return
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
-    yield "sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
+    yield "advantages/sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
     message = "the advantages belong to other groups than the prompts': samples were grouped {told} ({way})"
-    yield (
-        "grouping",
-        message,
-        "interleaved",
-        lambda step, formula: formula.apply(step.rewards, step.interleaved()),
-    )
-    yield "grouping", message, "in blocks", lambda step, formula: formula.apply(step.rewards, step.blocks())
+    for detail, groups in (("interleaved", Step.interleaved), ("in blocks", Step.blocks)):
+
+        def regroup(step: Step, formula: Formula, groups: Callable[[Step], Groups] = groups) -> list[float]:
+            return formula.apply(step.rewards, groups(step))
+
+        yield "advantages/grouping", message, detail, regroup
     size = max(len(step.groups[0]) for step in steps)
     message = "the advantages stand {told} rows away from their samples ({way})"
     for shift in (1, -1, size, -size):
 
-        def roll(step: Step, formula: Formula, by: int = shift) -> list[float]:
-            return _rolled(_right(step, formula), by)
+        def roll(step: Step, formula: Formula, shift: int = shift) -> list[float]:
+            values = _right(step, formula)
+            by = shift % len(values)
+            return values[-by:] + values[:-by] if by else values
 
-        yield (
-            "shifted",
-            message,
-            f"{shift:+d}",
-            roll,
-        )
+        yield "advantages/shifted", message, f"{shift:+d}", roll
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"
-        yield (
-            "scaled",
-            message,
-            f"{scale:.4g}",
-            lambda step, formula: [scale * value for value in _right(step, formula)],
-        )
-
-
-def _rolled(values: list[float], by: int) -> list[float]:
-    by %= len(values)
-    return values[-by:] + values[:-by] if by else values
+        multiply: Compute = lambda step, formula: [scale * value for value in _right(step, formula)]  # noqa: E731
+        yield "advantages/scaled", message, f"{scale:.4g}", multiply
 
 
 def _scale(steps: Sequence[Step]) -> float:

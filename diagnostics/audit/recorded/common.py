@@ -10,15 +10,11 @@ from typing import Any, TypeVar
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded.run_data import Unreadable
+from diagnostics.output.redact import mask_and_cut
 
 # Bytes of one file, of one run, of one line and of one text; samples and files of one run.
-MAX_FILE, MAX_RUN, MAX_LINE, MAX_TEXT = (
-    64 * safe_io.MIB,
-    192 * safe_io.MIB,
-    32 * safe_io.MIB,
-    64 * safe_io.KIB,
-)
-MAX_ROWS, MAX_FILES = 60_000, 200
+MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
+MAX_TEXT, MAX_ROWS, MAX_FILES = 64 * safe_io.KIB, 60_000, 200
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
 Item = TypeVar("Item")
 
@@ -43,16 +39,13 @@ class Budget:
 def choose_files(paths: Sequence[Item], most: int = MAX_FILES) -> list[Item]:
     """Choose files at both ends and neighbouring pairs between, because some checks compare neighbours.
 
-    >>> choose_files(list(range(10)), 4), len(choose_files(list(range(1000)), 100))
-    ([0, 1, 8, 9], 100)
+    >>> choose_files(list(range(1000)), 8)
+    [0, 1, 2, 3, 500, 501, 998, 999]
     """
     if len(paths) <= most:
         return list(paths)
-    if most < 8:
-        return [*paths[: most - most // 2], *paths[len(paths) - most // 2 :]]
-    ends = most // 4
+    ends, pairs = most // 4, most // 4
     middle = paths[ends : len(paths) - ends]
-    pairs = (most - 2 * ends) // 2
     picked = [middle[len(middle) * place // pairs + more] for place in range(pairs) for more in (0, 1)]
     return [*paths[:ends], *picked, *paths[len(paths) - ends :]]
 
@@ -92,7 +85,13 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
 
 def reporter(path: Path, unreadable: list[Unreadable]) -> Callable[[str], None]:
     """Return a function that records why something in a file was not read."""
-    return lambda why: unreadable.append(Unreadable(str(path), why))
+    return lambda reason: unreadable.append(Unreadable(str(path), reason))
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, masked; the error's name if it has none."""
+    lines = str(error).strip().splitlines()
+    return mask_and_cut(lines[0], 200) if lines else type(error).__name__
 
 
 def number(value: object) -> float | None:
@@ -104,10 +103,9 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        converted = float(value)
+        return None if math.isnan(value) else float(value)
     except OverflowError:
         return None
-    return None if math.isnan(converted) else converted
 
 
 def numbers(value: object) -> tuple[float | None, ...]:
@@ -120,11 +118,8 @@ def whole_number(value: object) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
         return int(value)
     converted = number(value)
-    return (
-        int(converted)
-        if converted is not None and converted == converted // 1 and abs(converted) < 1e15
-        else None
-    )
+    is_whole = converted is not None and abs(converted) < 1e15 and converted == converted // 1
+    return int(converted) if converted is not None and is_whole else None
 
 
 def text_of(value: object) -> str:
@@ -136,8 +131,7 @@ def text_of(value: object) -> str:
     if isinstance(value, str):
         return value[:MAX_TEXT]
     if isinstance(value, dict):
-        inner = value.get("content", value.get("text"))
-        return text_of(inner) if inner is not None else ""
+        return text_of(value.get("content", value.get("text")))
     if isinstance(value, (list, tuple)):
         return "\n".join(filter(None, map(text_of, value[:1000])))[:MAX_TEXT]
     return ""

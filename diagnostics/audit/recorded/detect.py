@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,35 +22,30 @@ _NAMES = (
     ("jsonl", re.compile(r".+\.jsonl")),
     ("events", re.compile(r"events\.out\.tfevents\..+")),
     ("wandb", re.compile(r".+\.wandb")),
-    ("weights", re.compile(r".+\.safetensors")),
+    (
+        "weights",
+        re.compile(r"(?!.*(?:optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8})).+\.safetensors"),
+    ),
 )
-_NOT_A_MODEL = re.compile(r"optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8}")
-_SeriesReader = Callable[[Path, list[Unreadable]], MetricSeries | None]
+_METRICS = ("state", "lines", "events", "summary", "log")
+_READERS: dict[str, Callable[[Path, list[Unreadable]], MetricSeries | None]] = {
+    "state": metric_files.read_trainer_state, "lines": metric_files.read_lines, "events": metric_files.read_events,
+    "summary": metric_files.read_summary, "log": metric_files.read_log,
+}  # fmt: skip
 
 
 def read_run(path: Path) -> RunArtifacts:
     """Read a run's folder, or one file of it."""
     unreadable: list[Unreadable] = []
-    kinds: dict[str, list[Path]] = {}
+    kinds: defaultdict[str, list[Path]] = defaultdict(list)
     for file in _walk(path, unreadable) if path.is_dir() else [path]:
-        if kind := _kind(file, named=file == path):
-            kinds.setdefault(kind, []).append(file)
-    unreadable += [
-        Unreadable(str(file), "its first line is not a JSON object") for file in kinds.get("broken", [])
-    ]
-    unreadable += [
-        Unreadable(
-            str(file), "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
-        )
-        for file in kinds.get("wandb", [])
-        if not kinds.keys() & {"summary", "lines", "state", "events", "log"}
-    ]
-    return RunArtifacts(
-        tuple(_recordings(kinds, unreadable)),
-        tuple(_series(kinds, unreadable)),
-        tuple(_checkpoints(kinds.get("weights", []))),
-        tuple(unreadable),
-    )
+        kinds[_kind(file, named=file == path)].append(file)
+    unreadable += [Unreadable(str(file), "its first line is not a JSON object") for file in kinds["broken"]]
+    if not any(kinds[kind] for kind in _METRICS):
+        reason = "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
+        unreadable += [Unreadable(str(file), reason) for file in kinds["wandb"]]
+    recordings, series = tuple(_recordings(kinds, unreadable)), tuple(_series(kinds, unreadable))
+    return RunArtifacts(recordings, series, tuple(_checkpoints(kinds["weights"])), tuple(unreadable))
 
 
 def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
@@ -62,13 +58,11 @@ def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
         except OSError as error:
             unreadable.append(Unreadable(str(folder), error.strerror or str(error)))
             continue
+        count += len(entries)
+        if count > _MAX_ENTRIES:
+            unreadable.append(Unreadable(str(root), f"more than {_MAX_ENTRIES} files: the rest was not read"))
+            return
         for entry in entries:
-            count += 1
-            if count > _MAX_ENTRIES:
-                unreadable.append(
-                    Unreadable(str(root), f"more than {_MAX_ENTRIES} files: the rest was not read")
-                )
-                return
             if not entry.is_dir(follow_symlinks=False):
                 yield Path(entry.path)
             elif depth < _MAX_DEPTH and not entry.name.startswith("."):
@@ -76,32 +70,28 @@ def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
 
 
 def _kind(path: Path, *, named: bool) -> str:
-    """Return the kind of a file; `named` is whether the user named it."""
+    """Return the kind of a file, empty for none; `named` is whether the user named it."""
     kind = next((kind for kind, pattern in _NAMES if pattern.fullmatch(path.name)), "")
-    if kind == "weights" and _NOT_A_MODEL.search(path.name):
-        return ""
     if kind == "jsonl":
         return _json_kind(path)
     if not kind and named:
-        return _named_kind(path)
-    return "log" if not kind and path.suffix in _LOGS else kind
+        return _content_kind(path)
+    return kind or ("log" if path.suffix in _LOGS else "")
 
 
-def _named_kind(path: Path) -> str:
+def _content_kind(path: Path) -> str:
     """Return the kind of a file that the user named and whose name says nothing."""
     if path.suffix == ".parquet":
         return "parquet"
     try:
-        document = (
-            parse_object(safe_io.read_head(path, MAX_LINE)) if path.stat().st_size <= MAX_LINE else None
-        )
-        first = safe_io.read_head(path, 4 * safe_io.KIB).lstrip()[:1]
+        size, head = path.stat().st_size, safe_io.read_head(path, MAX_LINE)
     except OSError:
         return "log"
+    document = parse_object(head) if size <= MAX_LINE else None
     if document is not None and metric_files.is_trainer_state(document):
         return "state"
-    kind = _json_kind(path) if first == b"{" else ""
-    return kind if kind not in {"", "broken"} else "log"
+    kind = _json_kind(path) if head.lstrip().startswith(b"{") else ""
+    return "log" if kind in {"", "broken"} else kind
 
 
 def _json_kind(path: Path) -> str:
@@ -116,23 +106,19 @@ def _json_kind(path: Path) -> str:
 
 def _recordings(kinds: dict[str, list[Path]], unreadable: list[Unreadable]) -> Iterator[Recording]:
     budget = Budget()
-    for paths in _by_folder(kinds.get("parquet", [])):
-        if recording := sample_files.read_parquet(paths, budget, unreadable):
-            yield recording
-    for kind in ("verl", "swift"):
-        for paths in _by_folder(kinds.get(kind, [])):
-            if recording := sample_files.read_json_samples(kind, paths, budget, unreadable):
-                yield recording
-    rollouts = [
-        recording
-        for path in kinds.get("rollouts", [])[:_MAX_RECORDINGS]
-        if (recording := sample_files.read_rollouts(path, budget, unreadable))
+    recordings = [
+        sample_files.read_parquet(paths, budget, unreadable) for paths in _by_folder(kinds["parquet"])
     ]
-    yield from rollouts
+    for kind in ("verl", "swift"):
+        folders = _by_folder(kinds[kind])
+        recordings += [sample_files.read_json_samples(kind, paths, budget, unreadable) for paths in folders]
+    rollouts = [
+        sample_files.read_rollouts(path, budget, unreadable) for path in kinds["rollouts"][:_MAX_RECORDINGS]
+    ]
     # completions.jsonl has the same samples with less about them.
-    for path in kinds.get("completions", [])[:_MAX_RECORDINGS] if not rollouts else []:
-        if recording := sample_files.read_json_samples("completions", [path], budget, unreadable):
-            yield recording
+    for path in kinds["completions"][:_MAX_RECORDINGS] if not any(rollouts) else []:
+        recordings.append(sample_files.read_json_samples("completions", [path], budget, unreadable))
+    return (recording for recording in recordings + rollouts if recording is not None)
 
 
 def _by_folder(paths: list[Path]) -> list[list[Path]]:
@@ -143,16 +129,10 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
 
 
 def _series(kinds: dict[str, list[Path]], unreadable: list[Unreadable]) -> Iterator[MetricSeries]:
-    readers: tuple[tuple[list[Path], _SeriesReader], ...] = (
-        (metric_files.newest_states(kinds.get("state", [])), metric_files.read_trainer_state),
-        (kinds.get("lines", []), metric_files.read_lines),
-        (kinds.get("events", []), metric_files.read_events),
-        (kinds.get("summary", []), metric_files.read_summary),
-        (kinds.get("log", []), metric_files.read_log),
-    )
-    for paths, read in readers:
+    for kind in _METRICS:
+        paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
         for path in paths[:_MAX_SERIES]:
-            if series := read(path, unreadable):
+            if series := _READERS[kind](path, unreadable):
                 yield series
         if len(paths) > _MAX_SERIES:
             more = f"{len(paths) - _MAX_SERIES} more files of this kind were not read"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from diagnostics.audit.recorded.common import (
     MAX_FILE,
     MAX_LINE,
     READ_ERRORS,
+    first_line,
     read_json_lines,
     reporter,
     step_in_name,
     whole_number,
-)
+)  # fmt: skip
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Unreadable
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage import metrics as names
@@ -38,11 +40,8 @@ _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second)': '?([0-9.e+]{1
 
 def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> MetricRow | None:
     """Convert one step's metrics; None if no name among them is known."""
-    printed: dict[str, float] = {}
-    for name, value in values.items():
-        converted = _float(value)
-        if converted is not None and len(printed) < 500:
-            printed[mask_and_cut(str(name), 200)] = converted
+    numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
+    printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:
         step = next((whole_number(values[name]) for name in _STEPS if name in values), None)
     canonical: dict[str, float] = {}
@@ -50,10 +49,9 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
         meaning = "" if name == "train_loss" else names.meaning(name)
         if meaning and (meaning not in canonical or math.isnan(value)):
             canonical[meaning] = value
-    is_summary = "train_runtime" in printed
-    return (
-        MetricRow(step, {} if is_summary else canonical, printed, place) if canonical or is_summary else None
-    )
+    if "train_runtime" in printed:  # the summary of a run
+        return MetricRow(step, {}, printed, place)
+    return MetricRow(step, canonical, printed, place) if canonical else None
 
 
 def is_evaluation(entry: Mapping[str, Any]) -> bool:
@@ -63,16 +61,12 @@ def is_evaluation(entry: Mapping[str, Any]) -> bool:
 
 def _float(value: object) -> float | None:
     """Convert a number, NaN included; transformers 5 prints numbers as texts."""
-    if isinstance(value, str) and len(value) < 40:
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    is_text = isinstance(value, str) and len(value) < 40
+    if isinstance(value, bool) or not (is_text or isinstance(value, (int, float))):
         return None
     try:
-        return float(value)
-    except OverflowError:
+        return float(value)  # type: ignore[arg-type]
+    except (OverflowError, ValueError):
         return None
 
 
@@ -81,42 +75,51 @@ def _series(kind: str, rows: Sequence[MetricRow | None]) -> MetricSeries | None:
     return MetricSeries(kind, known) if known else None
 
 
-def _document(
-    path: Path, rows: Callable[[Any], list[MetricRow | None]], unreadable: list[Unreadable]
+def _read_document(
+    path: Path, parse_rows: Callable[[Any], list[MetricRow | None]], unreadable: list[Unreadable]
 ) -> MetricSeries | None:
     """Read a JSON document."""
     try:
-        return _series(path.name, rows(safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))))
+        return _series(path.name, parse_rows(safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))))
     except (*READ_ERRORS, AttributeError) as error:
-        unreadable.append(Unreadable(str(path), mask_and_cut(f"{type(error).__name__}: {error}", 200)))
+        unreadable.append(Unreadable(str(path), f"{type(error).__name__}: {first_line(error)}"))
         return None
 
 
 def read_trainer_state(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
     """Read the log history of transformers' trainer_state.json (5.19.0, TrainerState.save_to_json)."""
 
-    def rows(document: Any) -> list[MetricRow | None]:
-        history = document["log_history"]
-        if not isinstance(history, list):
+    def parse_rows(document: Any) -> list[MetricRow | None]:
+        if not isinstance(document["log_history"], list):
             raise TypeError("log_history is not a list")
-        place = f"{path.parent.name}/{path.name}"
+        place = f"{path.parent.name}/{path.name}: log_history"
+        entries = enumerate(document["log_history"][:MAX_STEPS])
         return [
-            metric_row(entry, f"{place}: log_history[{index}]")
-            for index, entry in enumerate(history[:MAX_STEPS])
+            metric_row(entry, f"{place}[{index}]")
+            for index, entry in entries
             if isinstance(entry, dict) and not is_evaluation(entry)
         ]
 
-    return _document(path, rows, unreadable)
+    return _read_document(path, parse_rows, unreadable)
 
 
 def read_summary(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
     """Read W&B's summary: the last value of each metric."""
-    return _document(path, lambda document: [metric_row(document, path.name)], unreadable)
+    return _read_document(path, lambda document: [metric_row(document, path.name)], unreadable)
 
 
 def is_trainer_state(entry: Mapping[str, Any]) -> bool:
     """Return whether a JSON object is a trainer_state.json, whatever its file is called."""
     return isinstance(entry.get("log_history"), list)
+
+
+def newest_states(paths: Sequence[Path]) -> list[Path]:
+    """Return the last trainer_state.json of each run, which has the history of all earlier ones."""
+    folders: dict[Path, list[Path]] = {}
+    for path in paths:
+        parent = path.parent.parent if step_in_name(path.parent) >= 0 else path.parent
+        folders.setdefault(parent, []).append(path)
+    return [max(group, key=lambda path: step_in_name(path.parent)) for group in folders.values()]
 
 
 def read_lines(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
@@ -136,8 +139,9 @@ def read_lines(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
 
 
 def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
-    """Read the lines of metrics at both ends of a log."""
+    """Read the lines of metrics at both ends of a log, and the summary that transformers prints at the end."""
     report = reporter(path, unreadable)
+    middle = b""
     try:
         with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)
@@ -145,7 +149,6 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
                 report(f"{size // safe_io.MIB} MiB: only both ends were read")
             file.seek(0)
             head = file.read(_HEAD)
-            middle = b""
             if len(head) < size - _TAIL:
                 middle = file.read(min(size, MAX_FILE) - len(head) - _TAIL)
                 file.seek(max(file.tell(), size - _TAIL))
@@ -154,11 +157,10 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
         report(str(error))
         return None
     lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
-    rows: list[MetricRow | None] = list(
-        _log_rows(names.rows_of(Seen(path.name, lines=lines, head=head, tail=tail)))
-    )
-    rows.append(_summary_row(path.name, head + tail))
-    return _series("log", rows)
+    rows = _log_rows(names.rows_of(Seen(path.name, lines=lines, head=head, tail=tail)))
+    summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
+    printed = {name: value for name, value in summary.items() if value is not None}
+    return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if len(printed) == 2 else None])
 
 
 def parse_log_lines(name: str, first: int, text: bytes) -> list[MetricRow]:
@@ -168,33 +170,14 @@ def parse_log_lines(name: str, first: int, text: bytes) -> list[MetricRow]:
 
 
 def _log_rows(rows: Sequence[names.Row]) -> list[MetricRow]:
-    return [
-        MetricRow(
-            None,
-            {meaning: value for meaning, (name, value) in row.said.items() if name != "train_loss"},
-            dict(row.said.values()),
-            f"{row.source}:{row.line}",
-        )
+    canonical = (
+        {meaning: value for meaning, (name, value) in row.said.items() if name != "train_loss"}
         for row in rows
+    )
+    return [
+        MetricRow(None, values, dict(row.said.values()), f"{row.source}:{row.line}")
+        for row, values in zip(rows, canonical, strict=True)
     ]
-
-
-def _summary_row(name: str, text: bytes) -> MetricRow | None:
-    """Return what transformers prints at the end of a run: how long it took."""
-    printed = {}
-    for match in _SUMMARY.finditer(text):
-        if (value := _float(match[2].decode())) is not None:
-            printed[match[1].decode()] = value
-    return MetricRow(None, {}, printed, name) if len(printed) == 2 else None
-
-
-def newest_states(paths: Sequence[Path]) -> list[Path]:
-    """Return the last trainer_state.json of each run, which has the history of all earlier ones."""
-    folders: dict[Path, list[Path]] = {}
-    for path in paths:
-        parent = path.parent.parent if step_in_name(path.parent) >= 0 else path.parent
-        folders.setdefault(parent, []).append(path)
-    return [max(group, key=lambda path: step_in_name(path.parent)) for group in folders.values()]
 
 
 def read_events(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
@@ -206,7 +189,7 @@ def read_events(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None
         if used != len(data):
             raise ValueError(f"cut off at byte {used}")
     except READ_ERRORS as error:
-        unreadable.append(Unreadable(str(path), mask_and_cut(str(error), 200)))
+        unreadable.append(Unreadable(str(path), first_line(error)))
     return _series("events.out.tfevents", event_rows(path.name, steps))
 
 
@@ -238,37 +221,21 @@ def parse_events(data: memoryview, steps: dict[int, dict[str, float]]) -> int:
 def _parse_event(record: memoryview, steps: dict[int, dict[str, float]]) -> None:
     fields = list(_protobuf_fields(record))
     step = next((value for number, value in fields if number == 2 and isinstance(value, int)), 0)
-    for number, summary in fields:
-        if number != 5 or not isinstance(summary, memoryview):
-            continue
-        for kind, value in _protobuf_fields(summary):
-            if kind == 1 and isinstance(value, memoryview):
-                tag, scalar = _parse_scalar(value)
-                if tag and scalar is not None:
-                    steps.setdefault(step, {})[tag] = scalar
+    for value in (
+        value for summary in _messages(fields, 5) for value in _messages(_protobuf_fields(summary), 1)
+    ):
+        scalar = list(_protobuf_fields(value))
+        tag = b"".join(_messages(scalar, 1)).decode("utf-8", "replace")
+        floats = list(_messages(scalar, 2))
+        for tensor in _messages(scalar, 8):  # of one float: its content, or packed
+            floats = list(_messages(_protobuf_fields(tensor), 4, 5))
+        if tag and len(floats) == 1 and len(floats[0]) == 4:
+            steps.setdefault(step, {})[tag] = float(struct.unpack("<f", floats[0])[0])
 
 
-def _parse_scalar(value: memoryview) -> tuple[str, float | None]:
-    tag, scalar = "", None
-    for number, field in _protobuf_fields(value):
-        if number == 1 and isinstance(field, memoryview):
-            tag = bytes(field).decode("utf-8", "replace")
-        elif number == 2:
-            scalar = _float32(field)
-        elif number == 8 and isinstance(field, memoryview):  # a tensor of one float: its content, or packed
-            inner = [
-                part
-                for kind, part in _protobuf_fields(field)
-                if kind in (4, 5) and isinstance(part, memoryview)
-            ]
-            scalar = _float32(inner[0]) if len(inner) == 1 else None
-    return tag, scalar
-
-
-def _float32(value: object) -> float | None:
-    if not isinstance(value, memoryview) or len(value) != 4:
-        return None
-    return float(struct.unpack("<f", value)[0])
+def _messages(fields: Iterable[tuple[int, int | memoryview]], *numbers: int) -> Iterator[memoryview]:
+    """Yield the fields with these numbers that are bytes."""
+    return (value for number, value in fields if number in numbers and isinstance(value, memoryview))
 
 
 def _protobuf_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
@@ -277,16 +244,14 @@ def _protobuf_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]
     while place < len(data):
         key, place = _varint(data, place)
         kind = key & 7
-        if kind == 0:
-            value, place = _varint(data, place)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            length, place = _varint(data, place)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
+        if kind not in (0, 1, 2, 5):
             raise ValueError(f"not a protocol buffer: field type {kind}")
+        length = {1: 8, 5: 4}.get(kind, 0)
+        if kind in (0, 2):
+            length, place = _varint(data, place)
+        if kind == 0:
+            yield key >> 3, length
+            continue
         if place + length > len(data):
             raise ValueError("not a protocol buffer: a field is longer than the message")
         yield key >> 3, data[place : place + length]

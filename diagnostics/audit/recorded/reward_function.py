@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.model import CLEAN, NOT_DECIDED, AuditError, Note, Result, fault, note, skipped
+from diagnostics.audit.model import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.common import number
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
 from diagnostics.output.redact import mask_and_cut
 
-PROBE = "P12"
 _MAX_SAMPLES, _CLOSE, _TIMEOUT_S = 512, 1e-4, 60.0
+Reward = Callable[..., Any]
 Rewards = list[float | None]
 
 
@@ -29,7 +29,7 @@ class _MissingColumnError(Exception):
     """Raised when a reward function requires a column that the recording does not have."""
 
 
-def load_reward(name: str) -> Callable[..., Any]:
+def load_reward(name: str) -> Reward:
     """Load the function that `module:function` or `file.py:function` names.
 
     Raises:
@@ -46,7 +46,7 @@ def load_reward(name: str) -> Callable[..., Any]:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
-        function: Callable[..., Any] = getattr(module, function_name)
+        function: Reward = getattr(module, function_name)
     except Exception as error:
         raise AuditError(f"--reward {name}: {type(error).__name__}: {error}") from error
     if not callable(function):
@@ -54,116 +54,80 @@ def load_reward(name: str) -> Callable[..., Any]:
     return function
 
 
-def check_reward_function(run: RunArtifacts, reward: Callable[..., Any] | None) -> Iterator[Result]:
+def check_reward_function(run: RunArtifacts, reward: Reward | None) -> Iterator[Result]:
     """Check each recording with texts and rewards."""
+    if reward is None:
+        need = "--reward MODULE:FUNCTION, the run's reward function"
+        yield skipped("rewards_again", "want_reward_function", need)
+        return
     checked = False
-    for recording in run.recordings if reward else ():
+    for recording in run.recordings:
         rows = [row for row in recording.rows if row.completion and row.total_reward is not None]
-        if rows and reward:
+        if rows:
             checked = True
-            yield _check_recording(
-                recording, rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES], reward
-            )
+            some = rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]
+            yield _check_recording(recording, some, reward)
     if not checked:
-        need = (
-            "recorded completions with rewards"
-            if reward
-            else "--reward MODULE:FUNCTION, the run's reward function"
-        )
-        yield skipped("rewards_again", PROBE, "want_reward_function", need, decisive=reward is not None)
+        need = "recorded completions with rewards"
+        yield skipped("rewards_again", "want_reward_function", need, decisive=True)
 
 
-def _check_recording(recording: Recording, rows: list[Sample], reward: Callable[..., Any]) -> Result:
+def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -> Result:
     try:
         rewards, error = _call(reward, rows)
     except _MissingColumnError as missing:
-        need = "a column {column!r} in {kind}: the reward function requires it"
+        need, column = "a column {column!r} in {kind}: the reward function requires it", str(missing)
         return skipped(
-            "rewards_again",
-            PROBE,
-            "want_column",
-            need,
-            decisive=True,
-            column=str(missing),
-            kind=recording.kind,
+            "rewards_again", "want_column", need, decisive=True, column=column, kind=recording.kind
         )
     if error:
         return fault(
-            "rewards_again/raises",
-            PROBE,
-            "the reward function raises: {error}",
-            "REW002",
-            values={"error": error},
+            "rewards_again/raises", "the reward function raises: {error}", "REW002", {"error": error}
         )
     return _unstable(reward, rows, rewards) or _compare(recording, rows, rewards)
 
 
-def _unstable(reward: Callable[..., Any], rows: list[Sample], rewards: Rewards) -> Result | None:
+def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | None:
     """Report other rewards from a second call or from a worker thread."""
-    again, _ = _call(reward, rows)
-    values: dict[str, Any] = {"apart": _count_differences(rewards, again), "count": len(rows)}
-    if values["apart"]:
+    count = len(rows)
+    if different := _count_differences(rewards, _call(reward, rows)[0]):
         message = "the reward function returns other rewards for the same texts: {apart} of {count}"
-        return fault("rewards_again/chance", PROBE, message, "REW005", values=values, count=len(rows))
+        return fault(
+            "rewards_again/chance", message, "REW005", {"apart": different, "count": count}, count=count
+        )
     threaded = _call_in_thread(reward, rows)
     if threaded is None:
-        need = (
-            "a reward function that answers {count} samples in {seconds:g} s; the time limit ended the call"
-            " in a thread"
-        )
-        return skipped(
-            "rewards_again", PROBE, "time_limit", need, decisive=True, count=len(rows), seconds=_TIMEOUT_S
-        )
-    there, error = threaded
-    values |= {
-        "apart": len(rows) if error else _count_differences(rewards, there),
-        "error": error or "nothing",
-    }
-    if values["apart"]:
+        need = "a reward function that answers {count} samples in {seconds:g} s; the call in a thread took longer"
+        return skipped("rewards_again", "time_limit", need, decisive=True, count=count, seconds=_TIMEOUT_S)
+    threaded_rewards, error = threaded
+    if different := count if error else _count_differences(rewards, threaded_rewards):
         message = "in a worker thread the reward function returns other rewards: {apart} of {count} ({error} raised)"
-        return fault("rewards_again/thread", PROBE, message, "REW001", values=values, count=len(rows))
+        values = {"apart": different, "count": count, "error": error or "nothing"}
+        return fault("rewards_again/thread", message, "REW001", values, count=count)
     return None
 
 
 def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Result:
-    recorded = _recorded(rows, rewards)
-    different = _count_differences(rewards, recorded)
-    values = {"apart": different, "count": len(rows), "kind": recording.kind}
-    shown = _first_differences(rows, rewards, recorded)
-    if different > max(1, len(rows) // 50):
-        if not any(recorded):
-            message = (
-                "all recorded rewards are 0, and the function returns others ({apart} of {count}): an"
-                " error is swallowed"
-            )
-            return fault(
-                "rewards_again/swallowed",
-                PROBE,
-                message,
-                "REW001",
-                values=values,
-                count=len(rows),
-                evidence=shown,
-            )
-        message = "the recorded rewards are not those of the function: {apart} of {count} differ"
-        return fault(
-            "rewards_again/unlike", PROBE, message, "REW005", values=values, count=len(rows), evidence=shown
-        )
-    if different:
+    """Compare with the recorded scores that agree best, because the function's name may differ."""
+    names = list(dict.fromkeys(name for row in rows for name in row.scores))
+    choices = [[row.scores.get(name) for row in rows] for name in names] or [[row.reward for row in rows]]
+    recorded = min(choices, key=lambda scores: _count_differences(rewards, scores))
+    different, count = _count_differences(rewards, recorded), len(rows)
+    values = {"apart": different, "count": count, "kind": recording.kind}
+    if not different:
+        return clean("rewards_again", values=values, count=count)
+    fields: dict[str, Any] = {"count": count, "evidence": _first_differences(rows, rewards, recorded)}
+    if different <= max(1, count // 50):
         need = note("want_texts", "the texts as the reward function saw them")
-        return Result(
-            "rewards_again",
-            NOT_DECIDED,
-            PROBE,
-            values=values,
-            count=len(rows),
-            evidence=shown,
-            needed=(need,),
-        )
-    return Result("rewards_again", CLEAN, PROBE, values=values, count=len(rows))
+        return undecided("rewards_again", need, values=values, **fields)
+    if not any(recorded):
+        message = "all recorded rewards are 0, the function returns others ({apart} of {count}): an error is swallowed"
+        return fault("rewards_again/swallowed", message, "REW001", values, **fields)
+    message = "the recorded rewards are not those of the function: {apart} of {count} differ"
+    return fault("rewards_again/unlike", message, "REW005", values, **fields)
 
 
-def _call(reward: Callable[..., Any], rows: Sequence[Sample]) -> tuple[Rewards, str]:
+def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     """Call the function; return its rewards, or the error.
 
     Raises:
@@ -180,33 +144,32 @@ def _call(reward: Callable[..., Any], rows: Sequence[Sample]) -> tuple[Rewards, 
     return rewards, ""
 
 
-def _arguments(reward: Callable[..., Any], rows: Sequence[Sample]) -> dict[str, Any] | None:
+def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any] | None:
     """Return the keyword arguments that the function takes; None if it takes one completion at a time."""
     keywords: dict[str, Any] = {name: [row.columns.get(name) for row in rows] for name in rows[0].columns}
     keywords |= {"prompts": [row.prompt for row in rows], "completions": [row.completion for row in rows]}
     try:
-        parameters = inspect.signature(reward).parameters
+        parameters = inspect.signature(reward).parameters.values()
     except (TypeError, ValueError):
         return keywords
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        accepted = keywords
-    else:
-        accepted = {name: value for name, value in keywords.items() if name in parameters}
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     required = [
-        name
-        for name, parameter in parameters.items()
+        parameter.name
+        for parameter in parameters
         if parameter.default is parameter.empty and parameter.kind not in variadic
     ]
-    missing = [name for name in required if name not in keywords]
-    if missing and len(required) == 1:
-        return None
-    if missing:
+    if missing := [name for name in required if name not in keywords]:
+        if len(required) == 1:
+            return None
         raise _MissingColumnError(missing[0])
-    return accepted
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return keywords
+    return {
+        parameter.name: keywords[parameter.name] for parameter in parameters if parameter.name in keywords
+    }
 
 
-def _call_in_thread(reward: Callable[..., Any], rows: Sequence[Sample]) -> tuple[Rewards, str] | None:
+def _call_in_thread(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str] | None:
     """Call it in a worker thread, as async trainers and verl's reward loop do; None after the time limit."""
     results: list[tuple[Rewards, str]] = []
     worker = threading.Thread(target=lambda: results.append(_call(reward, rows)), daemon=True)
@@ -215,31 +178,21 @@ def _call_in_thread(reward: Callable[..., Any], rows: Sequence[Sample]) -> tuple
     return results[0] if results else None
 
 
-def _recorded(rows: Sequence[Sample], rewards: Rewards) -> Rewards:
-    """Return the recorded scores that agree best, because the function's name may differ."""
-    names = list(dict.fromkeys(name for row in rows for name in row.scores))
-    choices = [[row.scores.get(name) for row in rows] for name in names] or [[row.reward for row in rows]]
-    return min(choices, key=lambda scores: _count_differences(rewards, scores))
-
-
 def _differ(a: float | None, b: float | None) -> bool:
-    if a is None or b is None:
-        return a is not b
-    return abs(a - b) > _CLOSE * max(1.0, abs(a))
+    return a is not b if a is None or b is None else abs(a - b) > _CLOSE * max(1.0, abs(a))
 
 
 def _count_differences(before: Rewards, after: Rewards) -> int:
-    if len(before) != len(after):
-        return len(before)
-    return sum(_differ(a, b) for a, b in zip(before, after, strict=True))
+    return len(before) if len(before) != len(after) else sum(map(_differ, before, after))
 
 
 def _first_differences(rows: Sequence[Sample], rewards: Rewards, recorded: Rewards) -> tuple[Note, ...]:
     """Return the first three samples that differ, without their texts."""
-    triples = [
-        (row, now, then) for row, now, then in zip(rows, rewards, recorded, strict=True) if _differ(now, then)
+    different = [
+        triple for triple in zip(rows, rewards, recorded, strict=True) if _differ(triple[1], triple[2])
     ]
+    text = "now {now}, recorded {then}"
     return tuple(
-        note("reward_unlike", "now {now}, recorded {then}", row.place, now=str(now), then=str(then))
-        for row, now, then in triples[:3]
+        note("reward_unlike", text, row.place, now=str(now), then=str(then))
+        for row, now, then in different[:3]
     )

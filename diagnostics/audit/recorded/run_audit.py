@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from diagnostics.audit.metrics import check_learning, check_metrics
@@ -14,7 +15,7 @@ from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
 from diagnostics.audit.recorded.run_data import RunArtifacts, Unreadable
 from diagnostics.audit.recorded.samples import check_data, check_samples
-from diagnostics.audit.recorded.stream_estimation import StreamEstimator
+from diagnostics.audit.recorded.stream_estimation import estimate_streams
 from diagnostics.audit.recorded.text_sampling import check_texts
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.output import progress
@@ -23,13 +24,9 @@ _MAX_SHOWN = 12
 
 
 def audit_run(
-    path: Path,
-    *,
-    checkpoint: Path | None = None,
-    tokens: int = 4096,
-    reward: str = "",
+    path: Path, *, checkpoint: Path | None = None, tokens: int = 4096, reward: str = "",
     expected: Mapping[str, float] | None = None,
-) -> Audit:
+) -> Audit:  # fmt: skip
     """Audit a run's folder or one file of it; cheap checks first.
 
     Args:
@@ -54,16 +51,17 @@ def audit_run(
         raise AuditError(f"{path}: no run artifacts: no dump, no metrics, no checkpoint")
     unreadable = list(run.unreadable)
     samples = [*check_samples(run), *check_advantages(run)]
-    rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
     results = [
-        check_learning(run.series, rewards),
+        check_learning(
+            run.series, [result for result in samples if result.topic in {"rewards", "advantages"}]
+        ),
         *check_metrics(run.series),
         *check_data(run),
         *samples,
         *check_masks(run),
         *check_checkpoints(run, unreadable),
         *check_reward_function(run, function),
-        *check_streams(run, StreamEstimator(run, checkpoint, unreadable)),
+        *check_streams(run, lambda recording: estimate_streams(run, recording, checkpoint, unreadable)),
         *check_texts(run, checkpoint, tokens, unreadable, _recorded_sampling(run) | dict(expected or {})),
     ]
     results += _report_unreadable(unreadable)
@@ -73,36 +71,30 @@ def audit_run(
 def _recorded_sampling(run: RunArtifacts) -> dict[str, float]:
     """Return the sampling parameters in the recordings' settings."""
     settings = {key: value for recording in run.recordings for key, value in recording.settings.items()}
-    names = ("temperature", "top_p", "top_k")
-    found = {name: settings.get(f"sampling.{name}") for name in names}
-    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
+    recorded = {name: settings.get(f"sampling.{name}") for name in ("temperature", "top_p", "top_k")}
+    return {name: float(value) for name, value in recorded.items() if isinstance(value, (int, float))}
 
 
 def _subject(path: Path, checkpoint: Path | None, run: RunArtifacts) -> dict[str, str]:
-    subject = {"run": str(path)}
-    if checkpoint is not None:
-        subject["checkpoint"] = str(checkpoint)
+    """Return what was read, by role."""
+    subject = {"run": str(path)} | ({"checkpoint": str(checkpoint)} if checkpoint is not None else {})
     for recording in run.recordings:
         total, read = recording.files
         part = "" if total == read else f", {read} of {total} files"
         subject[recording.kind] = f"{len(recording.rows)} samples of {len(recording.steps())} steps{part}"
     for series in run.series:
         subject.setdefault(series.kind, f"{len(series.rows)} lines of metrics")
-    if run.checkpoints:
-        subject["checkpoints"] = str(len(run.checkpoints))
-    return subject
+    return subject | ({"checkpoints": str(len(run.checkpoints))} if run.checkpoints else {})
 
 
-def _report_unreadable(unreadable: Iterable[Unreadable]) -> list[Result]:
+def _report_unreadable(unreadable: Sequence[Unreadable]) -> list[Result]:
     """Report inputs that were not read; the audit is then incomplete."""
-    notes = [Note("unread", each.why, {"why": each.why}, each.place) for each in unreadable]
-    if not notes:
+    if not unreadable:
         return []
-    result = skipped("files", "files", "want_whole_files", "{first} as a whole: {why} ({count} in all)", decisive=True,
-                     first=PurePath(notes[0].place).name, why=notes[0].text, count=len(notes))  # fmt: skip
-    more = (
-        [note("unread_more", "and {count} more", count=len(notes) - _MAX_SHOWN)]
-        if len(notes) > _MAX_SHOWN
-        else []
-    )
-    return [Result(**{**vars(result), "evidence": (*notes[:_MAX_SHOWN], *more), "count": len(notes)})]
+    count, first = len(unreadable), unreadable[0]
+    need, name = "{first} as a whole: {why} ({count} in all)", PurePath(first.place).name
+    result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=first.why, count=count)
+    notes = [Note("unread", entry.why, {"why": entry.why}, entry.place) for entry in unreadable[:_MAX_SHOWN]]
+    if count > _MAX_SHOWN:
+        notes.append(note("unread_more", "and {count} more", count=count - _MAX_SHOWN))
+    return [replace(result, evidence=tuple(notes), count=count)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from diagnostics.audit.recorded.common import (
     READ_ERRORS,
     Budget,
     choose_files,
+    first_line,
     number,
     numbers,
     read_json_lines,
@@ -30,20 +31,19 @@ from diagnostics.audit.recorded.common import (
     step_in_name,
     text_of,
     whole_number,
-)
+)  # fmt: skip
 from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens, Unreadable
-from diagnostics.output.redact import mask_and_cut
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
-_SWIFT_OTHERS = {"step", "prompt", "completion", "advantages", "entropy", "rollout_infos", "solution"}
+_SWIFT_OTHERS = {"step", "prompt", "completion", "advantages", "entropy", "rollout_infos"}
 _VERL_OTHERS = {"input", "output", "score", "step"}
-_ROLLOUT_SCHEMAS = ("grpo-doctor.rollout.v1", "grpo-doctor.rollout.v2")
+_ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
 
 def detect_format(entry: dict[str, Any]) -> str:
     """Return the format of a JSON line: rollouts, completions, verl, swift, or empty for metrics."""
-    if entry.get("schema") in _ROLLOUT_SCHEMAS:
+    if entry.get("schema") == _ROLLOUT_SCHEMA:
         return "rollouts"
     if {"request", "prompt_ids", "logprobs", "completion"} <= entry.keys():
         return "completions"
@@ -55,12 +55,13 @@ def detect_format(entry: dict[str, Any]) -> str:
 
 def parse_line(entry: dict[str, Any], place: str, step: int = 0) -> list[Sample]:
     """Return the samples in one JSON line; `step` is that of the file, if the line has none."""
-    kind = detect_format(entry)
-    if kind == "completions":
-        return [_own_sample(entry, place)]
-    if kind == "verl":
-        return [_verl_sample(entry, place, step)]
-    return _swift_samples(entry, place) if kind == "swift" else []
+    parsers: dict[str, Callable[[], list[Sample]]] = {
+        "completions": lambda: [_own_sample(entry, place)],
+        "verl": lambda: [_verl_sample(entry, place, step)],
+        "swift": lambda: _swift_samples(entry, place),
+    }
+    parse = parsers.get(detect_format(entry))
+    return parse() if parse else []
 
 
 def read_json_samples(
@@ -78,22 +79,23 @@ def read_json_samples(
                     samples = parse_line(entry, f"{path.name}:{line}", step_in_name(path))
                     rows += samples
                     budget.rows -= len(samples)
+            files += 1
         except READ_ERRORS as error:
             report(str(error))
-            continue
-        files += 1
     name = {"verl": "step.jsonl", "swift": "completions.jsonl"}.get(kind, "own completions.jsonl")
     return Recording(name, tuple(rows), files=(len(paths), files)) if rows else None
 
 
 def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
-    own = whole_number(entry.get("step"))
-    score = number(entry["score"])
+    own_step, score = whole_number(entry.get("step")), number(entry["score"])
     return Sample(
-        step if own is None else own, text_of(entry["input"]), text_of(entry["output"]), score,
-        number(entry.get("advantage")), {"score": score},
-        columns={name: value for name, value in entry.items() if name not in _VERL_OTHERS}, place=place,
+        step if own_step is None else own_step, text_of(entry["input"]), text_of(entry["output"]), score,
+        number(entry.get("advantage")), {"score": score}, columns=_without(entry, _VERL_OTHERS), place=place,
     )  # fmt: skip
+
+
+def _without(entry: dict[str, Any], *names: set[str] | dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if not any(name in group for group in names)}
 
 
 def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
@@ -101,30 +103,20 @@ def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
     lists = {name: value for name, value in entry.items() if isinstance(value, list) and len(value) >= size}
     rewards = {
         name: numbers(value)
-        for name, value in lists.items()
-        if name not in _SWIFT_OTHERS and all(item is None or isinstance(item, (int, float)) for item in value)
+        for name, value in _without(lists, _SWIFT_OTHERS, {"solution"}).items()
+        if all(item is None or isinstance(item, (int, float)) for item in value)
     }
-    columns = {
-        name: value
-        for name, value in lists.items()
-        if name not in rewards | dict.fromkeys(_SWIFT_OTHERS - {"solution"})
-    }
+    columns = _without(lists, _SWIFT_OTHERS, rewards)
     advantages = numbers(entry.get("advantages"))
     samples = []
     for index in range(size):
         scores = {name: values[index] for name, values in rewards.items()}
-        samples.append(
-            Sample(
-                whole_number(entry["step"][index]) or 0,
-                text_of(entry["prompt"][index]),
-                text_of(entry["completion"][index]),
-                _single_score(scores),
-                advantages[index] if index < len(advantages) else None,
-                scores,
-                columns={name: value[index] for name, value in columns.items()},
-                place=f"{place}[{index}]",
-            )
-        )
+        samples.append(Sample(
+            whole_number(entry["step"][index]) or 0, text_of(entry["prompt"][index]),
+            text_of(entry["completion"][index]), _single_score(scores),
+            advantages[index] if index < len(advantages) else None, scores,
+            columns={name: value[index] for name, value in columns.items()}, place=f"{place}[{index}]",
+        ))  # fmt: skip
     return samples
 
 
@@ -143,13 +135,9 @@ def read_parquet(paths: Sequence[Path], budget: Budget, unreadable: list[Unreada
     for path in choose_files(sorted(paths, key=step_in_name)):
         try:
             rows += _parquet_rows(path, budget)
+            files += 1
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
-            first = str(error).strip().splitlines()
-            unreadable.append(
-                Unreadable(str(path), mask_and_cut(first[0], 200) if first else type(error).__name__)
-            )
-            continue
-        files += 1
+            unreadable.append(Unreadable(str(path), first_line(error)))
     return Recording("completions.parquet", tuple(rows), files=(len(paths), files)) if rows else None
 
 
@@ -175,7 +163,7 @@ def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
         if size > MAX_RUN:
             raise ValueError(f"more than {MAX_RUN // safe_io.MIB} MiB of text")
         rows += [
-            _parquet_sample(entry, f"{path.name}:{len(rows) + index}") for index, entry in enumerate(entries)
+            _parquet_sample(entry, f"{path.name}:{place}") for place, entry in enumerate(entries, len(rows))
         ]
     budget.rows -= len(rows)
     return rows
@@ -183,7 +171,7 @@ def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
 
 def _text_size(value: object) -> int:
     if isinstance(value, dict):
-        return sum(map(_text_size, value.values()))
+        value = list(value.values())
     if isinstance(value, list):
         return sum(map(_text_size, value))
     return len(value) if isinstance(value, (str, bytes)) else 8
@@ -192,20 +180,19 @@ def _text_size(value: object) -> int:
 def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
     scores = {
         name: number(value)
-        for name, value in entry.items()
-        if name not in _PARQUET_OTHERS and (value is None or isinstance(value, float))
+        for name, value in _without(entry, _PARQUET_OTHERS).items()
+        if value is None or isinstance(value, float)
     }
     prompt = entry["prompt"]
     return Sample(
         whole_number(entry["step"]) or 0, text_of(prompt), text_of(entry["completion"]), _single_score(scores),
         number(entry.get("advantage")), scores, chat=None if isinstance(prompt, str) else prompt,
-        columns={name: value for name, value in entry.items() if name not in _PARQUET_COLUMNS and name not in scores},
-        place=place,
+        columns=_without(entry, _PARQUET_COLUMNS, scores), place=place,
     )  # fmt: skip
 
 
 def read_rollouts(path: Path, budget: Budget, unreadable: list[Unreadable]) -> Recording | None:
-    """Read our `rollouts.jsonl` with its safetensors (grpo-doctor.rollout.v1, v2); the last line of a step counts."""
+    """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
     entries: dict[int, dict[str, Any]] = {}
     try:
         for _, entry in read_json_lines(path, reporter(path, unreadable)):
@@ -225,17 +212,16 @@ def read_rollouts(path: Path, budget: Budget, unreadable: list[Unreadable]) -> R
         except READ_ERRORS as error:
             unreadable.append(Unreadable(f"{path}: step {step}", str(error)))
             continue
-        settings = entries[step].get("settings") or settings
+        for section, values in (entries[step].get("settings") or {}).items():
+            settings |= (
+                {f"{section}.{key}": value for key, value in values.items()}
+                if isinstance(values, dict)
+                else {}
+            )
         rows += samples
         files += 1
         budget.rows -= len(samples)
-    flat = {
-        f"{section}.{key}": value
-        for section, keys in settings.items()
-        if isinstance(keys, dict)
-        for key, value in keys.items()
-    }
-    return Recording("rollouts.jsonl", tuple(rows), flat, (len(entries), files)) if rows else None
+    return Recording("rollouts.jsonl", tuple(rows), settings, (len(entries), files)) if rows else None
 
 
 def _rollout_samples(folder: Path, entry: dict[str, Any], budget: Budget) -> list[Sample]:
@@ -248,66 +234,51 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: Budget) -> lis
     prompts = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
     streams = {
         key: _split(tensors[key], tensors["completion_lengths"])
-        for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions", "sampled")
+        for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
         if key in tensors
     }
-    return [_rollout_sample(entry, tensors, prompts, streams, i) for i in range(len(tensors["prompt_index"]))]
+    return [
+        _rollout_sample(
+            entry, prompts, {key: values[index] for key, values in tensors.items() if index < len(values)},
+            {key: tuple(values[index]) for key, values in streams.items()}, index,
+        )
+        for index in range(len(tensors["prompt_index"]))
+    ]  # fmt: skip
 
 
 def _rollout_sample(
-    entry: dict[str, Any],
-    tensors: dict[str, list[Any]],
-    prompts: list[list[Any]],
-    streams: dict[str, list[list[Any]]],
+    entry: dict[str, Any], prompts: list[list[Any]], values: dict[str, Any], streams: dict[str, tuple[Any, ...]],
     index: int,
-) -> Sample:
-    prompt_index = tensors["prompt_index"][index]
-    prompt = entry["prompts"][prompt_index]
-    ids, completion = prompts[prompt_index], streams["completion_ids"][index]
-    trained = bool(tensors["trained"][index])
-    sampled = list(map(bool, streams["sampled"][index])) if "sampled" in streams else [True] * len(completion)
-    none = (None,) * len(ids)
-    proximal = streams.get("proximal_logprobs")
+) -> Sample:  # fmt: skip
+    """Build a sample from its line, the ids of all prompts, its numbers, its streams, and its index."""
+    prompt = entry["prompts"][values["prompt_index"]]
+    ids, completion = tuple(prompts[values["prompt_index"]]), streams["completion_ids"]
+    none, trainer = (None,) * len(ids), streams.get("proximal_logprobs")
     tokens = Tokens(
-        (*ids, *completion),
-        len(ids),
-        (False,) * len(ids) + tuple(trained and mark for mark in sampled),
-        none + _mask(streams["behaviour_logprobs"][index], sampled),
-        none + _mask(proximal[index], sampled) if proximal else (),
-        (0,) * len(ids) + tuple(streams["policy_versions"][index]),
-        str(entry["finish_reasons"][index]),
-    )
+        (*ids, *completion), len(ids), (False,) * len(ids) + (bool(values["trained"]),) * len(completion),
+        none + streams["behaviour_logprobs"], none + trainer if trainer else (),
+        (0,) * len(ids) + streams["policy_versions"], str(entry["finish_reasons"][index]),
+    )  # fmt: skip
     return Sample(
-        int(entry["step"]), text_of(prompt.get("text")), text_of(entry["texts"][index]),
-        number(tensors["rewards"][index]),
-        number(tensors["advantages"][index]), {key: number(value) for key, value in entry["scores"][index].items()},
-        str(prompt_index), columns=prompt.get("columns") or {}, tokens=tokens,
+        int(entry["step"]), text_of(prompt.get("text")), text_of(entry["texts"][index]), number(values["rewards"]),
+        number(values["advantages"]), {key: number(value) for key, value in entry["scores"][index].items()},
+        str(values["prompt_index"]), columns=prompt.get("columns") or {}, tokens=tokens,
         place=f"step {entry['step']}, {entry['requests'][index]}",
     )  # fmt: skip
 
 
 def _own_sample(entry: dict[str, Any], place: str) -> Sample:
     """Return the sample in a line of our completions.jsonl."""
-    ids, completion = entry["prompt_ids"], entry["ids"]
+    ids, logprobs = entry["prompt_ids"], numbers(entry["logprobs"])
     tokens = Tokens(
-        (*ids, *completion),
-        len(ids),
-        engine=(None,) * len(ids) + _mask(numbers(entry["logprobs"]), entry.get("sampled")),
-        versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
-        ended=str(entry.get("finish_reason", "")),
-    )
+        (*ids, *entry["ids"]), len(ids), engine=(None,) * len(ids) + logprobs,
+        versions=(0,) * len(ids) + tuple(entry.get("versions", ())), ended=str(entry.get("finish_reason", "")),
+    )  # fmt: skip
     return Sample(
         whole_number(entry.get("step")) or 0, text_of(entry.get("prompt")), text_of(entry["completion"]),
         number(entry.get("reward")), number(entry.get("advantage")), group=str(entry["request"]).rpartition(".")[0],
         tokens=tokens, place=place,
     )  # fmt: skip
-
-
-def _mask(values: Sequence[Any], marks: Sequence[bool] | None) -> tuple[Any, ...]:
-    """Return a stream with None for tokens that the model did not sample."""
-    if marks is None:
-        return tuple(values)
-    return tuple(value if mark else None for value, mark in zip(values, marks, strict=True))
 
 
 def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from math import exp, sqrt
 from typing import Any
 
-from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Result, fault, note, skipped
+from diagnostics.audit.model import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import share_interval
 
-DATA, SAMPLES = "data", "samples"
 _LEAST_PROMPTS, _LEAST_GROUPS = 3, 4
 _MOST_FLAT = 0.9
 _WANT_DUMPS = (
@@ -23,67 +22,72 @@ def check_data(run: RunArtifacts) -> Iterator[Result]:
     """Check the order of the prompts and the pairing of prompts and completions."""
     for recording in run.recordings:
         yield _prompt_order(recording)
-        yield check_pairing(recording)
+        yield _pairing(recording)
     if not run.recordings:
-        yield skipped("data", DATA, "want_completions", _WANT_DUMPS)
+        yield skipped("data", "want_completions", _WANT_DUMPS)
+
+
+def check_samples(run: RunArtifacts) -> Iterator[Result]:
+    """Check each recording for duplicates, ends and rewards."""
+    if not run.recordings:
+        yield skipped("samples", "want_completions", _WANT_DUMPS)
+    for recording in run.recordings:
+        steps = recording.steps().values()
+        groups = [group for rows in steps for group in group_samples(rows) if len(group) > 1]
+        yield _duplicates(recording, groups, run.series)
+        yield _ends(recording)
+        yield _rewards(recording, groups)
 
 
 def _prompt_order(recording: Recording) -> Result:
     """Check whether prompts come again before all prompts have come once, as after a resume that went back."""
     prompts = {row.prompt for row in recording.rows}
-    if len(recording.rows) >= 32 and len(prompts) == 1 and "" not in prompts:
-        values = {"count": len(recording.rows), "steps": len(recording.steps())}
+    count = len(recording.rows)
+    if count >= 32 and len(prompts) == 1 and "" not in prompts:
         message = (
             "all {count} samples of {steps} steps have one prompt: the data set or the sampler repeats it"
         )
-        return fault("data/one_prompt", DATA, message, "", values=values, count=len(recording.rows))
+        values = {"count": count, "steps": len(recording.steps())}
+        return fault("data/one_prompt", message, "", values, count=count)
     steps = _generations(recording)
     if len(steps) < 4 or recording.files[0] > recording.files[1]:
         need = "the prompts of at least four steps, none left out; there are {count}"
-        return skipped("data", DATA, "want_steps", need, count=len(steps))
-    sets = [frozenset(step_prompts) for _, step_prompts in steps]
-    smallest = min(map(len, sets))
+        return skipped("data", "want_steps", need, count=len(steps))
+    smallest = min(len(step_prompts) for _, step_prompts in steps)
     if smallest < _LEAST_PROMPTS:
-        return skipped(
-            "data", DATA, "want_prompts", "at least three prompts a step; there are {count}", count=smallest
-        )
-    first_seen: dict[frozenset[str], int] = {}
-    prompt_seen: dict[str, int] = {}
+        need = "at least three prompts a step; there are {count}"
+        return skipped("data", "want_prompts", need, count=smallest)
+    first_set: dict[frozenset[str], int] = {}
+    first_prompt: dict[str, int] = {}
     repeats = []
-    for place, step_prompts in enumerate(sets):
-        if step_prompts in first_seen:
-            repeats.append((first_seen[step_prompts], place))
-        first_seen.setdefault(step_prompts, place)
+    for place, (_, step_prompts) in enumerate(steps):
+        if (before := first_set.setdefault(step_prompts, place)) != place:
+            repeats.append((before, place))
         for prompt in step_prompts:
-            prompt_seen.setdefault(prompt, place)
-    newest = max(prompt_seen.values(), default=0)
+            first_prompt.setdefault(prompt, place)
+    newest = max(first_prompt.values())
     early = [(before, now) for before, now in repeats if newest > now]
-    if early and len(prompt_seen) >= 3 * smallest:
-        order = [step for step, _ in steps]
-        values = {
-            "from": order[early[0][0]],
-            "to": order[early[-1][0]],
-            "at": order[early[0][1]],
-            "count": len(early),
-        }
-        return fault(
-            "data/repeated", DATA, "steps {from} to {to} were trained on again from step {at} on"
-                                   " ({count} of" " them), before"
-            " all prompts were seen: a resume went back", "CFG126", values=values,
-            estimates=(Estimate("steps_repeated", len(early)),), count=len(steps),
-            evidence=(note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values),),
-        )  # fmt: skip
-    return Result("data", CLEAN, DATA, count=len(steps))
+    if not early or len(first_prompt) < 3 * smallest:
+        return clean("data", count=len(steps))
+    first, last, at = (steps[place][0] for place in (early[0][0], early[-1][0], early[0][1]))
+    values = {"from": first, "to": last, "at": at, "count": len(early)}
+    fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
+    message = ("steps {from} to {to} were trained on again from step {at} on ({count} of them), before all prompts"
+               " were seen: a resume went back")  # fmt: skip
+    estimates = (Estimate("steps_repeated", len(early)),)
+    return fault(
+        "data/repeated", message, "CFG126", values, estimates=estimates, count=len(steps), evidence=(fact,)
+    )
 
 
-def _generations(recording: Recording) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the prompts of each step; steps trained on the same completions count once."""
-    steps: list[tuple[int, tuple[str, ...]]] = []
+def _generations(recording: Recording) -> list[tuple[int, frozenset[str]]]:
+    """Return number and prompts of each step; steps trained on the same completions count once."""
+    steps: list[tuple[int, frozenset[str]]] = []
     before: list[tuple[str, str]] = []
     for rows in _in_file_order(recording):
         texts = [(row.prompt, row.completion) for row in rows]
         if texts != before and any(row.prompt for row in rows):
-            steps.append((rows[0].step, tuple(dict.fromkeys(row.prompt for row in rows))))
+            steps.append((rows[0].step, frozenset(row.prompt for row in rows)))
         before = texts
     return steps
 
@@ -98,135 +102,115 @@ def _in_file_order(recording: Recording) -> list[list[Sample]]:
     return steps
 
 
-def check_pairing(recording: Recording) -> Result:
+def _pairing(recording: Recording) -> Result:
     """Check whether completions begin with their prompt, contain another's, or fit another prompt's words better."""
     rows = [row for row in recording.rows[:8192] if row.prompt and row.completion]
     if len(rows) < 16:
-        return skipped("pairing", DATA, "want_texts", "texts of prompts and completions")
+        return skipped("pairing", "want_texts", "texts of prompts and completions")
     echoes = sum(len(row.prompt) >= 8 and row.completion.startswith(row.prompt) for row in rows)
     steps = [group for group in _in_file_order(recording) if len({row.prompt for row in group}) > 1][:200]
-    foreign = compared = 0
+    compared = sum(map(len, steps))
+    foreign = 0
     for group in steps:
         prompts = {row.prompt for row in group if len(row.prompt) >= 24}
         for row in group:
-            compared += 1
             foreign += row.prompt not in row.completion and any(
-                prompt in row.completion for prompt in prompts if prompt != row.prompt
+                prompt in row.completion for prompt in prompts
             )
     values = {"own": echoes / len(rows), "other": foreign / max(1, compared), "count": len(rows)}
     if echoes > 0.5 * len(rows):
         message = (
             "completions begin with their own prompt ({own:.0%} of {count}): it is trained on as if sampled"
         )
-        return fault("pairing/echo", DATA, message, "TOK019", values=values, count=len(rows))
+        return fault("pairing/echo", message, "TOK019", values, count=len(rows))
     if foreign > max(4, 0.2 * compared):
-        message = (
-            "completions contain another sample's prompt ({other:.0%}): prompts and completions are"
-            " paired wrongly"
-        )
-        return fault("pairing/other", DATA, message, "TOK019", values=values, count=len(rows))
+        message = "completions contain another sample's prompt ({other:.0%}): they are paired wrongly"
+        return fault("pairing/other", message, "TOK019", values, count=len(rows))
     return _pairing_by_words(steps, recording)
 
 
 def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Result:
     """Check whether words that only one prompt has stand in that prompt's completions."""
-    matches = decided = 0
-    shifts: Counter[int] = Counter()
-    for rows in steps:
-        prompts = list(dict.fromkeys(row.prompt for row in rows))
-        words = [set(_words(prompt)) for prompt in prompts]
-        frequency = Counter(word for prompt_words in words for word in prompt_words)
-        rare = [{word for word in prompt_words if frequency[word] == 1} for prompt_words in words]
-        for row in rows:
-            completion = set(_words(row.completion))
-            scores = [len(completion & prompt_words) / max(1, len(prompt_words)) for prompt_words in rare]
-            best = max(scores)
-            if best <= 0 or scores.count(best) > 1:
-                continue
-            decided += 1
-            shift = (scores.index(best) - prompts.index(row.prompt)) % len(prompts)
-            matches += shift == 0
-            shifts[shift] += shift != 0
+    shifts = Counter(shift for rows in steps for shift in _shifts_by_words(rows))
+    decided, matches = sum(shifts.values()), shifts.pop(0, 0)
     if decided < 24:
-        overlap_needed = "completions that repeat words of their prompt; {count} do"
-        return skipped("pairing", DATA, "want_words", overlap_needed, count=decided)
+        need = "completions that repeat words of their prompt; {count} do"
+        return skipped("pairing", "want_words", need, count=decided)
     values = {"own": matches / decided, "count": decided}
-    width = max(2, *(len({row.prompt for row in rows}) for rows in steps))
     shift, most = shifts.most_common(1)[0] if shifts else (0, 0)
     if matches < 0.5 * most and most > 0.4 * decided:
+        message = (
+            "completions fit the prompt {shift} further on ({most:.0%} of {count}): they are paired wrongly"
+        )
         values |= {"shift": shift, "most": most / decided}
-        return fault("pairing/shifted", DATA, "completions fit the prompt {shift} further on"
-                                              " ({most:.0%} of" " {count}), not"
-                     " their own: they are paired wrongly", "TOK019", values=values, count=decided)  # fmt: skip
+        return fault("pairing/shifted", message, "TOK019", values, count=decided)
+    width = max(2, *(len({row.prompt for row in rows}) for rows in steps))
     if matches * width < 1.5 * decided and decided > 100:
         lengths = sorted(len(row.completion) for row in recording.rows[:512])
         if lengths[len(lengths) // 2] <= 400:  # short answers need not repeat the question
-            return skipped("pairing", DATA, "want_words", "longer completions")
-        need = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
-        return Result("pairing", NOT_DECIDED, DATA, values=values, count=decided, needed=(need,))
-    return Result("pairing", CLEAN, DATA, values=values, count=decided)
+            return skipped("pairing", "want_words", "longer completions")
+        option = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
+        return undecided("pairing", option, values=values, count=decided)
+    return clean("pairing", values=values, count=decided)
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text[:20_000].lower().split() if len(word) > 2 or word.isdigit()]
+def _shifts_by_words(rows: list[Sample]) -> Iterator[int]:
+    """Yield how many prompts further on the best match of each completion is; 0 for its own prompt."""
+    prompts = list(dict.fromkeys(row.prompt for row in rows))
+    words = [_distinct_words(prompt) for prompt in prompts]
+    frequency = Counter(word for prompt_words in words for word in prompt_words)
+    rare = [{word for word in prompt_words if frequency[word] == 1} for prompt_words in words]
+    for row in rows:
+        completion = _distinct_words(row.completion)
+        scores = [len(completion & prompt_words) / max(1, len(prompt_words)) for prompt_words in rare]
+        best = max(scores)
+        if best > 0 and scores.count(best) == 1:
+            yield (scores.index(best) - prompts.index(row.prompt)) % len(prompts)
 
 
-def check_samples(run: RunArtifacts) -> Iterator[Result]:
-    """Check each recording for duplicates, ends and rewards."""
-    if not run.recordings:
-        yield skipped("samples", SAMPLES, "want_completions", _WANT_DUMPS)
-    for recording in run.recordings:
-        groups = [
-            group for rows in recording.steps().values() for group in group_samples(rows) if len(group) > 1
-        ]
-        yield _duplicates(recording, groups, run.series)
-        yield _ends(recording)
-        yield check_rewards(recording, groups)
+def _distinct_words(text: str) -> set[str]:
+    return {word for word in text[:20_000].lower().split() if len(word) > 2 or word.isdigit()}
 
 
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
     """Check whether samples of a group are equal more often than the engine's log-probs allow."""
     if len(groups) < _LEAST_GROUPS:
-        groups_needed = "at least four groups of two samples or more; there are {count}"
-        return skipped("samples", SAMPLES, "want_groups", groups_needed, count=len(groups))
-    equal = pairs = 0
-    expected = 0.0
-    all_known = True
-    for group in groups:
-        frequency = Counter(_identity(row) for row in group)
-        pairs += len(group) * (len(group) - 1) // 2
-        equal += sum(n * (n - 1) // 2 for n in frequency.values())
-        for row in group:
-            probability = _probability(row)
-            all_known = all_known and probability is not None
-            expected += (probability or 0.0) * (len(group) - 1) / 2
+        need = "at least four groups of two samples or more; there are {count}"
+        return skipped("samples", "want_groups", need, count=len(groups))
+    pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
+    frequencies = [Counter(map(_identity, group)).values() for group in groups]
+    equal = sum(n * (n - 1) // 2 for frequency in frequencies for n in frequency)
+    chances = [(_probability(row), len(group)) for group in groups for row in group]
+    expected = sum((probability or 0.0) * (size - 1) / 2 for probability, size in chances)
     share = equal / pairs
     values = {"share": share, "groups": len(groups), "expected": expected / pairs}
+    text = "{share:.2%} of pairs in {groups} groups are equal; {expected:.2%} by chance"
     fields: dict[str, Any] = {
-        "estimates": (Estimate("identical", share, *share_interval(equal, pairs)),),
-        "count": pairs,
-        "evidence": (note("identical", "{share:.2%} of pairs in {groups} groups are equal; {expected:.2%} by chance",
-                          recording.kind, **values),),
+        "estimates": (Estimate("identical", share, *share_interval(equal, pairs)),), "count": pairs,
+        "evidence": (note("identical", text, recording.kind, **values),),
     }  # fmt: skip
+    if all(probability is not None for probability, _ in chances):
+        z = (equal - expected) / sqrt(max(1.0, expected) * max(map(len, groups)))
+        if z <= 8 or equal < 2 * expected + 10:
+            return clean("samples", **fields)
+        if share <= 0.95:
+            text = "{share:.1%} of pairs in a group are equal, where their log-probs allow {expected:.2%}: one seed"
+            return fault("samples/repeated", text, "CFG115", values, **fields)
+    elif share < 0.95:
+        return clean("samples", **fields)
+    elif not _has_entropy(series):
+        source = note("want_entropy", "the policy's entropy in the metrics, or the engine's log-probs")
+        return undecided("samples", source, values=values, **fields)
     message = "all samples of a group are equal ({share:.0%} of pairs in {groups} groups): greedy sampling or one seed"
-    if all_known:
-        z = (equal - expected) / sqrt(max(1.0, expected) * max(len(group) for group in groups))
-        if z > 8 and equal >= 2 * expected + 10:
-            if share <= 0.95:
-                message = (
-                    "{share:.1%} of pairs in a group are equal, where their log-probs allow"
-                    " {expected:.2%}: one seed"
-                )
-            family = "samples/identical" if share > 0.95 else "samples/repeated"
-            return fault(family, SAMPLES, message, "CFG115", values=values, **fields)
-        return Result("samples", CLEAN, SAMPLES, **fields)
-    if share < 0.95:
-        return Result("samples", CLEAN, SAMPLES, **fields)
-    entropies = [row.values["entropy"] for each in series for row in each.rows if "entropy" in row.values]
-    if entropies and min(entropies) > 0.1:
-        return fault("samples/identical", SAMPLES, message, "CFG115", values=values, **fields)
-    need = note("want_entropy", "the policy's entropy in the metrics, or the engine's log-probs")
-    return Result("samples", NOT_DECIDED, SAMPLES, values=values, needed=(need,), **fields)
+    return fault("samples/identical", message, "CFG115", values, **fields)
+
+
+def _has_entropy(series: Sequence[MetricSeries]) -> bool:
+    """Return whether the policy's entropy is known and never low."""
+    entropies = [
+        row.values["entropy"] for metrics in series for row in metrics.rows if "entropy" in row.values
+    ]
+    return bool(entropies) and min(entropies) > 0.1
 
 
 def _identity(row: Sample) -> object:
@@ -235,61 +219,51 @@ def _identity(row: Sample) -> object:
 
 def _probability(row: Sample) -> float | None:
     """Return the engine's probability of the completion."""
-    if row.tokens is None or not row.tokens.engine:
-        return None
-    logprobs = row.tokens.engine[max(0, row.tokens.prompt) :]
-    if not logprobs or any(value is None for value in logprobs):
-        return None
-    return exp(min(0.0, sum(value for value in logprobs if value is not None)))
+    logprobs = row.tokens.engine[max(0, row.tokens.prompt) :] if row.tokens else ()
+    known = [value for value in logprobs if value is not None]
+    return exp(min(0.0, sum(known))) if known and len(known) == len(logprobs) else None
 
 
 def _ends(recording: Recording) -> Result:
     """Check whether completions end at all, and on one end token."""
     ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.ended]
-    if len(ended) < 16:
-        need = "finish reasons: output.record_every=1 in grpo_core"
-        return skipped("ends", SAMPLES, "want_finish_reasons", need)
+    count = len(ended)
+    if count < 16:
+        return skipped("ends", "want_finish_reasons", "finish reasons: output.record_every=1 in grpo_core")
     truncated = sum(tokens.ended == "length" for tokens in ended)
-    values = {"share": truncated / len(ended), "count": len(ended)}
-    estimates = (Estimate("cut", truncated / len(ended), *share_interval(truncated, len(ended))),)
-    if truncated == len(ended):
+    values = {"share": truncated / count, "count": count}
+    estimates = (Estimate("cut", truncated / count, *share_interval(truncated, count)),)
+    if truncated == count:
         message = "all {count} completions end at the length limit"
-        return fault(
-            "ends/all_cut", SAMPLES, message, "CFG127", values=values, estimates=estimates, count=len(ended)
-        )
+        return fault("ends/all_cut", message, "CFG127", values, estimates=estimates, count=count)
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.ended == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:
-        values |= {"ids": len(last), "stopped": stopped}
         message = "completions that stopped end on {ids} different ids: the end token is not recorded"
-        return fault(
-            "ends/dropped", SAMPLES, message, "TOK018", values=values, estimates=estimates, count=stopped
-        )
-    return Result("ends", CLEAN, SAMPLES, estimates=estimates, count=len(ended))
+        values |= {"ids": len(last), "stopped": stopped}
+        return fault("ends/dropped", message, "TOK018", values, estimates=estimates, count=stopped)
+    return clean("ends", estimates=estimates, count=count)
 
 
-def check_rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
+def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
     """Check for missing rewards and for groups whose rewards are all equal."""
-    rewarded = [[row.total_reward for row in group] for group in groups]
     invalid = [row for row in recording.rows if row.total_reward is None]
     count = len(recording.rows)
     if invalid and (len(invalid) < count or any(row.scores for row in invalid)):
-        values = {"missing": len(invalid), "count": count, "place": invalid[0].place}
         message = "{missing} of {count} rewards are missing or NaN (first: {place})"
-        return fault("rewards/no_number", SAMPLES, message, "REW002", values=values, count=count)
-    complete = [[reward for reward in group if reward is not None] for group in rewarded if None not in group]
+        values = {"missing": len(invalid), "count": count, "place": invalid[0].place}
+        return fault("rewards/no_number", message, "REW002", values, count=count)
+    rewards = [[row.total_reward for row in group] for group in groups]
+    complete = [[reward for reward in group if reward is not None] for group in rewards if None not in group]
     if len(complete) < 2 * _LEAST_GROUPS:
         return skipped(
-            "rewards",
-            SAMPLES,
-            "want_rewards",
-            "eight groups with rewards; there are {count}",
-            count=len(complete),
+            "rewards", "want_rewards", "eight groups with rewards; there are {count}", count=len(complete)
         )
     return _reward_spread(complete, recording.kind)
 
 
 def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
+    """Check for groups without a gradient because their rewards are equal."""
     lowest, highest = min(map(min, groups)), max(map(max, groups))
     flat = [group[0] for group in groups if min(group) == max(group)]
     easy = sum(reward >= highest for reward in flat) if highest > lowest else 0
@@ -297,29 +271,23 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         "share": len(flat) / len(groups), "groups": len(groups), "flat": len(flat), "easy": easy, "lowest": lowest,
         "hard": sum(reward <= lowest for reward in flat), "highest": highest,
     }  # fmt: skip
-    text = (
-        "{share:.0%} of {groups} groups have equal rewards, so no gradient: {hard} all {lowest:g}, {easy} all"
-        " {highest:g}"
-    )
+    text = "{share:.0%} of {groups} groups have equal rewards: {hard} all {lowest:g}, {easy} all {highest:g}"
+    interval = share_interval(len(flat), len(groups))
     fields: dict[str, Any] = {
-        "estimates": (
-            Estimate("groups_without_spread", values["share"], *share_interval(len(flat), len(groups))),
-        ),
-        "count": sum(map(len, groups)),
-        "evidence": (note("flat_groups", text, place, **values),),
-    }
+        "estimates": (Estimate("groups_without_spread", values["share"], *interval),),
+        "count": sum(map(len, groups)), "evidence": (note("flat_groups", text, place, **values),),
+    }  # fmt: skip
     if lowest == highest:
         message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
-        return fault("rewards/constant", SAMPLES, message, "REW004", values=values, **fields)
+        return fault("rewards/constant", message, "REW004", values, **fields)
     if len(flat) == len(groups):
         message = (
             "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
         )
-        return fault("rewards/no_spread", SAMPLES, message, "REW004", values=values, **fields)
+        return fault("rewards/no_spread", message, "REW004", values, **fields)
     if len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
         message = (
-            "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): their rollouts produce"
-            " no gradient"
+            "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): they produce no gradient"
         )
-        return fault("rewards/little_spread", SAMPLES, message, "REW004", values=values, **fields)
-    return Result("rewards", CLEAN, SAMPLES, **fields)
+        return fault("rewards/little_spread", message, "REW004", values, **fields)
+    return clean("rewards", **fields)

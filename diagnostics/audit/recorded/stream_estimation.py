@@ -7,16 +7,16 @@ engine's log-probs are then fitted as a live server's are.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 from diagnostics.audit.live import estimation, sampling_checks
 from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.model import FAULT, AuditError, Result
+from diagnostics.audit.recorded.common import first_line
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Unreadable
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.audit.recorded.text_sampling import can_compute, matching_checkpoints
 
 # Samples that are computed, tokens of each, longest sample, and tokens that must belong to the weights.
 _SAMPLES, _TOKENS, _LONGEST, _ENOUGH = 32, 32, 1024, 256
@@ -25,36 +25,30 @@ _NEAR, _EXACT = 0.024, 2e-4
 _MOST_FOLDERS = 2
 
 
-class StreamEstimator:
-    """Estimates sampling parameters with the given checkpoint, or with the run's own, each for the step after it."""
+def estimate_streams(
+    run: RunArtifacts, recording: Recording, checkpoint: Path | None, unreadable: list[Unreadable]
+) -> list[Result]:
+    """Return the faults of a recording with their values; empty if no weights here explain the samples.
 
-    def __init__(self, run: RunArtifacts, checkpoint: Path | None, unreadable: list[Unreadable]) -> None:
-        own = [each.folder for each in reversed(run.checkpoints) if each.step >= 0 and each.loads]
-        self._folders = own if checkpoint is None else [checkpoint]
-        self._is_given = checkpoint is not None
-        self._unreadable = unreadable
-
-    def __call__(self, recording: Recording) -> list[Result]:
-        """Return the faults with their values; empty if no weights here explain the samples."""
-        if any(find_spec(name) is None for name in ("torch", "transformers")):
-            return []
-        for folder, rows in self._candidates(recording):
-            try:
-                results = _estimate(Reference(folder), rows)
-            except (AuditError, RuntimeError, IndexError) as error:
-                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._unreadable.append(Unreadable(str(folder), mask_and_cut(first, 200)))
-                continue
-            if results is not None:
-                return results
-        return []
-
-    def _candidates(self, recording: Recording) -> Iterator[tuple[Path, list[Sample]]]:
-        steps = recording.steps()
-        pairs = [(folder, steps.get((step_of(folder) or 0) + 1, [])) for folder in self._folders]
-        if self._is_given and not pairs[0][1]:
-            pairs = [(self._folders[0], [*recording.rows])]
-        yield from [pair for pair in pairs if pair[1]][:_MOST_FOLDERS]
+    Args:
+        run: The artifacts, whose own checkpoints are tried, each for the step after it.
+        recording: The samples.
+        checkpoint: Weights to take instead: for the step after it, or for all samples.
+        unreadable: Receives checkpoints that could not be computed.
+    """
+    candidates = matching_checkpoints(run.checkpoints, recording)
+    if checkpoint is not None:
+        rows = recording.steps().get((step_of(checkpoint) or 0) + 1) or list(recording.rows)
+        candidates = iter([(checkpoint, rows)])
+    for folder, rows in islice(candidates, _MOST_FOLDERS) if can_compute() else ():
+        try:
+            results = _estimate(Reference(folder), rows)
+        except (AuditError, RuntimeError, IndexError) as error:
+            unreadable.append(Unreadable(str(folder), first_line(error)))
+            continue
+        if results is not None:
+            return results
+    return []
 
 
 def _estimate(reference: Reference, rows: list[Sample]) -> list[Result] | None:
@@ -71,15 +65,9 @@ def _estimate(reference: Reference, rows: list[Sample]) -> list[Result] | None:
     for dtype in ("float32", half) if max(means) < _EXACT else (half,):
         results = sampling_checks.check_sampling(reference, known, dtype, Sampling(temperature), "processed")
         faults = [result for result in results if result.outcome == FAULT]
-        if all(_explains(result) for result in faults):
+        if all(result.is_explained for result in faults):
             return faults
     return []
-
-
-def _explains(result: Result) -> bool:
-    if result.family == "sampling/law" or result.residual is None or result.alarm is None:
-        return False
-    return result.residual <= result.alarm
 
 
 def _completions(row: Sample) -> tuple[Completion, Completion] | None:
@@ -106,6 +94,5 @@ def _trainer_temperature(reference: Reference, completions: list[Completion]) ->
     if abs(temperature - 1) < estimation.RANGES["temperature"][3]:
         temperature = 1.0
     differences = observed.differences(Sampling(temperature))
-    return temperature, [
-        float(differences[observed.samples == place].mean()) for place in range(len(completions))
-    ]
+    means = [float(differences[observed.samples == place].mean()) for place in range(len(completions))]
+    return temperature, means

@@ -11,11 +11,21 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
-from diagnostics.audit.model import CLEAN, NOT_DECIDED, Estimate, Note, Result, RunnerUp, fault, note, skipped
+from diagnostics.audit.model import (
+    CLEAN,
+    Estimate,
+    Note,
+    Result,
+    RunnerUp,
+    clean,
+    fault,
+    note,
+    skipped,
+    undecided,
+)
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
 
-MASKS, STREAMS = "masks", "P5/P8"
 _ENOUGH, _MOST = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).
 _EXACT, _FLOOR = 2e-4, 0.006
@@ -23,12 +33,8 @@ _EXACT, _FLOOR = 2e-4, 0.006
 _TRACE, _ALARM = 0.024, 0.05
 _MAY_BE_SAMPLING = {
     "streams",
-    "streams/temperature",
-    "streams/nucleus",
-    "streams/repetition",
-    "streams/unlike",
+    *(f"streams/{kind}" for kind in ("temperature", "nucleus", "repetition", "unlike")),
 }
-_WANT_STREAMS = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
 
 
 def check_masks(run: RunArtifacts) -> Iterator[Result]:
@@ -40,26 +46,24 @@ def check_masks(run: RunArtifacts) -> Iterator[Result]:
             checked = True
             yield _check_mask(recording, samples)
     if not checked:
-        yield skipped(
-            "masks", MASKS, "want_tokens", "a dump with ids and masks: output.record_every=1 in grpo_core"
-        )
+        yield skipped("masks", "want_tokens", "a dump with ids and masks: output.record_every=1 in grpo_core")
 
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
     trained = sum(sum(tokens.trained) for tokens in samples)
     rows = sum(any(tokens.trained) for tokens in samples)
     values = {"trained": trained, "rows": rows, "count": len(samples)}
-    text = "in the loss: {trained} tokens, in {rows} of {count} samples"
-    evidence = (note("masked", text, recording.kind, **values),)
+    fact = note(
+        "masked", "in the loss: {trained} tokens, in {rows} of {count} samples", recording.kind, **values
+    )
     if rows == 0:
-        message = "no token of {count} samples is in the loss"
-        return fault("masks/nothing", MASKS, message, "NUM042", values=values, evidence=evidence)
+        return fault(
+            "masks/nothing", "no token of {count} samples is in the loss", "NUM042", values, evidence=(fact,)
+        )
     if rows < 0.1 * len(samples):
         message = "only {rows} of {count} samples have a token in the loss"
-        return fault(
-            "masks/most_filtered", MASKS, message, "NUM042", values=values, count=trained, evidence=evidence
-        )
-    return Result("masks", CLEAN, MASKS, values=values, count=trained, evidence=evidence)
+        return fault("masks/most_filtered", message, "NUM042", values, count=trained, evidence=(fact,))
+    return clean("masks", values=values, count=trained, evidence=(fact,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Pair:
 class Trace:
     """A kind of difference that was recognised, with its message and what it leaves unexplained."""
 
-    kind: str
+    family: str
     code: str
     message: str
     values: dict[str, float]
@@ -114,30 +118,32 @@ def check_streams(
             may_be_sampling = result.outcome != CLEAN and result.family in _MAY_BE_SAMPLING
             yield from (estimate(recording) if estimate and may_be_sampling else []) or [result]
     if not checked:
-        yield skipped("streams", STREAMS, "want_both_streams", _WANT_STREAMS)
+        need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
+        yield skipped("streams", "want_both_streams", need)
 
 
 def _pairs(rows: list[Sample]) -> list[Pair]:
+    """Return the pairs of the newest policy version of each sample."""
     pairs: list[Pair] = []
     for row in rows:
         tokens = row.tokens
         if tokens is None or len(pairs) >= _MOST:
             break
         first = max(0, tokens.prompt)
-        seen = set(tokens.ids[:first])
-        newest = max(tokens.versions[first:], default=0) if tokens.versions else 0
+        size = max(1, len(tokens.ids) - first)
+        earlier_ids = set(tokens.ids[:first])
+        newest = max(tokens.versions[first:], default=0)
         for place in range(first, min(len(tokens.engine), len(tokens.trainer), len(tokens.ids))):
-            engine, trainer = tokens.engine[place], tokens.trainer[place]
-            current = not tokens.versions or tokens.versions[place] == newest
+            engine, trainer, token = tokens.engine[place], tokens.trainer[place], tokens.ids[place]
+            is_current = not tokens.versions or tokens.versions[place] == newest
             if (
-                current
+                is_current
                 and engine is not None
                 and trainer is not None
                 and max(abs(engine), abs(trainer)) < 1e3
             ):
-                share = (place - first) / max(1, len(tokens.ids) - first)
-                pairs.append(Pair(engine, trainer, row.step, share, tokens.ids[place] in seen))
-            seen.add(tokens.ids[place])
+                pairs.append(Pair(engine, trainer, row.step, (place - first) / size, token in earlier_ids))
+            earlier_ids.add(token)
     return pairs
 
 
@@ -146,99 +152,82 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     size = stats.mean(differences)
     values = {"size": size, "median": stats.median(differences), "count": len(pairs)}
     text = "engine less trainer: {size:.2g} on average, {median:.2g} median, over {count} tokens"
-    seen = note("streams", text, recording.kind, **values)
-    fields: dict[str, Any] = {"floor": _FLOOR, "alarm": _ALARM, "count": len(pairs)}
-    if size <= _EXACT:
-        return Result("streams", CLEAN, STREAMS, residual=size, evidence=(seen,), **fields)
-    for recognise in (_shift, _temperature, _truncation, _repetition, _drift, _outliers):
+    fact = note("streams", text, recording.kind, **values)
+    fields: dict[str, Any] = {"residual": size, "floor": _FLOOR, "alarm": _ALARM, "count": len(pairs)}
+    for recognise in _TRACES if size > _EXACT else ():
         if trace := recognise(rows, pairs, size):
-            one = Note("one_law", "only one difference can be recognised in two streams; give --checkpoint DIR of these"
-                       " samples, or audit again after this fix")  # fmt: skip
-            return fault(f"streams/{trace.kind}", STREAMS, trace.message, trace.code, values=values | trace.values,
-                         estimates=trace.estimates, residual=trace.residual, runner_up=RunnerUp("unchanged", size),
-                         evidence=(seen, one), **fields)  # fmt: skip
+            text = "only one difference can be recognised in two streams; give --checkpoint DIR of these samples, or"
+            hint = Note("one_law", f"{text} audit again after this fix")
+            fields |= {"residual": trace.residual, "estimates": trace.estimates, "evidence": (fact, hint)}
+            second = RunnerUp("unchanged", size)
+            return fault(
+                trace.family, trace.message, trace.code, values | trace.values, runner_up=second, **fields
+            )
+    fields["evidence"] = (fact,)
     if size <= _FLOOR:
-        return Result("streams", CLEAN, STREAMS, residual=size, evidence=(seen,), **fields)
+        return clean("streams", **fields)
     if size < _ALARM:
-        need = note("want_dtype", "more tokens, or the engine's type: rounding alone makes"
-                                  " {floor:g} in" " bfloat16, a fault"
-                    " {alarm:g}", floor=_FLOOR, alarm=_ALARM)  # fmt: skip
-        return Result(
-            "streams", NOT_DECIDED, STREAMS, residual=size, evidence=(seen,), needed=(need,), **fields
+        text = (
+            "more tokens, or the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
         )
+        return undecided("streams", note("want_dtype", text, floor=_FLOOR, alarm=_ALARM), **fields)
     message = "engine and trainer compute different log-probs: {size:.2g} on average over {count} tokens"
-    return fault(
-        "streams/unlike", STREAMS, message, "NUM043", values=values, residual=size, evidence=(seen,), **fields
-    )
+    return fault("streams/unlike", message, "NUM043", values, **fields)
 
 
 def _shift(rows: list[Sample], pairs: list[Pair], _size: float) -> Trace | None:
     """Recognise the trainer's numbers one or two tokens away from the engine's."""
     straight = stats.correlation([pair.engine for pair in pairs], [pair.trainer for pair in pairs])
-    if straight > 0.8:
-        return None
-    for shift in (-2, -1, 1, 2):
-        shifted: list[tuple[float, float]] = []
-        for tokens in (row.tokens for row in rows if row.tokens):
-            if len(shifted) > _MOST:
-                break
-            for place in range(max(0, tokens.prompt), len(tokens.engine)):
-                engine, target = tokens.engine[place], place + shift
-                trainer = tokens.trainer[target] if 0 <= target < len(tokens.trainer) else None
-                if engine is not None and trainer is not None:
-                    shifted.append((engine, trainer))
-        if len(shifted) < _ENOUGH:
-            continue
-        match = stats.correlation([a for a, _ in shifted], [b for _, b in shifted])
-        if match > max(0.9, straight + 0.3):
-            residual = stats.mean([abs(a - b) for a, b in shifted])
+    for shift in (-2, -1, 1, 2) if straight <= 0.8 else ():
+        engine, trainer = _shifted(rows, shift)
+        match = stats.correlation(engine, trainer)
+        if len(engine) >= _ENOUGH and match > max(0.9, straight + 0.3):
+            residual = stats.mean([abs(a - b) for a, b in zip(engine, trainer, strict=True)])
             message = "the engine's log-probs stand {shift:+d} tokens away from the trainer's (correlation {found:.3f})"
-            return Trace(
-                "shifted",
-                "NUM044",
-                message,
-                {"shift": shift, "found": match},
-                residual,
-                (Estimate("shift", shift),),
-            )
+            values, estimate = {"shift": shift, "found": match}, Estimate("shift", shift)
+            return Trace("streams/shifted", "NUM044", message, values, residual, (estimate,))
     return None
+
+
+def _shifted(rows: list[Sample], shift: int) -> tuple[list[float], list[float]]:
+    """Return the engine's log-probs and the trainer's some tokens further on."""
+    pairs: list[tuple[float, float]] = []
+    for tokens in (row.tokens for row in rows if row.tokens):
+        if len(pairs) > _MOST:
+            break
+        first, last = max(0, tokens.prompt, -shift), min(len(tokens.engine), len(tokens.trainer) - shift)
+        both = ((tokens.engine[place], tokens.trainer[place + shift]) for place in range(first, last))
+        pairs += [(a, b) for a, b in both if a is not None and b is not None]
+    return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def _temperature(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
     """Recognise log-probs that differ by a factor: one side leaves the temperature out."""
-    if size < _TRACE:
-        return None
     engine, trainer = [pair.engine for pair in pairs], [pair.trainer for pair in pairs]
     slope, _, residual = stats.fit_line(engine, trainer)
     inverse, _, _ = stats.fit_line(trainer, engine)
     factor = (slope / inverse) ** 0.5 if slope > 0 and inverse > 0 else 1.0
     before = stats.mean([pair.difference**2 for pair in pairs])
-    if abs(factor - 1) < 0.12 or slope * inverse < 0.8 or residual * 2 > before:
+    if size < _TRACE or abs(factor - 1) < 0.12 or slope * inverse < 0.8 or residual * 2 > before:
         return None
     # Approximate without logits: the surer a model is, the nearer to 1 the factor looks.
     estimate = Estimate("temperature_ratio", round(1 / factor, 2), expected=1.0)
     message = "the trainer's log-probs are about {slope:.2f} times the engine's: one side leaves the temperature out"
-    return Trace("temperature", "NUM001", message, {"slope": factor}, residual**0.5, (estimate,))
+    return Trace("streams/temperature", "NUM001", message, {"slope": factor}, residual**0.5, (estimate,))
 
 
 def _truncation(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
     """Recognise engine log-probs that are never below the trainer's: the engine truncates the distribution."""
-    below = -min(pair.difference for pair in pairs)
-    rounding = max(1e-3, sorted(-pair.difference for pair in pairs)[-max(1, len(pairs) // 200)])
+    below = sorted(-pair.difference for pair in pairs)
+    rounding = max(1e-3, below[-max(1, len(pairs) // 200)])
     above = [pair.difference for pair in pairs if pair.difference > 3 * rounding]
     if size < 3 * _EXACT or len(above) < 0.2 * len(pairs) or rounding > 0.2 * stats.mean(above):
         return None
-    values = {"above": len(above) / len(pairs), "below": below, "most": max(above)}
+    values = {"above": len(above) / len(pairs), "below": below[-1], "most": max(above)}
     message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
                " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
-    return Trace(
-        "nucleus",
-        "NUM002",
-        message,
-        values,
-        rounding,
-        (Estimate("mass_kept", exp(-max(above)), None, None, 1.0),),
-    )
+    estimate = Estimate("mass_kept", exp(-max(above)), expected=1.0)
+    return Trace("streams/nucleus", "NUM002", message, values, rounding, (estimate,))
 
 
 def _repetition(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
@@ -251,10 +240,10 @@ def _repetition(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | 
     error = (stats.deviation(repeated) ** 2 / len(repeated) + stats.deviation(new) ** 2 / len(new)) ** 0.5
     if gap < 6 * error or gap < 0.5 * size:
         return None
-    values = {"again": stats.mean(repeated), "new": stats.mean(new)}
     message = ("repeated tokens have a lower log-prob than the trainer's ({again:+.3f}), new ones a higher one"
                " ({new:+.3f}): a repetition penalty")  # fmt: skip
-    return Trace("repetition", "NUM003", message, values, size)
+    values = {"again": stats.mean(repeated), "new": stats.mean(new)}
+    return Trace("streams/repetition", "NUM003", message, values, size)
 
 
 def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
@@ -268,16 +257,16 @@ def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
     first, last = means[0], stats.mean(means[-max(1, len(means) // 4) :])
     if first > min(_FLOOR, size / 4) or last < 4 * max(first, _EXACT):
         return None
-    message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g}"
-               " after {steps}" " steps): it keeps"
-               " older weights")  # fmt: skip
-    return Trace("stale", "SYN024", message, {"first": first, "last": last, "steps": len(means)}, size)
+    message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g} after {steps} steps):"
+               " it keeps older weights")  # fmt: skip
+    return Trace(
+        "streams/stale", "SYN024", message, {"first": first, "last": last, "steps": len(means)}, size
+    )
 
 
 def _outliers(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
     """Recognise a difference in few tokens, or only after some position."""
-    sizes = sorted(abs(pair.difference) for pair in pairs)
-    median = sizes[len(sizes) // 2]
+    median = stats.median([abs(pair.difference) for pair in pairs])
     far = [pair for pair in pairs if abs(pair.difference) > max(0.1, 20 * median)]
     if median > _FLOOR or size < _FLOOR or len(far) < max(8, len(pairs) // 500):
         return None
@@ -286,6 +275,9 @@ def _outliers(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | No
     values = {"share": len(far) / len(pairs), "middle": median}
     if late > 0.95 * len(far) and early and max(early) < 0.1:
         message = "engine and trainer agree up to some position of each completion, and differ after it"
-        return Trace("position", "NUM043", message, values, size)
+        return Trace("streams/position", "NUM043", message, values, size)
     message = "engine and trainer agree on most tokens ({middle:.2g}) and are far apart on {share:.1%}"
-    return Trace("some", "NUM043", message, values, size)
+    return Trace("streams/some", "NUM043", message, values, size)
+
+
+_TRACES = (_shift, _temperature, _truncation, _repetition, _drift, _outliers)

@@ -12,15 +12,11 @@ anything else would compute garbage without any error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from repro.base import BrokenInvariantError
-from repro.drivers.schedulers.v1_setup import STOP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from repro.drivers.schedulers.v1_setup import V1Request
+from repro.drivers.schedulers.v1_setup import STOP, V1Request
 
 FIRST_TOKEN = 100  # the token of number n is this and n: equal prompts get equal completions
 
@@ -65,7 +61,7 @@ class Runner:
         for name, count in counts.items():
             self._write(name, computed[name], computed[name] + count)
         for name, count in counts.items():
-            self._read(name, computed[name] + count)
+            self._check_read(name, computed[name] + count)
         sampled = {name: self._sample(name, computed[name] + count) for name, count in counts.items()}
         self._last_batch = set(counts)
         return ModelRunnerOutput(
@@ -135,7 +131,7 @@ class Runner:
         for position, prefix in list(enumerate(self._prefixes(name, end)))[start:]:
             self._slots[self._slot(name, position)] = prefix
 
-    def _read(self, name: str, end: int) -> None:
+    def _check_read(self, name: str, end: int) -> None:
         for position, prefix in enumerate(self._prefixes(name, end)):
             if self._slots.get(self._slot(name, position)) != prefix:
                 raise BrokenInvariantError(

@@ -13,15 +13,11 @@ does not wait for a result.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from repro.drivers.schedulers.runner_v1 import Runner
-from repro.drivers.schedulers.v1_setup import STOP, config, kv_cache_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from repro.drivers.schedulers.v1_setup import V1Request, V1Setup
+from repro.drivers.schedulers.v1_setup import STOP, V1Request, V1Setup, config, kv_cache_config
 
 SIMULATED = (
     "the model runner and its output (made-up tokens)",
@@ -148,7 +144,7 @@ class V1Engine:
         """Returns the requests that were neither finished nor aborted."""
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
 
-    def due(self) -> str:
+    def next_half(self) -> str:
         """Returns the half of a step that `EngineCore`'s loop comes to now, "" if it has nothing to do.
 
         It fills its pipeline before it waits for the oldest result.

@@ -2,11 +2,10 @@
 
 import pytest
 
-from diagnostics.__main__ import main
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import FAULT
-from tests.diagnostics.audit.standin import Engine, Wrong, serving
+from tests.diagnostics.audit.standin import Engine, serving
 
 
 @pytest.mark.parametrize(
@@ -18,14 +17,6 @@ def test_few_tokens_are_never_exceeded(trained, tokens):
         found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
     assert found.tokens <= tokens
     assert [each.family for each in found.select(FAULT)] == ["weights/version"]
-
-
-def test_replicas_are_left_out_before_weights(trained):
-    """And said to be, with how many tokens would do."""
-    with serving(Engine(trained / "checkpoint-120", "bfloat16", Wrong(law={"temperature": 0.8}))) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS))
-    assert {each.family for each in found.select("not_asked")} >= {"replicas", "cache"}
-    assert [each.family for each in found.select(FAULT)] == ["sampling/temperature"]
 
 
 def test_what_is_said_to_be_enough_is():
@@ -45,17 +36,3 @@ def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
     assert more.sampling >= 3 * usual.sampling
     assert more.second(0) >= 3 * usual.second(0)
     assert more.first == usual.first
-
-
-def test_less_than_the_least_is_refused(capsys):
-    """In one line, before the server is asked."""
-    words = [
-        "audit",
-        "--server",
-        "http://127.0.0.1:9",
-        "--checkpoint",
-        "nowhere",
-        f"--tokens={MIN_TOKENS - 1}",
-    ]
-    assert main(words) == 2
-    assert f"an audit of a server takes {MIN_TOKENS} at least" in capsys.readouterr().err

@@ -5,7 +5,6 @@ import pytest
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.truncation_error import TRUNCATED
 from diagnostics.audit.model import CLEAN, FAULT
-from evaluation.audit import live_bench
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
 
@@ -32,15 +31,3 @@ def test_an_older_checkpoint_is_named_there_and_a_temperature_beside_it(trained)
     assert told["weights/version"] == "checkpoint-110"
     assert told["sampling/temperature"] == pytest.approx(0.77, abs=0.02)
     assert dtype == TRUNCATED
-
-
-@pytest.mark.long
-def test_weights_a_little_off_are_no_cut_numbers(trained, tmp_path):
-    """Of an engine that cuts, and of one that rounds."""
-    (tmp_path / "world").mkdir()
-    (tmp_path / "world" / "checkpoint-300").symlink_to(trained / "checkpoint-120")
-    other = tmp_path / live_bench.off(tmp_path / "world", 3).removeprefix("../")
-    for wrong in (Wrong(cut=True), Wrong()):
-        with serving(Engine(other, "bfloat16", wrong)) as url:
-            found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
-        assert [each.family for each in found.select(FAULT)] == ["weights/unknown"]

@@ -8,7 +8,6 @@ import torch
 
 from diagnostics.__main__ import main
 from diagnostics.audit import report
-from diagnostics.audit.live import reference
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
@@ -58,27 +57,6 @@ def test_an_older_checkpoint_is_named(trained):
     assert told(found) == {"weights/version": "checkpoint-110"}
 
 
-def test_a_large_one_whose_version_explains_all_is_not_asked_again(trained, monkeypatch):
-    """A second look would take four times as long as the first, and tell the same."""
-    monkeypatch.setattr(reference, "_LARGE", 1000)
-    found = answers(trained, folder="checkpoint-20")
-    assert told(found) == {"weights/version": "checkpoint-20"}
-    assert found.tokens < 2000
-
-
-@pytest.mark.parametrize(
-    ("tokens", "folder"),
-    [(1500, "checkpoint-120"), pytest.param(2500, "base", marks=pytest.mark.long), (4000, "base")],
-)
-def test_it_costs_no_more_tokens_than_it_may(trained, tmp_path, tokens, folder):
-    """With long prompts of the trainer's own, and keys and weights that are wrong, which is the dearest case."""
-    prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
-    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 1.0, "prompts": prompts}))
-    wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
-    found = answers(trained, wrong, folder=folder, tokens=tokens, trainer=tmp_path / "trainer.json")
-    assert found.tokens <= tokens
-
-
 def test_what_the_trainers_staleness_allows_is_no_fault(trained, tmp_path):
     """One checkpoint behind, where the trainer says that it may be."""
     (tmp_path / "trainer.json").write_text(json.dumps({"max_staleness": 1, "temperature": 1.0}))
@@ -110,15 +88,6 @@ def test_what_stands_beside_what(trained, wrong, family):
     """The family of each, and where nothing is wrong none."""
     found = told(answers(trained, wrong))
     assert (family in found) if family else found == {}
-
-
-@pytest.mark.long
-def test_two_answers_behind_one_address_are_seen(trained):
-    """Every other call is answered by older weights."""
-    wrong = Wrong(second=loaded(trained / "base", "bfloat16"))
-    found = answers(trained, wrong)
-    assert list(told(found)) == ["replicas/weights"]
-    assert {each.masked_by for each in found.select("masked")} == {"replicas/weights"}
 
 
 def test_keys_of_older_weights_are_seen(trained):

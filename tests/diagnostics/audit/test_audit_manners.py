@@ -42,12 +42,6 @@ def test_weights_that_change_meanwhile_are_no_verdict(trained):
     assert found.outcome == CLEAN
 
 
-def test_a_model_that_it_does_not_serve_is_said(trained):
-    """With those that it does."""
-    with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
-        audited(trained, Wrong(), model="nobody")
-
-
 class Told:
     """A client of a server that answers this."""
 

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from diagnostics.audit.live import checkpoint_identification
@@ -20,7 +19,7 @@ class Folder:
         self.step = int(number) if number.isdigit() else -1 if name == "base" else None
         self.asked = []
 
-    def fits(self, _other):
+    def has_same_tensors(self, _other):
         return True
 
     def release(self):
@@ -54,23 +53,8 @@ def test_what_the_floor_may_hide_is_computed_whole():
     assert near.asked == [checkpoint_identification._FEW, SIZE]
 
 
-def test_those_on_the_other_side_and_without_a_number_are_asked_for_themselves():
-    """What is behind one checkpoint says nothing of what is not on the way to it."""
-    folders = [Folder("checkpoint-280", 0.5), Folder("checkpoint-320", 0.5), Folder("policy", 0.01)]
-    told, facts = compared(*folders)
-    assert told == ["policy"]
-    assert facts == {"checkpoint-280": "away", "checkpoint-320": "away"}
-
-
-@pytest.mark.parametrize("how", [{"large": False}, {"off": 5 * FLOOR}], ids=["small", "off"])
-def test_a_small_one_or_an_engine_that_is_off_has_all_computed(how):
-    """Nothing is left out where it costs nothing, or where one of them may be what the engine holds."""
-    folders = [Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)]
-    assert compared(*folders, **how) == (["checkpoint-280", "checkpoint-20"], {})
-
-
 def test_what_does_not_fit_is_told(monkeypatch):
     """And asked nothing."""
     other = SimpleNamespace(name="checkpoint-20", step=20, release=lambda: None)
-    monkeypatch.setattr(Folder, "fits", lambda _self, _other: False)
+    monkeypatch.setattr(Folder, "has_same_tensors", lambda _self, _other: False)
     assert compared(other) == ([], {"checkpoint-20": "does_not_fit"})

@@ -67,15 +67,6 @@ def test_other_weights_are_told_by_the_samples(served, trained, name):
     assert answer.residual < 1e-4 < answer.runner_up.residual
 
 
-def test_weights_of_nobody_are_no_law(served, trained, tmp_path):
-    """Nothing that is near explains them: said as such, and not as a temperature."""
-    only = tmp_path / "alone"
-    only.mkdir()
-    (only / "checkpoint-20").symlink_to(trained / "checkpoint-20")
-    _, faults = audited(address_of(served), served.token, only, "checkpoint-20", against=(trained / "base",))
-    assert list(faults) == ["sampling/law"]
-
-
 def test_without_its_key_it_says_what_is_missing(served, trained, monkeypatch):
     """In one line, with the variable's name."""
     for name in ("VLLM_API_KEY", "GRPO_CORE_TOKEN"):

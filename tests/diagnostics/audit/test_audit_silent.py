@@ -8,7 +8,7 @@ import pytest
 
 from diagnostics import audit
 from diagnostics.audit import document
-from diagnostics.audit.model import CLEAN, FAULT, LIVE, TITLES, Audit, Result
+from diagnostics.audit.model import CHECKS, CLEAN, FAULT, LIVE, Audit, Result
 from diagnostics.catalog import loader
 
 # Codes that a check reports in place of its family's own.
@@ -39,7 +39,7 @@ def test_every_silent_failure_has_a_check_or_a_reason(issues):
 def test_every_family_is_one_entrys_and_has_a_title(issues):
     families = Counter(family for issue in issues.values() for family in issue.audit)
     assert [family for family, times in families.items() if times > 1] == []
-    assert [family for family in families if family.partition("/")[0] not in TITLES] == []
+    assert [family for family in families if family.partition("/")[0] not in CHECKS] == []
 
 
 def test_a_faults_code_is_its_familys_unless_the_check_knows_better():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from diagnostics.audit.recorded import detect
 from diagnostics.audit.recorded.run_data import Tokens, group_samples
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = Path(__file__).parent / "programs" / "trl_run.py"
 
 
 def own(folder, seed=0, steps=10, *more):
@@ -46,20 +44,6 @@ def own(folder, seed=0, steps=10, *more):
     )
     train(config, lambda _: None)
     return Path(folder) / f"run-{seed}"
-
-
-def trl(python, folder, seed, steps=6, **settings):
-    """Runs TRL's trainer in a cell; returns its folder."""
-    words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    subprocess.run(
-        [python, PROGRAM, folder, str(seed), str(steps), *words],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
-        timeout=1500,
-    )
-    return Path(folder)
 
 
 def rows_of(folder):
@@ -105,7 +89,7 @@ def as_rollouts(rows, folder):
             data = save(_tensors(of_step))
             (folder / name).write_bytes(data)
             entry = {
-                "schema": "grpo-doctor.rollout.v2",
+                "schema": "grpo-doctor.rollout.v1",
                 "step": step,
                 "file": name,
                 "sha256": hashlib.sha256(data).hexdigest(),
@@ -134,7 +118,6 @@ def _tensors(rows):
         "completion_lengths": [len(held.ids) - held.prompt for held in kept],
         "completion_ids": [token for held in kept for token in held.ids[held.prompt :]],
         "policy_versions": [0] * sum(len(held.ids) - held.prompt for held in kept),
-        "sampled": [mark for held in kept for mark in _sampled(held)],
         "trained": [any(held.trained) for held in kept],
         "rewards": [row.reward for row in rows],
         "advantages": [math.nan if row.advantage is None else row.advantage for row in rows],
@@ -145,10 +128,6 @@ def _tensors(rows):
     floats = {"rewards", "advantages", "behaviour_logprobs", "proximal_logprobs"}
     return {name: torch.tensor(values, dtype=torch.float64 if name in floats else torch.int64)
             for name, values in flat.items()}  # fmt: skip
-
-
-def _sampled(held):
-    return [value is not None for value in held.engine[held.prompt :]]
 
 
 def as_verl(rows, folder):
@@ -201,10 +180,5 @@ def as_parquet(rows, folder):
     return folder
 
 
-WRITERS = {
-    "rollouts": as_rollouts,
-    "verl": as_verl,
-    "swift": as_swift,
-    "parquet": as_parquet,
-}
+WRITERS = {"rollouts": as_rollouts, "verl": as_verl, "swift": as_swift, "parquet": as_parquet}
 TOKENS = ("rollouts",)

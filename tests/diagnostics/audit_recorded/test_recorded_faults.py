@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from diagnostics import audit
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
+from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
-from tests.diagnostics.programs import fuzz_left, fuzz_readers
 
 
 @pytest.fixture(scope="module")
@@ -75,22 +73,7 @@ def test_a_fault_in_files_is_named(run, tmp_path, name, family, put):
     assert family in named(audit_run(folder))
 
 
-def test_a_law_of_two_streams_says_that_it_tells_one(rows, tmp_path):
-    """Another beside it would not show: the answer says to ask again, and not that there is none."""
-    (fault,) = (each for each in faults.ROWS if each.family == "streams/shifted")
-    (told,) = (each for each in audit_run(runs.as_rollouts(fault.put(rows, 1), tmp_path)).select(FAULT))
-    assert "one_law" in {fact.name for fact in told.evidence}
-
-
-def test_families_that_known_issues_claim_exist():
-    """Each family in the catalog is one that a check can report."""
-    source = "".join(path.read_text() for path in (Path(audit.__file__).parent).rglob("*.py"))
-    claimed = {family for issue in loader.load().values() for family in issue.audit}
-    kinds = {family: family.rpartition("/")[2] for family in claimed}
-    assert [family for family, kind in kinds.items() if kind not in source] == []
-
-
 def test_damaged_and_hostile_runs_are_answered_or_refused():
-    """A few of the cases of `python -m tests.diagnostics.programs.fuzz_left`, which is run with many."""
-    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_left.run_left, 8, 0)
+    """A few of the cases of `python -m evaluation.hostile.fuzz_artifacts`, which is run with many."""
+    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_artifacts.run_left, 8, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)

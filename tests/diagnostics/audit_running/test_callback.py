@@ -73,12 +73,12 @@ def test_fault_goes_to_log_curves_and_files(tmp_path, caplog):
 
 def test_samples_are_checked(tmp_path):
     callback, _ = run(tmp_path, {}, lambda step: samples(step, reward=0.0))
-    assert "rewards/constant" in callback.alarms.reported
+    assert "rewards/constant" in callback.window.reported
 
 
 def test_healthy_training_has_no_finding(tmp_path):
     callback, trainer = run(tmp_path, {}, samples)
-    assert not {family for family in callback.alarms.reported if not family.startswith("advantages")}
+    assert not {family for family in callback.window.reported if not family.startswith("advantages")}
     assert trainer.written[-1]["audit/seconds"] > 0
 
 

@@ -41,11 +41,3 @@ def test_a_reward_that_says_nothing_is_told(cell, tmp_path):
     assert any("REW004" in line for line in told["lines"])
     assert {logs["audit/faults"] >= 1 for logs in told["logs"][10:] if logs} == {True}
     assert document["outcome"] == "fault"
-
-
-def test_given_as_any_callback_it_tells_by_log_and_file(tmp_path):
-    """Those that came before it get no scalars."""
-    told, document = watched(CELLS[0], tmp_path, "given", "constant")
-    assert any("REW004" in line for line in told["lines"])
-    assert told["logs"] == [{}] * len(told["logs"])
-    assert document["outcome"] == "fault"

@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.audit.model import FAULT, Result
-from diagnostics.audit.watch import FOUND, GONE, Alarms, Watch
+from diagnostics.audit.watch import FOUND, GONE, Watch, Window
 from tests.diagnostics.audit_running.lines import healthy, samples, written
 
 WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
@@ -60,10 +60,10 @@ def test_half_lines_wait_and_replaced_files_begin_anew(tmp_path):
 
 
 def test_finding_takes_two_scans_and_goes_after_three():
-    alarms, fault = Alarms(), Result("curves/clip", FAULT, "curves", "clipped")
+    window, fault = Window(), Result("curves/clip", FAULT, "curves", "clipped")
     clean = Result("curves", "clean", "curves")
     kinds = [
-        [change.kind for change in alarms.update(step, [fault if step < 3 else clean])]
+        [change.kind for change in window.update(step, [fault if step < 3 else clean])]
         for step in range(1, 7)
     ]
     assert kinds == [[], [FOUND], [], [], [GONE], []]

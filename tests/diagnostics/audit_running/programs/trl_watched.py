@@ -75,10 +75,7 @@ def main():
     began = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - began
-    print(json.dumps({
-        "logs": behind.logs, "lines": lines, "seconds": seconds, "looks": audit.guarded.watcher.steps,
-        "spent_s": audit.guarded.watcher.spent_s, "left_out": audit.guarded.watcher.left_out,
-    }))  # fmt: skip
+    print(json.dumps({"logs": behind.logs, "lines": lines, "seconds": seconds}))
     sys.stdout.flush()
     # TRL's process groups outlive main in some releases.
     os._exit(0)

@@ -1,0 +1,221 @@
+"""P6: the sampled ids themselves against the distribution of the reported log-probs.
+
+Raw log-probs (vLLM's default) do not depend on the sampling parameters. Then the sampled ids alone can decide, and only
+with many tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from diagnostics.audit.live.estimation import Fit
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.model import CLEAN, Estimate, Note, Result, clean, fault, masked, note
+
+# --tokens that make one sampled token.
+TOKENS_PER_SAMPLE = 15
+TRUNCATION_MESSAGES = {
+    "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
+    "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
+}
+# Log-probs of two ids that rounding may exchange.
+_TIE = 0.2
+# Standard errors by which the sampled ids must miss the reported distribution.
+_SURE = 5.0
+# Raw log-probs: standard error of the temperature that decides, top-p that must be excluded, tokens that should be
+# outside of a truncation, and standard errors of an id's count.
+_ERROR, _TOP_P, _OUTSIDE, _SIGMAS = 0.01, 0.99, 14.0, 6.0
+# Temperatures nearer than this, as logarithms, are equal; odds below which the alternative is mentioned.
+_SAME, _UNSURE = 0.03, math.log(20)
+
+
+def check_ids(
+    completions: Sequence[Completion], observed: Observed, sampling: Sampling, expected: Sampling, mode: str, *,
+    faulty: bool,
+) -> list[Result]:  # fmt: skip
+    """Check for greedy sampling, one seed, and ids of another temperature than the reported one."""
+    count, distribution = len(observed.ids), observed.distribution(sampling)
+    top = distribution.max(1).values
+    gap = top - distribution.gather(1, observed.places)[:, 0]
+    chance = float(top.sum())
+    if bool((gap <= _TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
+        message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
+        values = {"count": count, "chance": math.exp(max(chance, -700.0))}
+        return [fault("sampling/greedy", message, "CFG115", values, probe="P6", count=count)]
+    if repeated := _check_seeds(completions, observed):
+        return [repeated]
+    total, mean, error = observed.surprise(sampling)
+    z = (total - mean) / max(error, 1e-9)
+    text = "the sampled ids are {z:+.1f} standard errors from temperature {temperature:.3g} (logprobs_mode: {mode})"
+    fact = note("surprise", text, z=z, temperature=sampling.temperature, mode=mode or "unknown")
+    if abs(z) > _SURE:
+        return [_raw_fault(observed, sampling, expected, fact)]
+    return [] if faulty else [clean("logprobs", evidence=(fact,), count=count)]
+
+
+def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:
+    """Check whether samples of a prompt are equal more often than chance allows."""
+    same, log_chance, place = 0, 0.0, 0
+    previous: dict[tuple[int, ...], tuple[int, ...]] = {}
+    logprobs = observed.logprobs(Sampling())
+    for completion in completions:
+        if previous.get(completion.prompt) == completion.ids:
+            same += 1
+            log_chance += float(logprobs[place : place + len(completion.ids)].sum())
+        previous[completion.prompt] = completion.ids
+        place += len(completion.ids)
+    if same < 2 or log_chance > -20:
+        return None
+    count = len(completions)
+    message, values = (
+        "one seed for all samples: {same} of {count} repeat the one before them",
+        {"same": same, "count": count},
+    )
+    return fault("sampling/seed", message, "", values, probe="P6", count=count)
+
+
+def separate_raw(
+    observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
+) -> tuple[list[Result], list[Result]]:
+    """Decide between raw log-probs and sampling at temperature 1, which report the same, by the sampled ids."""
+    sampling, family = fit.sampling, "sampling/temperature"
+    is_neutral = replace(sampling, temperature=1.0) == Sampling() and _is_near(sampling.temperature, 1.0)
+    if (
+        fit.changed != ("temperature",)
+        or not is_neutral
+        or _is_near(expected.temperature, sampling.temperature)
+    ):
+        return results, by_ids
+    odds = float((observed.logprobs(expected.untruncated) - observed.logprobs(sampling)).sum())
+    is_raw = mode.startswith("raw") or (odds > 0 and not mode.startswith("processed"))
+    doubt: tuple[Note, ...] = ()
+    if not mode and abs(odds) <= _UNSURE:
+        name, alternative = ("raw_unsure", sampling) if is_raw else ("law_unsure", expected)
+        text = "or the engine samples at" if is_raw else "or raw log-probs of"
+        text += " temperature {temperature:.3g}: odds 1 to {odds:.2g}"
+        doubt = (note(name, text, odds=math.exp(abs(odds)), temperature=alternative.temperature),)
+    if is_raw:
+        hidden = masked("sampling", "logprobs/raw")
+        remaining = [result for result in by_ids if result.topic != "logprobs"]
+        results = [hidden if result.family == family else result for result in results]
+        return results, [*remaining, _raw_fault(observed, sampling, expected, *doubt)]
+    results = [
+        replace(result, evidence=result.evidence + doubt) if result.family == family else result
+        for result in results
+    ]
+    return results, [result for result in by_ids if result.family != "logprobs/raw"]
+
+
+def _is_near(a: float, b: float) -> bool:
+    return abs(math.log(a / b)) < _SAME
+
+
+def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evidence: Note) -> Result:
+    value, error = _temperature(observed, sampling)
+    message = (
+        "the reported log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
+    )
+    estimate = Estimate(
+        "sampled at temperature", value, value - 2 * error, value + 2 * error, expected.temperature
+    )
+    values = {"value": value, "reported": sampling.temperature}
+    fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": len(observed.ids)}
+    return fault("logprobs/raw", message, "NUM001", values, **fields)
+
+
+def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
+    """Return the temperature under which the sampled ids are likeliest, and its standard error."""
+    free = sampling.untruncated
+    return likeliest_temperature(
+        lambda value: float(observed.logprobs(free.replace("temperature", value)).sum())
+    )
+
+
+def likeliest_temperature(likelihood: Callable[[float], float]) -> tuple[float, float]:
+    """Return the temperature with the largest likelihood, and its standard error by the curvature there."""
+    low, high = math.log(0.05), math.log(5.0)
+    for _ in range(24):
+        lower, upper = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (
+            (lower, high) if likelihood(math.exp(lower)) < likelihood(math.exp(upper)) else (low, upper)
+        )
+    best, step = (low + high) / 2, 0.02
+    below, middle, above = (likelihood(math.exp(best + shift)) for shift in (-step, 0.0, step))
+    bend = (below - 2 * middle + above) / step**2
+    return math.exp(best), math.exp(best) / math.sqrt(max(-bend, 1e-9))
+
+
+def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
+    """Recheck a clean result by the ids if the log-probs may be raw: those carry no sampling parameters."""
+    may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
+    if result.family != "sampling" or result.outcome != CLEAN or not may_be_raw:
+        return result
+    return _check_truncation(observed) or _check_bias(observed) or _decide(observed, result)
+
+
+def _decide(observed: Observed, result: Result) -> Result:
+    """Return clean only if the ids bound temperature and top-p closely; else say how many tokens would."""
+    temperature, error = _temperature(observed, Sampling())
+    outside = _mass_outside(observed, top_p=_TOP_P)
+    factor = max((error / _ERROR) ** 2, _OUTSIDE / max(outside, 0.01))
+    text = "raw log-probs carry no sampling parameters; by the ids temperature {value:.3f} (standard error {error:.3f})"
+    fact = note("raw_logprobs", text, value=temperature, error=error)
+    result = replace(result, evidence=(*result.evidence, fact))
+    if factor <= 1:
+        return result
+    tokens = math.ceil(factor * len(observed.ids) * TOKENS_PER_SAMPLE / 1000) * 1000
+    text = "--tokens {tokens}, or a server started with --logprobs-mode processed_logprobs"
+    return replace(result, outcome="not_decided", needed=(note("more_tokens", text, tokens=tokens),))
+
+
+def _mass_outside(observed: Observed, *, top_p: float = 1.0, top_k: int = 0) -> float:
+    """Return how many sampled tokens should lie outside of a truncation."""
+    ordered = observed.distribution(Sampling()).exp().sort(dim=1, descending=True).values
+    inside = ordered * (ordered.cumsum(1) - ordered < top_p)
+    return float((1 - inside[:, : top_k or None].sum(1)).clamp(min=0).sum())
+
+
+def _check_truncation(observed: Observed) -> Result | None:
+    """Report a truncation if no sampled id lies outside of it although many should."""
+    distribution = observed.distribution(Sampling())
+    likelier = distribution > distribution.gather(1, observed.places)
+    top_p = float((distribution.exp() * likelier).sum(1).max())
+    top_k = int(likelier.sum(1).max()) + 1
+    of_p, of_k = _mass_outside(observed, top_p=top_p), _mass_outside(observed, top_k=top_k)
+    if max(of_p, of_k) < _OUTSIDE:
+        return None
+    name, value, target = ("top_p", top_p, 1.0) if of_p >= of_k else ("top_k", top_k, 0)
+    values: dict[str, Any] = {"value": value, "expected": target or "all"}
+    text = "{outside:.0f} tokens should lie outside of it, and none does"
+    fields: dict[str, Any] = {
+        "probe": "P6", "evidence": (note("outside", text, outside=max(of_p, of_k)),), "count": len(observed.ids),
+        "estimates": (Estimate(name, value, expected=target),), "decisive": True,
+    }  # fmt: skip
+    return fault(f"sampling/{name}", TRUNCATION_MESSAGES[name], "NUM002", values, **fields)
+
+
+def _check_bias(observed: Observed) -> Result | None:
+    """Report an id that is sampled far more or less often than its probability allows."""
+    import torch
+
+    shares, columns = observed.distribution(Sampling()).exp(), observed.columns.flatten()
+    empty = torch.zeros(int(columns.max()) + 1, dtype=torch.float64)
+    expected = empty.index_add(0, columns, shares.flatten())
+    variance = empty.index_add(0, columns, (shares * (1 - shares)).flatten())
+    counts = torch.bincount(observed.ids, minlength=len(empty)).double()
+    z = ((counts - expected) / variance.clamp(min=1.0).sqrt()).masked_fill(expected < 5, 0.0)
+    token = int(z.abs().argmax())
+    if abs(float(z[token])) < _SIGMAS:
+        return None
+    value = math.log((float(counts[token]) + 0.5) / float(expected[token]))
+    message = ("the engine's logit of token {id} is biased (about {value:+.1f}): sampled {count} times, expected"
+               " {expected:.0f}")  # fmt: skip
+    values = {"id": token, "value": value, "count": int(counts[token]), "expected": float(expected[token])}
+    estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
+    count = len(observed.ids)
+    return fault(
+        "sampling/bias", message, "", values, probe="P6", estimates=estimates, count=count, decisive=True
+    )
