@@ -9,14 +9,14 @@ from grpo_core.config import ConfigError
 from grpo_core.learn.pool import staleness
 from grpo_core.metrics import mean
 from grpo_core.rollout.checks import check_answers
-from grpo_core.tasks.data import ShippedTask
+from grpo_core.tasks.dataset import ShippedTask
 from grpo_core.tasks.task import derived_seed
 from grpo_core.types import Request
 
 if TYPE_CHECKING:
     from grpo_core.config import Config
     from grpo_core.rollout.engine import Engine
-    from grpo_core.tasks.judge import Judge
+    from grpo_core.tasks.rewards import Judge
     from grpo_core.types import Prompt, SamplingParams
 
 

@@ -17,7 +17,7 @@ MODULES = {
     "nccl": "rollout.connect.transports.group",
     "files": "rollout.connect.transports.files",
     # What else is written of a run: `StepRecorder`, `build_loggers`, `Watchdog`.
-    "recorder": "records.steps",
+    "recorder": "records.recording",
     "loggers": "show.loggers",
     "watchdog": "show.watchdog",
 }

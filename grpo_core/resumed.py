@@ -6,9 +6,9 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from grpo_core.history import read_metrics
-from grpo_core.learn.resumed import go_on, put_back
-from grpo_core.machine.restore import completion_from, load
+from grpo_core.learn.update import go_on, put_back
+from grpo_core.machine.checkpoint import completion_from, load
+from grpo_core.metrics import read_metrics
 from grpo_core.publish import Proof
 from grpo_core.trainer import Trainer
 

@@ -75,7 +75,7 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
     if resume:
-        from grpo_core.machine.restore import refuse_unfit
+        from grpo_core.machine.checkpoint import refuse_unfit
 
         refuse_unfit(path, config)
     # Of several processes the first asks: the others come after it, perhaps behind its first step.

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.files import RunFiles
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.pool import DynamicPool, Pool, staleness
 from grpo_core.learn.update import Updater
@@ -16,12 +15,12 @@ from grpo_core.machine.determinism import settle
 from grpo_core.machine.interrupts import Interrupts
 from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World, alone
-from grpo_core.metrics import mean
+from grpo_core.metrics import RunFiles, mean
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.rollout.checks import check_answers
 from grpo_core.tasks import model
-from grpo_core.tasks.data import build_prompts, rollout
-from grpo_core.tasks.judge import Judge
+from grpo_core.tasks.dataset import build_prompts, rollout
+from grpo_core.tasks.rewards import Judge
 from grpo_core.tasks.task import long_prompt
 from grpo_core.types import SamplingParams
 
@@ -77,7 +76,7 @@ class Trainer:
         settle(config.train.threads)
         self.world = World()
         if not alone(config):
-            from grpo_core.machine.distributed import joined
+            from grpo_core.machine.world import joined
 
             self.world = joined(config)
         self.model_dir = config.model.path or str(folder / "model")

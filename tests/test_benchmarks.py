@@ -15,7 +15,6 @@ from tests.cells import ROOT, cell_python
 
 SMALL = {
     "gpu": ["--device=cpu", "--toy"],
-    "learning": ["--seeds=2", "--steps=2", "--arms=colocate", "--results={tmp}"],
     "lint": ["{tmp}/a.sh"],
     "logprobs": ["--toy"],
     "step": ["{cell}", "--toy"],
@@ -23,7 +22,7 @@ SMALL = {
     "triage": ["--megabytes=1", "--repeats=1"],
 }
 # These judge what they measured by their exit code, too.
-JUDGES = ("learning", "lint")
+JUDGES = ("lint",)
 SAYS = {
     "gpu": "step, ours",
     "step": "ours",

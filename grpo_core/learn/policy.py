@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
 
 from grpo_core.config import ConfigError
-from grpo_core.learn.adapters import adapter_layers, inject, merged
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
-from grpo_core.learn.precision import LoweredCopy
 from grpo_core.machine.resources import torch_device
 from grpo_core.machine.world import World
 from grpo_core.rollout.weights.digest import fingerprint_of
@@ -22,7 +22,7 @@ from grpo_core.tasks import model
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from grpo_core.config import Config
+    from grpo_core.config import Config, ModelConfig
     from grpo_core.learn.batch import Batch
 
 
@@ -85,7 +85,7 @@ class Policy:
             self.lowered.connect()
         self._training: Any = None
         if world.size > 1:
-            from grpo_core.learn.parallel import spread
+            from grpo_core.learn.policy import spread
 
             self._training = spread(self.module, config.train.sharding)
 
@@ -121,7 +121,7 @@ class Policy:
         """Leaves gradients in each process until the `last` micro-batch of an update, which adds them up."""
         if self._training is None:
             return nullcontext()
-        from grpo_core.learn.parallel import gradients_kept
+        from grpo_core.learn.policy import gradients_kept
 
         return gradients_kept(self._training, last=last)
 
@@ -175,3 +175,191 @@ def recompute_activations(causal: Any) -> None:
 def whole(value: torch.Tensor) -> torch.Tensor:
     """A sharded parameter, put together; any other as it is."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def inject(causal: Any, options: ModelConfig, seed: int) -> list[Any]:
+    """Puts low-rank adapters into the model and freezes the rest; returns the layers that have one."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError(
+            f"model.lora_rank = {options.lora_rank}: needs peft in this environment ({error}); pip install peft"
+        ) from error
+    targets = options.lora_targets
+    wanted = LoraConfig(
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha,
+        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            inject_adapter_in_model(wanted, causal)
+        except ValueError as error:
+            raise ConfigError(f"model.lora_targets = {list(targets)}: {error}") from error
+    return adapter_layers(causal)
+
+
+def adapter_layers(causal: Any) -> list[Any]:
+    """The layers of a model that have adapters."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [layer for layer in causal.modules() if isinstance(layer, BaseTunerLayer)]
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def merged(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters with the adapters added to them, by the names that they have without."""
+    layers = dict(causal.named_modules())
+    for name, value in causal.named_parameters():
+        if ".lora_" in name:
+            continue
+        layer, base, rest = name.rpartition(".base_layer.")
+        if not base:
+            yield name, value
+        else:
+            added = layers[layer].get_delta_weight("default") if rest == "weight" else 0
+            yield f"{layer}.{rest}", value + added
+
+
+class LoweredCopy:
+    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
+
+    Attributes:
+        module: The copy.
+        lost: Share of the last update that the compute type could not tell from nothing; None before the first.
+    """
+
+    def __init__(self, trained: Any, options: ModelConfig) -> None:
+        """Copies and converts the module."""
+        self.lost: float | None = None
+        self._type = getattr(torch, options.dtype)
+        self.module = copy.deepcopy(trained)
+        _lowered(self.module, self._type, options.float32_parts)
+        masters = dict(trained.named_parameters(remove_duplicate=False))
+        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
+        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
+        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
+        self._scale, self._seen = options.loss_scale, self._changes()
+
+    def connect(self) -> None:
+        """From now on gradients go to the trained weights; not before the copy itself is copied."""
+        for trained, value in self._pairs:
+            value.register_post_accumulate_grad_hook(_adds_to(trained))
+
+    def scaled(self, logprobs: torch.Tensor) -> torch.Tensor:
+        """Log-probs whose gradient is scaled up, where float16 would take a small one for zero."""
+        if self._type == torch.float16 and torch.is_grad_enabled():
+            return _Scaled.apply(logprobs, self._scale)
+        return logprobs
+
+    def refresh(self) -> None:
+        """Takes the weights over if they were written to: a checkpoint, or an older version, was put back."""
+        if self._seen != self._changes():
+            self.take_over()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def take_over(self, *, updated: bool = False) -> None:
+        """Gives the copy the weights as they are now; right after an update, whose gradients stand, counts losses."""
+        lost = moved = 0
+        for trained, value in self._pairs:
+            rounded = trained.detach().to(value.dtype)
+            if updated and trained.grad is not None and value.dtype != torch.float32:
+                stirred = trained.grad != 0
+                moved += int(stirred.sum())
+                lost += int((stirred & (rounded == value)).sum())
+            value.copy_(rounded)
+        self.lost, self._seen = lost / moved if moved else self.lost, self._changes()
+
+    def unscale(self) -> None:
+        """Divides the gradients by what float16's were multiplied by."""
+        if self._type != torch.float16:
+            return
+        for trained in {id(trained): trained for trained, _ in self._pairs}.values():
+            if trained.grad is not None:
+                trained.grad.div_(self._scale)
+
+    def _changes(self) -> list[int]:
+        """How often each trained weight was written to."""
+        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
+
+
+class _Scaled(torch.autograd.Function):  # type: ignore[misc]
+    """The same values; the gradient comes out times a number: float16 takes small ones for zero."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.scale = scale
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return upstream * ctx.scale, None
+
+
+def in_float32(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, **how: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output layer in float32, whatever the hidden states are."""
+    return chunked_logprobs(hidden_NH.float(), weight_VH, ids_N, **how)
+
+
+def _lowered(scorer: Any, kind: torch.dtype, kept: tuple[str, ...]) -> None:
+    """Converts a model but for the parts that are to stay in float32, whose results are rounded behind them."""
+    head = scorer.causal.get_output_embeddings()
+    if "head" in kept and head.weight is scorer.causal.get_input_embeddings().weight:
+        head.weight = torch.nn.Parameter(
+            head.weight.detach().clone()
+        )  # tied: the embedding is in the compute type
+    scorer.to(kind)
+    if "head" in kept:
+        head.float()
+        scorer.head = in_float32
+    if "norms" in kept:
+        for name, module in scorer.causal.named_modules():
+            if "norm" in name.rpartition(".")[2]:
+                module.float()
+                module.register_forward_hook(lambda _, __, out: out.to(kind))
+
+
+def _adds_to(trained: torch.Tensor) -> Any:
+    """Moves a gradient of the copy onto the trained weight's, in float32."""
+
+    def add(value: torch.Tensor) -> None:
+        assert value.grad is not None
+        grad, value.grad = value.grad.float(), None
+        trained.grad = grad if trained.grad is None else trained.grad.add_(grad)
+
+    return add
+
+
+def spread(scorer: Any, sharding: str) -> Any:
+    """What to train in place of the module: PyTorch's own data parallel wrapper, or the module itself under FSDP2."""
+    if sharding != "fsdp2":
+        return nn.parallel.DistributedDataParallel(scorer, broadcast_buffers=False)
+    for layer in scorer.causal.base_model.layers:  # put together only while it computes
+        fully_shard(layer)
+    fully_shard(scorer)
+    return scorer
+
+
+@contextmanager
+def gradients_kept(training: Any, *, last: bool) -> Iterator[None]:
+    """Leaves gradients in each process until the `last` micro-batch of an update, which adds them up."""
+    if isinstance(training, nn.parallel.DistributedDataParallel):
+        if not last:
+            with training.no_sync():
+                yield
+            return
+    else:
+        training.set_requires_gradient_sync(last)
+    yield
+
+
+def own_share(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
+    """This process's part of a whole tensor, as that parameter is sharded."""
+    # No source rank: every process has read the whole tensor, so nothing needs to be sent.
+    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from grpo_core.learn.resumed import put_back
-from grpo_core.machine.checkpoint import State
-from grpo_core.machine.restore import completion_from
-from grpo_core.tasks.data import rollout
+from grpo_core.learn.update import put_back
+from grpo_core.machine.checkpoint import State, completion_from
+from grpo_core.tasks.dataset import rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
 from grpo_core.learn.policy import Policy
-from grpo_core.learn.resumed import put_back
-from grpo_core.learn.update import Updater
+from grpo_core.learn.update import Updater, put_back
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World
 from grpo_core.records import given
-from grpo_core.records.recording import Recorded, as_arguments, read_step
-from grpo_core.records.steps import EXACT, digest_like, gradient_digest
+from grpo_core.records.recording import EXACT, Recorded, as_arguments, digest_like, gradient_digest, read_step
 from grpo_core.settings import load
 from grpo_core.tasks.model import first_line, load_model
 from grpo_core.types import Group

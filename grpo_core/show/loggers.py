@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.history import read_metrics
+from grpo_core.metrics import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,7 @@ from grpo_core.config import (
 )
 from grpo_core.evaluation import build_eval_prompts
 from grpo_core.tasks import task
-from grpo_core.tasks.data import build_prompts
-from grpo_core.tasks.dataset import _order
+from grpo_core.tasks.dataset import _order, build_prompts
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]

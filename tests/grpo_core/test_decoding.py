@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grpo_core.config import ModelConfig
-from grpo_core.learn.adapters import inject, merged
+from grpo_core.learn.policy import inject, merged
 from grpo_core.rollout.embedded.decoding import Decoder
 from grpo_core.rollout.embedded.transformers import TransformersEngine
 from grpo_core.rollout.engine import EngineError

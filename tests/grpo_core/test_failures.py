@@ -15,7 +15,7 @@ import pytest
 
 from grpo_core import run
 from grpo_core.rollout.embedded.transformers import TransformersEngine
-from grpo_core.tasks.judge import Judge
+from grpo_core.tasks.rewards import Judge
 
 
 def ends(pid: int, within_s: float) -> bool:

@@ -1,7 +1,7 @@
 """The trainer learns: in every mode, over seeds, and TRL learns the same task about as well.
 
 The task here is the shipped one with words of a single letter, which takes three seconds of CPU time a run;
-`benchmarks/learning.py` asks the same of the whole task, and compares the curves.
+`evaluation/trainer/learning.py` asks the same of the whole task, and compares the curves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.cells import ROOT, run_in_cell
 
 BENCHMARK = ROOT / "benchmarks" / "learning.py"
-PROGRAM = ROOT / "benchmarks" / "programs" / "trl_learning.py"
+PROGRAM = ROOT / "evaluation" / "trainer" / "trl_learning.py"
 SEEDS = range(5)
 STEPS = 80
 TASK = (

@@ -22,9 +22,8 @@ from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.world import World
-from grpo_core.records.recording import Recorder, read_step
+from grpo_core.records.recording import Recorder, exact_digest, gradient_digest, read_step, unreplayable
 from grpo_core.records.replay import replay
-from grpo_core.records.steps import exact_digest, gradient_digest, unreplayable
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample

@@ -13,8 +13,7 @@ import pytest
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
-from grpo_core.machine.checkpoint import State
-from grpo_core.machine.restore import load
+from grpo_core.machine.checkpoint import State, load
 
 PROGRAM = Path(__file__).parent / "killed_runs.py"
 KILLS = 20

@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import mathematics, own_rewards, reward_functions
+from grpo_core.tasks import mathematics, reward_functions
 from grpo_core.tasks.mathematics import math_answers
-from grpo_core.tasks.reward_functions import exact, letters_in_place, repetition, soft_overlong, tags
-from grpo_core.tasks.reward_model import RewardModel
+from grpo_core.tasks.reward_functions import (
+    RewardModel,
+    exact,
+    letters_in_place,
+    repetition,
+    soft_overlong,
+    tags,
+)
 from grpo_core.tasks.rewards import RewardError, build_rewards
 from grpo_core.types import Completion, Prompt
 
@@ -214,7 +220,7 @@ def test_mathematics_needs_its_column():
 
 def test_mathematics_needs_its_package(monkeypatch):
     """The message names the key and the package."""
-    monkeypatch.setattr(own_rewards.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(reward_functions.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
         build_rewards(Config(reward=RewardConfig(functions=("math",))))
 

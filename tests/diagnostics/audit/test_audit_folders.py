@@ -14,7 +14,7 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.model import NOT_ASKED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
-from grpo_core.tasks.reward_model import RewardModel
+from grpo_core.tasks.reward_functions import RewardModel
 
 LOADS = [
     lambda folder: folders.load_model(Path(folder)),

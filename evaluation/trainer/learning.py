@@ -1,8 +1,8 @@
 """Does the reference trainer learn, in every mode, and as well as TRL? Reward curves over several seeds.
 
-    python benchmarks/learning.py [--seeds 5] [--steps 170] [--arms colocate,async,server,trl] [--trl PYTHON]
+    python -m evaluation.trainer.learning [--seeds 5] [--steps 170] [--arms colocate,async,server,trl] [--trl PYTHON]
 
-Ours is run by its public command line, TRL by `benchmarks/programs/trl_learning.py` in an environment that has it.
+Ours is run by its public command line, TRL by `trl_learning.py` in an environment that has it.
 A finished run is kept in `--results` and not run again, so an interrupted benchmark goes on where it was. Exit
 codes: 0 every run of ours met the criterion, 1 one did not, 2 a run failed, 130 interrupted.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CELL = "vllm-0.31.0+trl-1.16.0"
 MODES = ("colocate", "async", "server")
 AT_ONCE = 2
@@ -114,7 +114,7 @@ def _ours(arm: str, seed: int, asked: list[str], options: argparse.Namespace) ->
 
 def _trl(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> dict[str, Any]:
     answer = options.results / f"{arm}-{seed}.answer"
-    program = ROOT / "benchmarks" / "programs" / "trl_learning.py"
+    program = Path(__file__).with_name("trl_learning.py")
     _output(
         [str(options.trl), "-P", str(program), str(answer), *asked], options.results / f"{arm}-{seed}.log"
     )
