@@ -177,10 +177,10 @@ def find_ending(error: Exception) -> Ending | None:
         return Ending("invariant", error.name, error.detail)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = judge.below_site_packages(frame.filename)
-        if "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
-            break
-        if path is not None:
+        if path and not path.startswith("hypothesis/"):
             return _upstream_ending(error, frame, path)
+        if path or "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
+            break
     return None
 
 

@@ -17,7 +17,7 @@ def report(second):
 def test_a_completion_of_two_policies_is_not_done():
     """It is told how many tokens are whose, and what each had when the pause was over."""
     done = repro.work(report(["old", "new", "new"]))
-    assert not done.served("second")
+    assert not done.is_served("second")
     assert "first: 3 by the old weights; second: 1 by the old weights, then 2 by the new" in done.describe()
     assert "tokens when the pause was over: 3 of first, 1 of second" in done.describe()
 
