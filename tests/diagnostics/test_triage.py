@@ -12,15 +12,13 @@ import pytest
 from diagnostics import catalog
 from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.model import FAMILIES
+from diagnostics.logs.prefixes import Line, clean
+from diagnostics.logs.tracebacks import TracebackParser
+from diagnostics.triage import streams
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.reading import logs
-from diagnostics.triage.reading.folders import Passed
-from diagnostics.triage.reading.logs import LogSource
-from diagnostics.triage.reading.named import find
-from diagnostics.triage.reading.prefixes import Line, clean
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.tracebacks import Assembler
+from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
 
 SITE = "/opt/env/lib/python3.12/site-packages"
 WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -235,9 +233,9 @@ def test_prefixes_are_taken_off(raw, text, rank):
 
 def test_frames_without_a_head(rules):
     """A log cut off above: the frames that are left make a traceback."""
-    assembler = Assembler()
+    assembler = TracebackParser()
     lines = traceback_of("ValueError: no", function="f")[1:]
-    ended = [assembler.take(Line(line), number) for number, line in enumerate(lines, 1)][-1]
+    ended = [assembler.add_line(Line(line), number) for number, line in enumerate(lines, 1)][-1]
     assert (ended.type, ended.message, ended.end) == ("ValueError", "no", 4)
 
 
@@ -344,7 +342,7 @@ def test_a_log_cut_off_in_its_gzip_is_incomplete(tmp_path, rules):
     """What could be read counts; that it was not all is said."""
     path = tmp_path / "a.log.gz"
     path.write_bytes(gzip.compress(b"all is well\n" * 1000)[:-12])
-    verdict = triage(find([str(path)]), rules)
+    verdict = triage(find_logs([str(path)]), rules)
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
     assert "cut off" in verdict.problems[0]
 
@@ -486,9 +484,9 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "utf16.txt").write_text("all is well\n", "utf-16")
     os.mkfifo(tmp_path / "pipe.log")
-    passed = Passed()
-    assert [source.name for source in find([str(tmp_path)], passed)] == ["latest.log", "utf16.txt"]
-    assert passed.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
+    skipped = SkippedFiles()
+    assert [source.name for source in find_logs([str(tmp_path)], skipped)] == ["latest.log", "utf16.txt"]
+    assert skipped.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
     done = run(tmp_path)
     assert (done.returncode, b"passed over 5 files" in done.stdout.replace(b"\n", b" ")) == (1, True)
 
@@ -498,10 +496,10 @@ def test_what_was_passed_over_is_counted_to_the_end(tmp_path):
     (tmp_path / "a.log").write_text("all is well\n")
     for number in range(9):
         (tmp_path / f"file.part{number}").write_bytes(b"\0")
-    passed = Passed()
-    find([str(tmp_path)], passed)
-    assert "passed over 9 files" in str(passed)
-    assert str(passed).endswith(", 3 of other kinds")
+    skipped = SkippedFiles()
+    find_logs([str(tmp_path)], skipped)
+    assert "passed over 9 files" in str(skipped)
+    assert str(skipped).endswith(", 3 of other kinds")
 
 
 def test_runs_in_folders_are_grouped_as_runs(tmp_path):
@@ -521,9 +519,9 @@ def test_runs_in_folders_are_grouped_as_runs(tmp_path):
 def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
     """A device, a pipe without a writer, what can't be read, what unpacks without end."""
     os.mkfifo(tmp_path / "pipe")
-    assert triage(find([str(tmp_path / "pipe")]), rules).state == "empty"
+    assert triage(find_logs([str(tmp_path / "pipe")]), rules).state == "empty"
     for path in ("/dev/zero", "/proc/self/mem"):
-        verdict = triage(find([path]), rules)
+        verdict = triage(find_logs([path]), rules)
         assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
     done = run("x" * 300)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
@@ -531,17 +529,17 @@ def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
 
 def test_a_bomb_is_left_early(tmp_path, rules, monkeypatch):
     """A megabyte of gzip that would be a gigabyte."""
-    monkeypatch.setattr("diagnostics.triage.reading.packed.BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr("diagnostics.triage.streams.BOMB_BYTES", 1 << 20)
     path = tmp_path / "a.log.gz"
     path.write_bytes(gzip.compress(b"a\n" * (20 << 20)))
-    assert "is no log" in triage(find([str(path)]), rules).problems[0]
+    assert "is no log" in triage(find_logs([str(path)]), rules).problems[0]
 
 
 def test_what_powershell_writes(tmp_path, rules):
     """UTF-16 with its mark."""
     path = tmp_path / "a.log"
     path.write_text("\r\n".join(traceback_of(ROOT)), "utf-16")
-    assert codes(triage(find([str(path)]), rules)) == ["MEM005"]
+    assert codes(triage(find_logs([str(path)]), rules)) == ["MEM005"]
 
 
 def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
@@ -584,7 +582,7 @@ def test_a_ray_sessions_folder(tmp_path, rules):
         "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)"
     )
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
-    verdict = triage(find([str(tmp_path)]), rules)
+    verdict = triage(find_logs([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
     assert [one.issue.code for one in verdict.followed] == ["RAY010"]
     assert verdict.candidates[0].ranks == ()
@@ -706,8 +704,8 @@ def test_holes_between_what_was_written_are_not_read(monkeypatch):
                 raise OSError(6, "no more")
         return place + 1 if whence == os.SEEK_HOLE else place
 
-    monkeypatch.setattr(logs.os, "lseek", lseek)
-    stream, told = logs._WithoutHoles(made), b""
+    monkeypatch.setattr(streams.os, "lseek", lseek)
+    stream, told = streams._SparseFile(made), b""
     while data := stream.read(1 << 20):
         told += data
     assert told.strip(b"\0") == b"a" * made.count

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from diagnostics import catalog
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
+from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import judge
 from evaluation.triage import labelled_logs as evaluate
 from tests.diagnostics.corpus import fuzz, sweep, transforms

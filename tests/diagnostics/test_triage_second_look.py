@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from diagnostics import catalog
+from diagnostics.logs.metric_names import parse_metrics
+from diagnostics.triage import streams
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.metrics import pairs
-from diagnostics.triage.reading import packed
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import LogSource
 from tests.diagnostics.corpus.sweep import Memory
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
@@ -213,7 +213,7 @@ def test_near_issues_are_no_verdict(judge):
 )
 def test_metrics_by_the_names_of_the_frameworks(line, metric, value):
     """TRL and ms-swift, verl, NeMo-RL, prime-rl, W&B, a bar."""
-    assert pairs(line)[metric][1] == value
+    assert parse_metrics(line)[metric][1] == value
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_ordinary_metrics_are_no_symptom(judge):
         for number in range(30)
     ]
     verdict = judge(*lines, "{'train_runtime': 7.0}")
-    assert (verdict.state, verdict.late.symptoms) == ("clean", ())
+    assert (verdict.state, verdict.second_look.symptoms) == ("clean", ())
 
 
 def test_a_nan_that_passes_is_no_verdict(judge):
@@ -326,4 +326,4 @@ def test_a_packer_that_is_not_there_is_looked_for_once(monkeypatch):
     """By name, in order."""
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     monkeypatch.setitem(sys.modules, "backports.zstd", codecs)
-    assert packed._zstd() is codecs
+    assert streams._zstd() is codecs

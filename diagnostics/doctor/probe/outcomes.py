@@ -170,7 +170,7 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
 def _triaged(ended: ChildEnded, rules: Rules) -> Finding | None:
     """What triage makes of the root of the failure; of all of the output where that alone says nothing."""
     from diagnostics.triage import command, report
-    from diagnostics.triage.reading.logs import LogSource
+    from diagnostics.triage.sources import LogSource
 
     logs = [ended.log]
     if root := str(ended.answer.get("root") or ""):
