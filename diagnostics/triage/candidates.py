@@ -111,38 +111,44 @@ def _candidate(
     """Return the candidate for an issue; None if its signature is not complete, or only warnings show a crash."""
     signature = issue.signature
     assert signature is not None
-    excluding = [hit for group in matches.get("none", {}).values() for hits in group for hit in hits.kept]
+    excluding = [
+        hit for group in matches.get("none", {}).values() for hits in group for hit in hits.first_hits
+    ]
     groups = [hits for group in matches.get("any", {}).values() for hits in group]
-    kept = [hit for hits in groups for hit in hits.kept if not _is_excluded(hit, excluding)]
+    matching = [hit for hits in groups for hit in hits.first_hits if not _is_excluded(hit, excluding)]
     shows_in_warnings = issue.kind != "crash" or issue.code in rules.warned or signature.role == CONFIRMATION
     failed = any(log.failures or log.errors for log in logs)
-    if not failed and not shows_in_warnings and all(hit.harmless and hit.traceback is None for hit in kept):
+    if (
+        not failed
+        and not shows_in_warnings
+        and all(hit.harmless and hit.traceback is None for hit in matching)
+    ):
         return None  # the run handled the exception and continued
-    if not kept or set(signature.all) - set(matches.get("all", {})):
+    if not matching or set(signature.all) - set(matches.get("all", {})):
         return None
-    kept.sort(key=lambda hit: (hit.line, hit.part, hit.source))
+    matching.sort(key=lambda hit: (hit.line, hit.part, hit.source))
     releases = {package: version for package, (version, _) in versions.items()}
     applicability = affects(issue, releases)
     relevant = {claim.package for claim in issue.affected} & set(releases)
     patterns = {
         pattern
         for pattern, group in matches["any"].items()
-        if any(not _is_excluded(hit, excluding) for hits in group for hit in hits.kept)
+        if any(not _is_excluded(hit, excluding) for hits in group for hit in hits.first_hits)
     }
-    broad = patterns <= set(signature.broad) and not _is_in_named_code(signature, kept)
+    broad = patterns <= set(signature.broad) and not _is_in_named_code(signature, matching)
     return Candidate(
         issue=issue,
         role=signature.role,
-        certainty=HYPOTHESIS if broad else _certainty(signature, kept, applicability, bool(relevant)),
+        certainty=HYPOTHESIS if broad else _certainty(signature, matching, applicability, bool(relevant)),
         broad=broad,
         late=patterns <= set(signature.late),
-        hits=tuple(kept),
-        count=max(len(kept), sum(hits.count for hits in groups)),
+        hits=tuple(matching),
+        count=max(len(matching), sum(hits.count for hits in groups)),
         ranks=tuple(
             sorted({rank for hits in groups for rank in hits.ranks if rank}, key=lambda it: (len(it), it))
         ),
         releases=tuple(sorted((name, releases[name]) for name in relevant)),
-        triggers=_triggers(issue, kept, logs),
+        triggers=_triggers(issue, matching, logs),
         looked_to=applicability.looked_to,
     )
 

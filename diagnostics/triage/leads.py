@@ -144,12 +144,14 @@ class Fragments:
             )
         if not end.waits:
             return
-        why = "a line of a wait, alone"
+        reason = "a line of a wait, alone"
         if end.times > 1:
-            why = f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them"
+            reason = (
+                f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them"
+            )
         for code, pattern, settles in _COMPILED:
             if pattern.search(end.waits.text) and code in self._issues:
-                yield Lead(self._issues[code], why, settles, end.waits)
+                yield Lead(self._issues[code], reason, settles, end.waits)
                 return
 
     def _frames(self, log: LogFacts) -> Iterable[Lead]:

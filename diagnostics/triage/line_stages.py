@@ -67,7 +67,7 @@ class LineStages:
             if self._ignored.is_ignored(traceback):
                 return
             if traceback.end == number:
-                self._tracebacks.keep(traceback)
+                self._tracebacks.keep_traceback(traceback)
                 self._box.begin(traceback, line)
         if not traceback and line.is_sample:
             return
@@ -76,7 +76,7 @@ class LineStages:
             matching = []
         if matching:
             owner = traceback or self._tracebacks.ended_before(line, number)
-            self._signatures.keep(matching, line, number, self._part, owner)
+            self._signatures.keep_hits(matching, line, number, self._part, owner)
         if self._errors.add_line(line, number, in_traceback=traceback is not None):
             # Python printed the ignored exception without a traceback.
             self._ignored.forget(line)
@@ -161,7 +161,7 @@ class _Tracebacks:
             self.until = number + PATIENCE
         return traceback
 
-    def keep(self, traceback: Traceback) -> None:
+    def keep_traceback(self, traceback: Traceback) -> None:
         self._count += 1
         if self._count == MAX_TRACEBACKS:
             self._give_up()
@@ -195,7 +195,9 @@ class _Signatures:
         self._rules = rules
         self.matching = rules.set.match
 
-    def keep(self, indexes: list[int], line: Line, number: int, part: int, owner: Traceback | None) -> None:
+    def keep_hits(
+        self, indexes: list[int], line: Line, number: int, part: int, owner: Traceback | None
+    ) -> None:
         log = self._log
         for index in indexes:
             text, rank = self._excerpt(index, line.text), line.rank or log.rank
@@ -207,8 +209,8 @@ class _Signatures:
         in_piece = {*self.matching(first), *self.matching(text[len(clean(first).text) :])}
         for index in self.matching(text):
             hits = self._log.hits.get(index)
-            if index not in in_piece and not (hits and any(hit.line == number for hit in hits.kept)):
-                self.keep([index], Line(text, level=clean(first).level), number, part, owner)
+            if index not in in_piece and not (hits and any(hit.line == number for hit in hits.first_hits)):
+                self.keep_hits([index], Line(text, level=clean(first).level), number, part, owner)
 
     def _excerpt(self, index: int, text: str) -> str:
         """Return a line as evidence: of a long line the part that matches."""

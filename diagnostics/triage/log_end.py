@@ -44,6 +44,8 @@ _ENDED = re.compile(
 _FULL = re.compile(r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)")
 _RUN_BAR = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
 _BAR = re.compile(r"\d%\|")
+# The position of a bar without a name.
+_UNNAMED_BAR = re.compile(r"^ *\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \[")
 _FAILING = re.compile(
     r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
     r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
@@ -106,10 +108,19 @@ def find_end(log: LogFacts) -> LogEnd:
         return LogEnd(None)
     times = _count_repeated_wait(lines)
     last = lines[-1][0]
+    bars = [bar for hit, _ in lines if (bar := _UNNAMED_BAR.search(hit.text))]
+    open_total = max((int(bar["total"]) for bar in bars if bar["n"] != bar["total"]), default=0)
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
     return LogEnd(
         last,
-        next((hit for hit, level in reversed(lines) if level != "error" and _reports_end(hit.text)), None),
+        next(
+            (
+                hit
+                for hit, level in reversed(lines)
+                if level != "error" and _reports_end(hit.text, open_total)
+            ),
+            None,
+        ),
         last if times >= min(_REPEATS, len(lines)) else None,
         times,
         tuple(hit for hit, level in lines if level != "fine" and _reports_failure(hit.text, level)),
@@ -142,9 +153,15 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
             ignored = 0 if is_exception else max(0, ignored - 1)
 
 
-def _reports_end(text: str) -> bool:
+def _reports_end(text: str, open_total: int) -> bool:
+    """Whether a line reports the end of the run; `open_total` is the largest total of an unnamed bar that is not full.
+
+    A full bar of 32 samples is no end of a run at step 56 of 2290.
+    """
     full = _FULL.search(text)
-    is_full_bar = bool(full and _RUN_BAR.search(full["of"] or ""))
+    is_full_bar = bool(
+        full and _RUN_BAR.search(full["of"] or "") and (full["of"] or int(full["n"]) >= open_total)
+    )
     return is_full_bar or bool(_ENDED.search(text) and not _BAR.search(text))
 
 

@@ -39,7 +39,7 @@ FIRST_FAILED_LINES = 8
 FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
-    *(text for each in FRAMEWORKS.values() for text in each.log_texts),
+    *(text for framework in FRAMEWORKS.values() for text in framework.log_texts),
     IGNORED, FIRST_FAILED, *CHAIN,
     "Error: ", "Exception: ",
     # In colours: Python's from 3.13 on, IPython's.
@@ -54,7 +54,11 @@ ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
     r"(?m:^- (?:TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: )",
 )
-_FRAMEWORKS = {each.name: re.compile(each.log_marks) for each in FRAMEWORKS.values() if each.log_marks}
+_FRAMEWORKS = {
+    framework.name: re.compile(framework.log_marks)
+    for framework in FRAMEWORKS.values()
+    if framework.log_marks
+}
 
 
 def installed_versions(text: str) -> Iterator[tuple[str, str]]:

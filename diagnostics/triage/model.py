@@ -39,7 +39,7 @@ class Hit:
     harmless: bool = False
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """File and line."""
         return f"{self.source}:{self.line}"
 
@@ -48,7 +48,7 @@ class Hit:
 class Hits:
     """Matches of one pattern: the first lines, their number, and the ranks that printed them."""
 
-    kept: list[Hit] = field(default_factory=list)
+    first_hits: list[Hit] = field(default_factory=list)
     count: int = 0
     ranks: set[str] = field(default_factory=set)
 
@@ -57,8 +57,8 @@ class Hits:
         self.count += 1
         if len(self.ranks) < _MAX_RANKS:
             self.ranks.add(hit.rank)
-        if len(self.kept) < MAX_KEPT:
-            self.kept.append(hit)
+        if len(self.first_hits) < MAX_KEPT:
+            self.first_hits.append(hit)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class LogFacts:
 
     def matched_at(self, line: int) -> bool:
         """Whether a signature matches in this line."""
-        return any(line == hit.line for hits in self.hits.values() for hit in hits.kept)
+        return any(line == hit.line for hits in self.hits.values() for hit in hits.first_hits)
 
     def hit(self, number: int, text: str, rank: str = "", traceback: Traceback | None = None) -> Hit:
         """Return a line of this log as evidence."""

@@ -60,7 +60,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     notes += [skipped] if skipped else []
     unresolved = _UNRESOLVED.get(verdict.state, "")
     if unresolved and verdict.anchors:
-        unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].place}]"
+        unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].location}]"
     return Report(
         "triage",
         _subject(verdict, logs),
@@ -75,19 +75,19 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     """Yield what the logs don't show, and what would show it."""
     second = verdict.second_look
     if verdict.state == "unknown":
-        place = verdict.anchors[0].place if verdict.anchors else ""
+        place = verdict.anchors[0].location if verdict.anchors else ""
         yield NotChecked("the failure", "no entry describes it", place=place)
     elif verdict.state == "hypothesis":
-        place = verdict.leads[0].hit.place
+        place = verdict.leads[0].hit.location
         yield NotChecked("the cause", "what would show it is not in these logs", place=place)
     elif verdict.state == "not_judged":
         for hit in second.failing[:_MAX_FAILING]:
             reason = f"no rule knows it: {mask_and_cut(hit.text, 160)}"
-            yield NotChecked("a line that speaks of a failure", reason, "", hit.place)
+            yield NotChecked("a line that speaks of a failure", reason, "", hit.location)
         if second.symptoms:
             symptom = second.symptoms[0]
             reason = f"{symptom.what}: {symptom.hits[0].text}"
-            yield NotChecked("the metrics", reason, "", symptom.hits[0].place)
+            yield NotChecked("the metrics", reason, "", symptom.hits[0].location)
         elif not second.failing:
             last = second.last[-1] if second.last else None
             yield NotChecked(
@@ -95,7 +95,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
                 f"the log ends without an ending{f': {mask_and_cut(last.text, 160)}' if last else ''}",
                 "the log to its end, and the launcher's or the scheduler's; --excerpt if it is a part; if the run still"
                 " stands there: grpo-doctor hang",
-                last.place if last else "",
+                last.location if last else "",
             )
 
 
@@ -132,10 +132,15 @@ def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
         "followed": [_candidate_document(candidate) for candidate in verdict.followed],
         "anchors": [_hit_document(hit) for hit in verdict.anchors],
         "leads": [
-            {**_issue_document(lead.issue), "why": lead.why, "settles": lead.settles, "place": lead.hit.place}
+            {
+                **_issue_document(lead.issue),
+                "why": lead.why,
+                "settles": lead.settles,
+                "place": lead.hit.location,
+            }
             for lead in verdict.leads
         ],
-        "near": [_issue_document(issue) for issue in verdict.near],
+        "near": [_issue_document(issue) for issue in verdict.similar],
         "symptoms": [_symptom_document(symptom) for symptom in verdict.second_look.symptoms],
     }
 
@@ -160,7 +165,7 @@ def _candidate_document(candidate: Candidate) -> dict[str, Any]:
         "role": candidate.role,
         "certainty": candidate.certainty,
         "triggers": list(candidate.triggers),
-        "first": candidate.first.place,
+        "first": candidate.first.location,
         "count": candidate.count,
         "ranks": list(candidate.ranks),
         "confirmed_by": [_candidate_document(it) for it in candidate.confirmed],
@@ -168,13 +173,13 @@ def _candidate_document(candidate: Candidate) -> dict[str, Any]:
 
 
 def _hit_document(hit: Hit) -> dict[str, str]:
-    return {"text": hit.text, "place": hit.place, "rank": hit.rank}
+    return {"text": hit.text, "place": hit.location, "rank": hit.rank}
 
 
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     severity = Severity.WARNING if number else Severity.ERROR
     hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
-    evidence = [Evidence(hit.text, hit.place) for hit in hits]
+    evidence = [Evidence(hit.text, hit.location) for hit in hits]
     evidence += [
         Evidence(f"{name} {version} is installed, says the log", place)
         for name, (version, place) in sorted(verdict.versions.items())
@@ -195,7 +200,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
 def _lead_finding(lead: Lead, number: int) -> Finding:
     """Return a hypothesis: the observation, and what would settle it."""
     detail = f"Seen: {lead.why}. What would settle it: {lead.settles}"
-    evidence = (Evidence(lead.hit.text, lead.hit.place),)
+    evidence = (Evidence(lead.hit.text, lead.hit.location),)
     finding = _issue_finding(lead.issue, "hypothesis", evidence, detail)
     return replace(finding, severity=Severity.INFO) if number else finding
 
@@ -231,7 +236,7 @@ def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
         sentences.append(f"How it came about, by the log: {names}.")
     lines = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:_MAX_RANKS])}" if candidate.ranks else ""
-    sentences.append(f"First at {candidate.first.place}; {lines}{ranks}.")
+    sentences.append(f"First at {candidate.first.location}; {lines}{ranks}.")
     if candidate.confirmed:
         sentences.append(f"Confirmed by what would be benign alone: {_codes(candidate.confirmed)}.")
     if verdict.followed and candidate is verdict.candidates[0]:
@@ -240,7 +245,7 @@ def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
 
 
 def _codes(candidates: tuple[Candidate, ...]) -> str:
-    return ", ".join(f"{it.issue.code} ({it.first.place})" for it in candidates)
+    return ", ".join(f"{it.issue.code} ({it.first.location})" for it in candidates)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Rules:
         return Fragments(self.issues)
 
     @cached_property
-    def words(self) -> WordIndex:
+    def word_index(self) -> WordIndex:
         """The entries by their words; built on first use."""
         return WordIndex(self.issues)
 

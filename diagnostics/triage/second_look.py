@@ -55,7 +55,9 @@ def look_again(logs: Sequence[LogFacts], rules: Rules) -> SecondLook:
     leads: tuple[Lead, ...] = ()
     similar: tuple[Issue, ...] = ()
     if visible or failing or any(_needs_leads(log, end) for log, end in ends):
-        similar = tuple(rules.issues[code] for code in rules.words.similar(_failure_words(logs, failing)))
+        similar = tuple(
+            rules.issues[code] for code in rules.word_index.similar(_failure_words(logs, failing))
+        )
         leads = unique_leads(_similar_messages(logs, similar, rules), rules.fragments.leads(ends, visible))
     return SecondLook(
         leads,

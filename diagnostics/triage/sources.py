@@ -43,8 +43,8 @@ class SkippedFiles:
         if total := self.kinds.total():
             common = self.kinds.most_common(_MAX_KINDS)
             names = ", ".join(f"{count} {kind}" for kind, count in common)
-            others = total - sum(count for _, count in common)
-            names += f", {others} of other kinds" if others else ""
+            remaining = total - sum(count for _, count in common)
+            names += f", {remaining} of other kinds" if remaining else ""
             notes.append(f"passed over {total} files that are no logs by name or first bytes: {names}")
         if self.unread:
             notes.append(f"could not be looked at: {', '.join(self.unread[:_MAX_UNREAD])}")

@@ -15,8 +15,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from diagnostics import safe_io
 from diagnostics.safe_io import GIB, MIB
@@ -38,7 +39,9 @@ MAX_ZIP_FILES, _MAX_ZIP_INDEX = 10_000, 4 * MIB
 _ZIP, _ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
 # LZMA in a zip has no memory limit.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
-_UNPACK_ERRORS = (zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, struct.error)
+_UNPACK_ERRORS: tuple[type[Exception], ...] = (
+    zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, struct.error,
+)  # fmt: skip
 # Files that are recognized by their first bytes and not read.
 _UNREAD = {
     b"\x28\xb5\x2f\xfd": "zstd, which Python before 3.14 does not unpack by itself: pip install backports.zstd, or"
@@ -68,13 +71,6 @@ class SourceError(ValueError):
 
 class NoLogError(ValueError):
     """Raised for a file that is no log, or can't be unpacked; the message does not have the file's name."""
-
-
-class Stream(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ def looks_like_log(path: Path) -> bool:
         with safe_io.open_regular(path) as raw:
             head = raw.peek(4096)[:4096]
             if unpacker := _unpacker(raw, head):
-                head = unpacker.read(4096)
+                head = next(unpacker.chunks(4096), b"")
     except (OSError, EOFError, NoLogError, *_UNPACK_ERRORS):
         return True
     return bool(utf16(head)) or head.startswith(_NEEDS_TOOL) or is_text(head) is not False
@@ -195,18 +191,12 @@ class _StandardInput(io.RawIOBase):
         return len(data)
 
 
-class _Utf16Stream:
-    """UTF-16, which PowerShell writes for `>`, as UTF-8."""
-
-    def __init__(self, raw: io.BufferedReader, encoding: str) -> None:
-        self._raw = raw
-        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-
-    def read(self, size: int, /) -> bytes:
-        while data := self._raw.read(size):
-            if text := self._decoder.decode(data):
-                return text.encode("utf-8", "replace")
-        return b""
+def _utf16_chunks(raw: io.BufferedReader, encoding: str) -> Iterator[bytes]:
+    """Yield UTF-16, which PowerShell writes for `>`, as UTF-8."""
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    while data := raw.read(BLOCK):
+        if text := decoder.decode(data):
+            yield text.encode("utf-8", "replace")
 
 
 class _SparseFile:
@@ -216,11 +206,14 @@ class _SparseFile:
         self._raw = raw
         self._data_end = 0
 
-    def read(self, size: int, /) -> bytes:
+    def chunks(self) -> Iterator[bytes]:
         zeros = b""
-        while (data := self._read_data(size)) and not data[0] and not data.strip(b"\0"):
-            zeros = data
-        return data or zeros
+        while data := self._read_data(BLOCK):
+            zeros = b"" if data[0] or data.strip(b"\0") else data
+            if not zeros:
+                yield data
+        if zeros:
+            yield zeros
 
     def _read_data(self, size: int) -> bytes:
         """Read up to the next hole; of a hole at the end of the file, return one piece."""
@@ -293,8 +286,8 @@ class _UnpackedStream:
         self._unpacker, self._pending = unpacker(), b""
         self._bytes_in = self._bytes_out = self._members = 0
 
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end.
+    def chunks(self, size: int) -> Iterator[bytes]:
+        """Yield pieces of at most `size` bytes.
 
         Raises:
             EOFError: It is cut off.
@@ -313,10 +306,9 @@ class _UnpackedStream:
                         f"a {self._kind} file of which more than {BOMB_RATIO} times its size comes is no log; read to"
                         f" {self._bytes_out >> 20} MiB"
                     )
-                return unpacked
-            if not data and self._unpacker.needs_input and not self._unpacker.eof:
+                yield unpacked
+            elif not data and self._unpacker.needs_input and not self._unpacker.eof:
                 raise EOFError
-        return b""
 
     def _read_packed(self) -> bytes:
         data = self._raw.read(_PIECE)
@@ -384,13 +376,13 @@ def is_text(data: bytes) -> bool | None:
     return text.count("\ufffd") <= _MAX_REPLACED * len(text)
 
 
-def _decoded(raw: io.BufferedReader) -> Stream:
-    """Return the stream of a log's bytes, unpacked and in UTF-8."""
+def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
+    """Return the bytes of a log, unpacked and in UTF-8."""
     head = raw.peek(_SAMPLE)
     if unpacker := _unpacker(raw, head):
-        return unpacker
+        return unpacker.chunks(BLOCK)
     if encoding := utf16(head):
-        return _Utf16Stream(raw, encoding)
+        return _utf16_chunks(raw, encoding)
     if head.startswith(_ZIP):
         raise NoLogError("a zip in a pipe or in a zip is not unpacked here: name the file itself")
     if head[257:262] == b"ustar":
@@ -400,14 +392,15 @@ def _decoded(raw: io.BufferedReader) -> Stream:
             raise NoLogError(reason)
     try:
         raw.fileno()
-        return _SparseFile(raw) if raw.seekable() else raw
+        is_sparse = raw.seekable()
     except OSError:  # a file in a zip has no descriptor
-        return raw
+        is_sparse = False
+    return _SparseFile(raw).chunks() if is_sparse else iter(partial(raw.read, BLOCK), b"")
 
 
-def _line_blocks(stream: Stream) -> Iterator[bytes]:
+def _line_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
     rest = b""  # never a whole line
-    while data := stream.read(BLOCK):
+    for data in chunks:
         end = data.rfind(b"\n") + 1
         if end:
             yield b"".join((rest, memoryview(data)[:end]))
@@ -429,7 +422,7 @@ def _text_blocks(raw: io.BufferedReader) -> Iterator[bytes]:
         NoLogError: It does not begin as text.
     """
     is_empty, started = True, False
-    for block in _line_blocks(_decoded(raw)):
+    for block in _line_blocks(_decoded_chunks(raw)):
         is_empty = False
         if not started:
             begins_as_text = is_text(block)

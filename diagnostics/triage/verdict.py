@@ -75,11 +75,11 @@ class Diagnosis:
         return self.second_look.leads if self.state == HYPOTHESIS else ()
 
     @property
-    def near(self) -> tuple[Issue, ...]:
+    def similar(self) -> tuple[Issue, ...]:
         """Similar issues where the root is not known: those that fit, then those with similar words."""
         if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
-        listed = {it.issue.code for it in (*self.candidates, *self.leads)}
+        listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
         issues = [*(lead.issue for lead in self.second_look.leads), *self.second_look.similar]
         return tuple({it.code: it for it in issues if it.code not in listed}.values())[:MAX_CANDIDATES]
 
@@ -94,11 +94,13 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
     """
     logs = sorted(logs, key=lambda log: log.source)
     versions = _versions(logs)
-    found, failures = _drop_handled(find_candidates(logs, rules, versions), logs, rules)
-    all_roots = _demote_late_roots(_roots_of_last_run(found, failures, logs), failures, found)
+    all_candidates, failures = _drop_handled(find_candidates(logs, rules, versions), logs, rules)
+    all_roots = _demote_late_roots(
+        _roots_of_last_run(all_candidates, failures, logs), failures, all_candidates
+    )
     roots = [candidate for candidate in all_roots if not candidate.broad]
     broad = [candidate for candidate in all_roots if candidate.broad]
-    rest = [candidate for candidate in found if candidate.role != "root"]
+    rest = [candidate for candidate in all_candidates if candidate.role != "root"]
     second_look = SecondLook() if roots else look_again(logs, rules)
     if broad and not roots:
         broad_leads = [lead_from_broad_line(it.issue, it.first) for it in broad]
@@ -141,7 +143,7 @@ def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
 
 
 def _drop_handled(
-    found: list[Candidate], logs: Sequence[LogFacts], rules: Rules
+    all_candidates: list[Candidate], logs: Sequence[LogFacts], rules: Rules
 ) -> tuple[list[Candidate], list[Traceback]]:
     """Return candidates and tracebacks without crashes that a logger only reported as warnings.
 
@@ -150,34 +152,34 @@ def _drop_handled(
     failures = [failure for log in logs for failure in log.failures]
     handled = [
         candidate
-        for candidate in found
+        for candidate in all_candidates
         if candidate.role == "root"
         and candidate.issue.kind == "crash"
         and candidate.issue.code not in rules.warned
         and all(hit.harmless for hit in candidate.hits)
     ]
-    own = _own_tracebacks(handled)
-    others = [failure for failure in failures if id(failure) not in own]
-    unhandled = [candidate for candidate in found if candidate not in handled]
-    failed = bool(others) or any(log.errors for log in logs)
+    claimed = _own_tracebacks(handled)
+    other_failures = [failure for failure in failures if id(failure) not in claimed]
+    unhandled = [candidate for candidate in all_candidates if candidate not in handled]
+    failed = bool(other_failures) or any(log.errors for log in logs)
     if any(candidate.role == "root" for candidate in unhandled) or not failed:
-        return unhandled, others
-    return [it.as_hypothesis() if it in handled else it for it in found], failures
+        return unhandled, other_failures
+    return [it.as_hypothesis() if it in handled else it for it in all_candidates], failures
 
 
 def _roots_of_last_run(
-    found: Sequence[Candidate], failures: Sequence[Traceback], logs: Sequence[LogFacts]
+    all_candidates: Sequence[Candidate], failures: Sequence[Traceback], logs: Sequence[LogFacts]
 ) -> list[Candidate]:
     """Return the roots; in a log of several runs, those of the last run first."""
-    roots = [candidate for candidate in found if candidate.role == "root"]
-    own = _own_tracebacks(found)
-    others = [failure for failure in failures if not _is_consequence(failure, own)]
-    if not roots or len(roots) + len(others) < 2:
+    roots = [candidate for candidate in all_candidates if candidate.role == "root"]
+    claimed = _own_tracebacks(all_candidates)
+    other_failures = [failure for failure in failures if not _is_consequence(failure, claimed)]
+    if not roots or len(roots) + len(other_failures) < 2:
         return roots
     of_last_run: list[Candidate] = []
     for log in logs:
         root_lines = {hit.line for root in roots for hit in root.hits if hit.source == log.source}
-        ends = {failure.end for failure in log.failures if any(failure is it for it in others)}
+        ends = {failure.end for failure in log.failures if any(failure is it for it in other_failures)}
         start = last_run_start(log, root_lines | ends)
         if not start:
             continue
@@ -190,10 +192,10 @@ def _roots_of_last_run(
 
 
 def _demote_late_roots(
-    roots: list[Candidate], failures: Sequence[Traceback], found: Sequence[Candidate]
+    roots: list[Candidate], failures: Sequence[Traceback], all_candidates: Sequence[Candidate]
 ) -> list[Candidate]:
     """Return the roots; late lines, such as a shell's on a killed process, are broad after another failure."""
-    rest = [candidate for candidate in found if not candidate.late]
+    rest = [candidate for candidate in all_candidates if not candidate.late]
     cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
 
     def follows(root: Candidate) -> bool:
@@ -207,8 +209,8 @@ def _explains_all(
     wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], second: SecondLook
 ) -> bool:
     """Whether the logs have nothing but consequences of a root that is elsewhere."""
-    own = _own_tracebacks(wrappers)
-    if any(not _is_consequence(failure, own) for failure in failures):
+    claimed = _own_tracebacks(wrappers)
+    if any(not _is_consequence(failure, claimed) for failure in failures):
         return False
     own_lines = {(hit.source, hit.line) for candidate in wrappers for hit in candidate.hits}
     for hit in (hit for log in logs for hit in log.errors if (hit.source, hit.line) not in own_lines):
@@ -243,9 +245,9 @@ def _failed_earlier(
     failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]
 ) -> bool:
     """Whether an unknown failure stands before the first broad line."""
-    own = _own_tracebacks([*broad, *rest])
+    claimed = _own_tracebacks([*broad, *rest])
     first = min(candidate.first.line for candidate in broad)
-    return any(not _is_consequence(failure, own) and failure.end < first for failure in failures)
+    return any(not _is_consequence(failure, claimed) and failure.end < first for failure in failures)
 
 
 def _own_tracebacks(candidates: Iterable[Candidate]) -> set[int]:
@@ -259,18 +261,18 @@ def _own_tracebacks(candidates: Iterable[Candidate]) -> set[int]:
     }
 
 
-def _is_consequence(failure: Traceback, own: set[int]) -> bool:
+def _is_consequence(failure: Traceback, claimed: set[int]) -> bool:
     """Whether a traceback belongs to a candidate, or is what ending processes print."""
-    return id(failure) in own or failure.type.rpartition(".")[2] in _ENDING
+    return id(failure) in claimed or failure.type.rpartition(".")[2] in _ENDING
 
 
-def _anchors(logs: Sequence[LogFacts], own: set[int], second: SecondLook) -> tuple[Hit, ...]:
+def _anchors(logs: Sequence[LogFacts], claimed: set[int], second: SecondLook) -> tuple[Hit, ...]:
     """Return the lines to read first: first causes, last exceptions, then error lines; consequences last."""
     tracebacks = []
     for log in logs:
         first_causes = [failure for failure in log.failures if failure.link == 0][:2]
         tracebacks += [(log, it) for it in [*first_causes, *([log.last] if log.last else [])]]
-    tracebacks.sort(key=lambda item: _is_consequence(item[1], own))
+    tracebacks.sort(key=lambda item: _is_consequence(item[1], claimed))
     hits = [_traceback_hit(log, traceback) for log, traceback in tracebacks]
     for log in logs:
         hits += log.errors[:1] + log.errors[-1:]
@@ -287,26 +289,26 @@ def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
     return Hit(log.source, failure.end, text, failure.rank, failure)
 
 
-def _fingerprint(state: str, candidates: list[Candidate], logs: Sequence[LogFacts], own: set[int]) -> str:
+def _fingerprint(state: str, candidates: list[Candidate], logs: Sequence[LogFacts], claimed: set[int]) -> str:
     """Return a hash that is equal for equal failures, whatever the ranks, paths, times and values."""
     if state in {"clean", "empty", NOT_JUDGED, HYPOTHESIS}:
         return ""
     if candidates:
         failure = candidates[0].issue.code
     else:
-        shapes = sorted(shape for shape in (_failure_shape(log, own) for log in logs) if shape)
+        shapes = sorted(shape for shape in (_failure_shape(log, claimed) for log in logs) if shape)
         causes = [shape for shape in shapes if not shape[0]] or shapes
         failure = Counter(causes).most_common(1)[0][0][1] if causes else ""
     return "v1:" + hashlib.sha256(f"{state}|{failure}".encode()).hexdigest()[:16]
 
 
-def _failure_shape(log: LogFacts, own: set[int]) -> tuple[bool, str] | None:
+def _failure_shape(log: LogFacts, claimed: set[int]) -> tuple[bool, str] | None:
     """Return the first cause of a log without its values, and whether it is a consequence."""
     causes = [failure for failure in log.failures if failure.link == 0]
-    causes.sort(key=lambda failure: _is_consequence(failure, own))
+    causes.sort(key=lambda failure: _is_consequence(failure, claimed))
     if failure := next(iter(causes), log.last):
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
         shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
-        return _is_consequence(failure, own), shape
+        return _is_consequence(failure, claimed), shape
     hits = log.errors or log.error_lines
     return (True, without_values(hits[0].text)) if hits else None

@@ -111,7 +111,7 @@ def judged(folder: Path) -> list[Thread]:
                 decidable="undecidable" not in str(label.get("sure", "")),
                 state=verdict.state,
                 named=tuple(one.issue.code for one in verdict.candidates or getattr(verdict, "leads", ())),
-                near=tuple(one.code for one in getattr(verdict, "near", ())),
+                near=tuple(one.code for one in verdict.similar),
                 sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
                 shown=bool(verdict.anchors),
                 symptom=bool(verdict.second_look.symptoms),

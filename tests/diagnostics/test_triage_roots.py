@@ -70,7 +70,7 @@ def test_what_an_earlier_run_failed_of_is_no_verdict_on_the_last(judge):
     )
     assert (verdict.candidates, verdict.state) == ((), "unknown") or verdict.state == "hypothesis"
     assert "CFG113" in {one.issue.code for one in (*verdict.leads, *verdict.second_look.leads)} | {
-        one.code for one in verdict.near
+        one.code for one in verdict.similar
     }
 
 
@@ -111,7 +111,7 @@ def test_a_broad_line_beside_a_root_says_nothing_of_releases(judge):
 def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):
     """What failed first is what nobody described."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD)
-    assert (verdict.state, verdict.near[0].code) == ("unknown", "NET012")
+    assert (verdict.state, verdict.similar[0].code) == ("unknown", "NET012")
 
 
 def test_code_around_the_line_that_failed_is_no_message(judge):
