@@ -1,7 +1,8 @@
-"""A pytest plugin: what a failing test printed is triaged, and the known issue behind it stands in its report.
+"""A pytest plugin: triage the output of a failed test, and add the known issue to its report.
 
-Off unless `--grpo-doctor` is given or `grpo_doctor = true` stands in the ini file. It only ever adds to the report of
-a test that failed: a section in the terminal, a property in JUnit XML. A passing test costs it one comparison.
+Off unless `--grpo-doctor` is given or `grpo_doctor = true` is in the ini file. It adds a section in the terminal and a
+property in JUnit XML to the report of a failed test. A passing test costs one comparison. pytest loads this module in
+every session, so triage and Rich are imported on the first failed test.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import pytest
 
 from diagnostics import process
 from diagnostics.findings import Report
+from diagnostics.output import prepare, sanitize
+from diagnostics.output.redact import mask
 
 SECTION = "grpo-doctor"
-# The log that triage is given; its name stands before each line number in the section.
+# The name of the log, which stands before each line number in the section.
 _LOG = "captured"
 _WIDTH = 100
 _RULES: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--grpo-doctor`, `--grpo-doctor-only` with their ini options, and `--grpo-doctor-hang`."""
+    """Add `--grpo-doctor`, `--grpo-doctor-only` with their ini options, and `--grpo-doctor-hang`."""
     group = parser.getgroup("grpo-doctor", "known issues of GRPO on vLLM behind failing tests")
     group.addoption(
         "--grpo-doctor", action="store_true", default=False, help="triage what failing tests printed"
@@ -49,24 +52,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds a section to the report of a test that failed; changes nothing else, and raises nothing of its own."""
+    """Add a section to the report of a failed test; never raise."""
     report = yield
     if report.failed and _is_enabled(item):
         try:
-            text, text_lines = _triage_failure(item, call, report)
+            text, issue = _triage_failure(item, call, report)
         except Exception as error:  # noqa: BLE001 - a fault of this plugin must not become one of the session
             problem = _masked_line(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
-            text, text_lines = f"warning: it could not look at this failure: {problem}", ""
+            text, issue = f"warning: it could not look at this failure: {problem}", ""
         report.sections.append((SECTION, text))
-        if text_lines:
-            # Of the item for the report of its teardown, which JUnit reads; of the report for this one.
-            item.user_properties.append((SECTION, text_lines))
-            report.user_properties.append((SECTION, text_lines))
+        if issue:
+            # JUnit XML reads the report of the teardown, which copies the item's properties.
+            item.user_properties.append((SECTION, issue))
+            report.user_properties.append((SECTION, issue))
     return report
 
 
 class _Watcher:
-    """Tells a process of its own which test runs: it looks when one takes too long, whatever that one holds."""
+    """Report the running test to a separate process, which checks a test that takes too long."""
 
     def __init__(self, stall_s: float) -> None:
         words = ["hang", "--beats", "--pid", str(os.getpid()), "--stall", str(stall_s)]
@@ -79,15 +82,15 @@ class _Watcher:
         )
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins."""
+        """Report the test that starts."""
         self._send(nodeid)
 
     def pytest_runtest_logfinish(self) -> None:
-        """It ended."""
+        """Report its end."""
         self._send("")
 
     def pytest_unconfigure(self) -> None:
-        """The session ends, and the watcher with it."""
+        """End the watcher."""
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -101,10 +104,10 @@ class _Watcher:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Starts to watch, where `--grpo-doctor-hang` is given; under xdist in each worker."""
+    """Start the watcher for `--grpo-doctor-hang`; under xdist in each worker."""
     stall_s = config.getoption("grpo_doctor_hang")
     if stall_s > 0 and not getattr(config.option, "numprocesses", None):
-        # What it says is for whoever sits there, and no output of a test.
+        # Its output is for the user, not output of a test.
         capture = config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
             config.pluginmanager.register(_Watcher(stall_s))
@@ -115,9 +118,6 @@ pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
 
 
 def _masked_line(text: str) -> str:
-    from diagnostics.output import sanitize
-    from diagnostics.output.redact import mask
-
     return sanitize.escape_line(mask(text))
 
 
@@ -136,28 +136,28 @@ def _is_enabled(item: pytest.Item) -> bool:
 def _triage_failure(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> tuple[str, str]:
-    """The section's text and, where an issue is known, the property's."""
+    """Return the text of the section and, for a known issue, of the property."""
     from diagnostics import catalog
     from diagnostics.triage import command
-    from diagnostics.triage.reading.named import find
-    from diagnostics.triage.report import report as tell
+    from diagnostics.triage.report import report as report_of
     from diagnostics.triage.rules import Rules
+    from diagnostics.triage.sources import LogSource
 
     if _RULES not in item.config.stash:
         item.config.stash[_RULES] = Rules(catalog.load())
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
         log = Path(folder) / _LOG
         log.write_text(_printed(call, report), encoding="utf-8", errors="replace")
-        verdict = command.triage(find([str(log)]), item.config.stash[_RULES])
-    text_lines = tell(verdict, [_LOG])
-    if not text_lines.findings:
+        verdict = command.triage([LogSource(_LOG, log)], item.config.stash[_RULES])
+    triage_report = report_of(verdict, [_LOG])
+    if not triage_report.findings:
         return "no issue of the catalogue in what this test printed and raised", ""
-    first = text_lines.findings[0]
-    return _findings_text(text_lines), f"{first.code} {first.title} ({first.certainty})"
+    first = triage_report.findings[0]
+    return _findings_text(triage_report), f"{first.code} {first.title} ({first.certainty})"
 
 
 def _printed(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
-    """All that was captured, and the exception as Python itself prints it."""
+    """Return the captured output, and the exception as Python prints it."""
     parts = [content for name, content in report.sections if name.startswith("Captured ")]
     if call.excinfo is not None:
         parts.append(_exception(call.excinfo.value))
@@ -165,31 +165,27 @@ def _printed(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
 
 
 def _exception(error: BaseException) -> str:
-    """A traceback without lines of source: a test that expects a failure names it in its own code."""
-    result = traceback.TracebackException(type(error), error, error.__traceback__, lookup_lines=False)
-    first_version, observed = [result], set()
-    while first_version:
-        entry = first_version.pop()
-        if id(entry) in observed:
+    """Return a traceback without source lines: a test that expects a failure names it in its own code."""
+    root = traceback.TracebackException(type(error), error, error.__traceback__, lookup_lines=False)
+    pending, done = [root], set()
+    while pending:
+        exception = pending.pop()
+        if id(exception) in done:
             continue
-        observed.add(id(entry))
-        entry.stack = traceback.StackSummary.from_list(
+        done.add(id(exception))
+        exception.stack = traceback.StackSummary.from_list(
             [
-                traceback.FrameSummary(f.filename, f.lineno, f.name, lookup_line=False, line="")
-                for f in entry.stack
+                traceback.FrameSummary(it.filename, it.lineno, it.name, lookup_line=False, line="")
+                for it in exception.stack
             ]
         )
-        first_version += [
-            second
-            for second in (entry.__cause__, entry.__context__, *(entry.exceptions or ()))
-            if second is not None
-        ]
-    return "".join(result.format())
+        linked = (exception.__cause__, exception.__context__, *(exception.exceptions or ()))
+        pending += [it for it in linked if it is not None]
+    return "".join(root.format())
 
 
 def _findings_text(report: Report) -> str:
     """Return the findings as the terminal shows them, without colour."""
-    from diagnostics.output import prepare, sanitize
     from diagnostics.output.terminal import print_finding, print_text
 
     stream = io.StringIO()

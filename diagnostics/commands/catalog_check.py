@@ -17,7 +17,7 @@ from diagnostics.catalog import signatures
 from diagnostics.catalog.loader import CHECKS, FOLDER, CatalogueError
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import CheckCode, Issue
-from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.sources import LogSource
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "diagnostics" / "logs"
@@ -181,7 +181,7 @@ def _anchors(issue: Issue) -> set[str]:
 
 
 def _logs(label: str) -> Sequence[LogSource]:
-    from diagnostics.triage.reading.logs import LogSource
+    from diagnostics.triage.sources import LogSource
 
     folders = [path for path in LOGS.iterdir() if path.name.partition("+")[0] == label]
     return [LogSource(path.name, path) for folder in sorted(folders) for path in sorted(folder.glob("*.log"))]

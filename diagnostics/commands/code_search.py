@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from diagnostics import catalog
 from diagnostics.catalog.search import IssueSearch
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import LogSource
 
 
 @dataclass(frozen=True)

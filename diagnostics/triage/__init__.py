@@ -1,1 +1,1 @@
-"""Triage: from what a run left in its logs to the known issue behind it, or to the best places to look."""
+"""Triage: find the known issue behind the logs of a failed run."""

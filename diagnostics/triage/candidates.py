@@ -1,30 +1,38 @@
-"""Known issues that logs show, each with how sure that is: what the verdict then chooses from."""
+"""Known issues that logs show, each with its certainty; the verdict selects from them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES
-from diagnostics.triage import triggers
-from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, affects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from diagnostics.catalog.model import Issue, Signature
-    from diagnostics.triage.rules import Rules
-    from diagnostics.triage.seen import Hit, Hits, Seen
-    from diagnostics.versions import Applicability
+from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, Earlier, Issue, Signature
+from diagnostics.logs.tracebacks import Traceback
+from diagnostics.triage.model import Hit, Hits, LogFacts, has_frame
+from diagnostics.triage.rules import Rules
+from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, Applicability, affects
 
 HYPOTHESIS = "hypothesis"
-# `none` patterns count in the same traceback or so many lines around.
-_NEAR = 3
-# Of a line what another run of the same says otherwise.
-VALUES = re.compile(
+# A `none` pattern excludes hits in its traceback and within so many lines.
+_EXCLUDED_LINES = 3
+_MAX_EVIDENCE = 5
+# Values that differ between runs of the same failure.
+_VALUES = re.compile(
     r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+(?:\.\d+)*|(?:/[\w.@+-]+){2,}|'[^']{0,200}'|\"[^\"]{0,200}\""
 )
+
+
+def without_values(text: str) -> str:
+    """Return a line with its numbers, paths and quoted values replaced, to compare it with other runs."""
+    return _VALUES.sub("_", text)
+
+
+def distinct_hits(hits: Iterable[Hit]) -> list[Hit]:
+    """Return the first hit of each text, ignoring values."""
+    first: dict[str, Hit] = {}
+    for hit in hits:
+        first.setdefault(without_values(hit.text), hit)
+    return list(first.values())
 
 
 @dataclass(frozen=True)
@@ -32,15 +40,15 @@ class Candidate:
     """A known issue that the logs show.
 
     Attributes:
-        role: `root` or `cascade`, of its signature; of what confirms another, `confirmation`.
-        certainty: `established` the message in a traceback of a release it is known in, or of the code it names;
-            `supported` the message; `hypothesis` the message, in a release in which it is not known.
-        releases: What the log says is installed of the packages concerned, as (package, release).
-        triggers: How it came about, where the log can tell; one of these.
-        looked_to: The newest release that anybody looked at, where that of the log is newer.
-        confirmed: What else in these logs speaks for it, and would be benign without it.
-        broad: Nothing shows it but lines that failures of other causes print, too.
-        late: Nothing shows it but lines that stand below failures of other causes, too.
+        role: `root` or `cascade`, from its signature; `confirmation` for an entry that confirms another.
+        certainty: `established`: the message in a traceback of an affected release, or of the code that the entry
+            names; `supported`: the message; `hypothesis`: the message in a release that is not affected.
+        releases: Releases in the log of the packages that the entry names, as (package, release).
+        triggers: Possible triggers, where the log shows them.
+        looked_to: The newest examined release, if that in the log is newer.
+        confirmed: Other candidates that confirm it and are benign alone.
+        broad: All its lines are also printed by failures of other causes.
+        late: All its lines also follow failures of other causes.
     """
 
     issue: Issue
@@ -58,131 +66,170 @@ class Candidate:
 
     @property
     def first(self) -> Hit:
-        """Where it shows first."""
+        """The first hit."""
         return self.hits[0]
 
     @property
     def evidence(self) -> tuple[Hit, ...]:
-        """The first line, then first lines that say something else, five at the most."""
-        said: dict[str, Hit] = {}
-        for hit in self.hits:
-            said.setdefault(VALUES.sub("_", hit.text), hit)
-        return tuple(said.values())[:5]
+        """The first hits with different texts."""
+        return tuple(distinct_hits(self.hits)[:_MAX_EVIDENCE])
+
+    def as_hypothesis(self) -> Candidate:
+        """Return it as a broad hypothesis."""
+        return replace(self, certainty=HYPOTHESIS, broad=True)
 
 
-def candidates_of(
-    seen: Sequence[Seen], rules: Rules, versions: dict[str, tuple[str, str]]
-) -> Iterable[Candidate]:
-    """The entries that lines of the logs show; those that only confirm another are among them."""
+def find_candidates(
+    logs: Sequence[LogFacts], rules: Rules, versions: dict[str, tuple[str, str]]
+) -> list[Candidate]:
+    """Return the issues that the logs show, in the order of likelihood, each with its confirmations."""
     by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
-    failed = any(log.failures or log.errors for log in seen)
-    for log in seen:
+    for log in logs:
         for index, hits in log.hits.items():
             rule = rules.rules[index]
             by_key = by_code.setdefault(rule.code, {})
             by_key.setdefault(rule.key, {}).setdefault(rule.pattern, []).append(hits)
-    for code, keys in by_code.items():
-        issue = rules.issues[code]
-        assert issue.signature is not None
-        refused = [hit for group in keys.get("none", {}).values() for hits in group for hit in hits.kept]
-        groups = [hits for group in keys.get("any", {}).values() for hits in group]
-        kept = [hit for hits in groups for hit in hits.kept if not _refused(hit, refused)]
-        told_as_warning = (
-            issue.kind != "crash" or code in rules.warned or issue.signature.role == CONFIRMATION
-        )
-        if not failed and not told_as_warning and all(map(_is_warning, kept)):
-            # Somebody caught it and said so, and the run went on.
-            continue
-        if not kept or set(issue.signature.all) - set(keys.get("all", {})):
-            continue
-        kept.sort(key=lambda hit: (hit.line, hit.part, hit.source))
-        ranks = sorted(
-            {rank for hits in groups for rank in hits.ranks if rank}, key=lambda rank: (len(rank), rank)
-        )
-        concern, releases = _held_against(issue, versions)
-        shown = {
-            pattern
-            for pattern, group in keys["any"].items()
-            if any(not _refused(hit, refused) for hits in group for hit in hits.kept)
-        }
-        broad = shown <= set(issue.signature.broad) and not _in_its_frames(issue.signature, kept)
-        yield Candidate(
-            issue=issue,
-            role=issue.signature.role,
-            certainty="hypothesis" if broad else _certainty(issue, kept, concern, releases),
-            broad=broad,
-            late=shown <= set(issue.signature.late),
-            hits=tuple(kept),
-            count=max(len(kept), sum(hits.count for hits in groups)),
-            ranks=tuple(ranks),
-            releases=releases,
-            triggers=triggers.shown(issue, kept, seen),
-            looked_to=concern.looked_to,
-        )
-
-
-def confirmed(found: Iterable[Candidate]) -> Iterable[Candidate]:
-    """The candidates that are verdicts, each with what confirms it; a confirmation by itself says nothing."""
-    found = list(found)
-    benign = [candidate for candidate in found if candidate.role == CONFIRMATION]
-    for candidate in found:
-        if candidate.role != CONFIRMATION:
-            code = candidate.issue.code
-            speaking = (one for one in benign if one.issue.signature and code in one.issue.signature.confirms)
-            yield replace(candidate, confirmed=tuple(sorted(speaking, key=lambda one: one.issue.code)))
-
-
-def _is_warning(hit: Hit) -> bool:
-    return hit.harmless and hit.traceback is None
-
-
-def _refused(hit: Hit, refused: list[Hit]) -> bool:
-    return any(
-        other.source == hit.source
-        and (
-            abs(other.line - hit.line) <= _NEAR
-            or (other.traceback is not None and other.traceback is hit.traceback)
-        )
-        for other in refused
+    candidates = [
+        candidate
+        for code, matches in by_code.items()
+        if (candidate := _candidate(rules.issues[code], matches, logs, rules, versions))
+    ]
+    confirming = [candidate for candidate in candidates if candidate.role == CONFIRMATION]
+    return sorted(
+        (_confirm(candidate, confirming) for candidate in candidates if candidate.role != CONFIRMATION),
+        key=_order,
     )
 
 
-def _held_against(
-    issue: Issue, versions: dict[str, tuple[str, str]]
-) -> tuple[Applicability, tuple[tuple[str, str], ...]]:
-    """What is claimed of the releases in the log, and which ones it was held against."""
+def _candidate(
+    issue: Issue,
+    matches: dict[str, dict[str, list[Hits]]],
+    logs: Sequence[LogFacts],
+    rules: Rules,
+    versions: dict[str, tuple[str, str]],
+) -> Candidate | None:
+    """Return the candidate for an issue; None if its signature is not complete, or only warnings show a crash."""
+    signature = issue.signature
+    assert signature is not None
+    excluding = [
+        hit for group in matches.get("none", {}).values() for hits in group for hit in hits.first_hits
+    ]
+    groups = [hits for group in matches.get("any", {}).values() for hits in group]
+    matching = [hit for hits in groups for hit in hits.first_hits if not _is_excluded(hit, excluding)]
+    shows_in_warnings = issue.kind != "crash" or issue.code in rules.warned or signature.role == CONFIRMATION
+    failed = any(log.failures or log.errors for log in logs)
+    if (
+        not failed
+        and not shows_in_warnings
+        and all(hit.harmless and hit.traceback is None for hit in matching)
+    ):
+        return None  # the run handled the exception and continued
+    if not matching or set(signature.all) - set(matches.get("all", {})):
+        return None
+    matching.sort(key=lambda hit: (hit.line, hit.part, hit.source))
     releases = {package: version for package, (version, _) in versions.items()}
-    told = {claim.package for claim in issue.affected} & set(releases)
-    return affects(issue, releases), tuple(sorted((name, releases[name]) for name in told))
+    applicability = affects(issue, releases)
+    relevant = {claim.package for claim in issue.affected} & set(releases)
+    patterns = {
+        pattern
+        for pattern, group in matches["any"].items()
+        if any(not _is_excluded(hit, excluding) for hits in group for hit in hits.first_hits)
+    }
+    broad = patterns <= set(signature.broad) and not _is_in_named_code(signature, matching)
+    return Candidate(
+        issue=issue,
+        role=signature.role,
+        certainty=HYPOTHESIS if broad else _certainty(signature, matching, applicability, bool(relevant)),
+        broad=broad,
+        late=patterns <= set(signature.late),
+        hits=tuple(matching),
+        count=max(len(matching), sum(hits.count for hits in groups)),
+        ranks=tuple(
+            sorted({rank for hits in groups for rank in hits.ranks if rank}, key=lambda it: (len(it), it))
+        ),
+        releases=tuple(sorted((name, releases[name]) for name in relevant)),
+        triggers=_triggers(issue, matching, logs),
+        looked_to=applicability.looked_to,
+    )
+
+
+def _confirm(candidate: Candidate, confirming: Iterable[Candidate]) -> Candidate:
+    code = candidate.issue.code
+    confirmed = (it for it in confirming if it.issue.signature and code in it.issue.signature.confirms)
+    return replace(candidate, confirmed=tuple(sorted(confirmed, key=lambda it: it.issue.code)))
+
+
+def _is_excluded(hit: Hit, excluding: Iterable[Hit]) -> bool:
+    return any(
+        exclusion.source == hit.source
+        and (
+            abs(exclusion.line - hit.line) <= _EXCLUDED_LINES
+            or (exclusion.traceback is not None and exclusion.traceback is hit.traceback)
+        )
+        for exclusion in excluding
+    )
 
 
 def _certainty(
-    issue: Issue, hits: list[Hit], concern: Applicability, releases: tuple[tuple[str, str], ...]
+    signature: Signature, hits: list[Hit], applicability: Applicability, has_releases: bool
 ) -> str:
-    assert issue.signature is not None
-    if concern.answer == NOT_AFFECTED:
-        return "hypothesis"
-    if _in_its_frames(issue.signature, hits):
+    if applicability.answer == NOT_AFFECTED:
+        return HYPOTHESIS
+    if _is_in_named_code(signature, hits):
         return "established"
-    tracebacks = any(hit.traceback for hit in hits)
-    return "established" if tracebacks and releases and concern.answer != NOT_EXAMINED else "supported"
+    in_traceback = any(hit.traceback for hit in hits)
+    is_established = in_traceback and has_releases and applicability.answer != NOT_EXAMINED
+    return "established" if is_established else "supported"
 
 
-def _in_its_frames(signature: Signature, hits: Iterable[Hit]) -> bool:
-    """Whether a line stands in a traceback through the code that an entry names."""
+def _is_in_named_code(signature: Signature, hits: Iterable[Hit]) -> bool:
+    """Whether a hit is in a traceback through the code that an entry names."""
     frames = {frame for hit in hits if hit.traceback for frame in hit.traceback.frames}
-    return any(triggers.holds(frame, frames) for frame in signature.frames)
+    return any(has_frame(frame, frames) for frame in signature.frames)
 
 
-def order(candidate: Candidate) -> tuple[object, ...]:
-    """Roots before what follows, the surer first, then what came first."""
+def _order(candidate: Candidate) -> tuple[object, ...]:
+    """Sort roots before consequences, then by certainty, then by position."""
     return (
         ROLES.index(candidate.role),
-        candidate.certainty == "hypothesis",
-        # Who waited in vain may have waited for what crashed elsewhere.
+        candidate.certainty == HYPOTHESIS,
+        # A crash in another process may have caused a wait, so crashes come first.
         KINDS.index(candidate.issue.kind) if candidate.role == "root" else 0,
         not candidate.confirmed,
         candidate.first.line,
         candidate.first.part,
         candidate.issue.code,
     )
+
+
+def _triggers(issue: Issue, hits: Sequence[Hit], logs: Iterable[LogFacts]) -> tuple[str, ...]:
+    """Return the triggers that the tracebacks of the hits, or earlier ones of the same process, show."""
+    if not issue.triggers:
+        return ()
+    tracebacks = [hit.traceback for hit in hits if hit.traceback]
+    frames = {frame for traceback in tracebacks for frame in traceback.frames}
+    earlier = list(_earlier_failures(hits[0], tracebacks, logs))
+    return tuple(
+        trigger.name
+        for trigger in issue.triggers
+        if any(has_frame(frame, frames) for frame in trigger.frames)
+        or any(_matches(sign, traceback) for sign in trigger.earlier for traceback in earlier)
+    )
+
+
+def _earlier_failures(
+    first: Hit, tracebacks: Sequence[Traceback], logs: Iterable[LogFacts]
+) -> Iterable[Traceback]:
+    return (
+        failure
+        for log in logs
+        if log.source == first.source
+        for failure in log.failures
+        if failure.end < first.line
+        and failure.rank == first.rank
+        and not any(failure is traceback for traceback in tracebacks)
+    )
+
+
+def _matches(sign: Earlier, traceback: Traceback) -> bool:
+    return traceback.type.endswith(sign.raised) and has_frame(sign.frame, traceback.frames)

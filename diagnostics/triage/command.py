@@ -15,17 +15,16 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.output import prepare, progress
 from diagnostics.output.report_output import ReportOptions, filter_report, print_report, report_options
-from diagnostics.triage.reading.folders import Passed
-from diagnostics.triage.reading.logs import LogSource, SourceError
-from diagnostics.triage.reading.named import find
+from diagnostics.triage.model import LogFacts
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from diagnostics.triage.seen import Seen
+from diagnostics.triage.sources import LogSource, SkippedFiles, SourceError, find_logs
 from diagnostics.triage.verdict import NOT_JUDGED, Diagnosis, judge
 
 # Other states are incomplete: a failure without a known cause, or a log that was not checked.
 _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
+_MAX_NAMES = 8
 
 
 @click.command(
@@ -47,22 +46,22 @@ _EXIT = {"known": FINDINGS, "wrapper": FINDINGS, "clean": FINE}
 @report_options
 def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOptions) -> int:
     """Find the known issue behind the logs of a failed run, and its fix. LOG: files, folders, or - for stdin."""
-    passed = Passed()
+    skipped = SkippedFiles()
     if group and output.format not in {"terminal", "json"}:
         raise UserError(f"--group --format {output.format}: expected terminal or json")
     with progress.running("triage") if "-" not in logs else nullcontext():
         try:
             if group:
-                code = _group(_runs(logs, passed), as_json=output.format == "json")
-                return INCOMPLETE if code == FINE and passed.unread else code
-            sources = find(logs, passed)
+                code = _print_groups(_runs(logs, skipped), as_json=output.format == "json")
+                return INCOMPLETE if code == FINE and skipped.unread else code
+            sources = find_logs(logs, skipped)
         except SourceError as error:
             raise UserError(prepare.for_screen(str(error))) from None
         verdict = triage(sources, Rules(catalog.load()), excerpt=excerpt)
-    result = filter_report(report(verdict, [source.name for source in sources], str(passed)), output)
+    result = filter_report(report(verdict, [source.name for source in sources], str(skipped)), output)
     print_report(result, output)
     code = exit_code(verdict)
-    if code == FINE and passed.unread:
+    if code == FINE and skipped.unread:
         return INCOMPLETE
     if code == FINDINGS and not any(finding.severity >= output.fail_on for finding in result.findings):
         return INCOMPLETE if verdict.problems else FINE
@@ -70,26 +69,26 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
 
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Reads all logs of one run and judges them together; of an excerpt no end is expected."""
-    return judge([_scanned(source, rules) for source in sources], rules, excerpt=excerpt)
+    """Read all logs of one run and judge them together; an excerpt needs no end of the run."""
+    return judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
 
 
-def _scanned(source: LogSource, rules: Rules) -> Seen:
+def _scan(source: LogSource, rules: Rules) -> LogFacts:
     progress.update(f"reading {source.name}")
     return scan(source, rules)
 
 
 def exit_code(verdict: Diagnosis) -> int:
-    """0 no failure and an end, 1 a known one, 3 an unknown one, no end, or a log that could not be read to its end."""
+    """Return 0: no failure and an end; 1: a known failure; 3: an unknown failure, no end, or an unread log."""
     code = _EXIT.get(verdict.state, INCOMPLETE)
     return INCOMPLETE if code == FINE and verdict.problems else code
 
 
-def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[LogSource]]:
-    """The logs of each run: in a folder that is named, each file and each folder is a run."""
+def _runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list[LogSource]]:
+    """Return the logs of each run: each file and each folder in a given folder is a run."""
     runs: dict[str, list[LogSource]] = {}
     for argument in arguments:
-        for source in find([argument], passed):
+        for source in find_logs([argument], skipped):
             folder, inside, _ = source.name.partition("/")
             is_run = inside and source.path is not None and Path(argument).is_dir()
             name = folder if is_run else source.name
@@ -98,8 +97,8 @@ def _runs(arguments: Sequence[str], passed: Passed) -> dict[str, list[LogSource]
     return runs
 
 
-def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
-    """Each run alone; those with the same fingerprint together, the largest group first."""
+def _print_groups(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
+    """Judge each run alone and print those with the same fingerprint together, the largest group first."""
     rules = Rules(catalog.load())
     groups: dict[str, list[tuple[str, Diagnosis]]] = {}
     for name, sources in runs.items():
@@ -107,30 +106,18 @@ def _group(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
         groups.setdefault(verdict.fingerprint, []).append((name, verdict))
     ordered = sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
     if as_json:
-        print(
-            json.dumps(
-                prepare.for_sharing(
-                    prepare.for_screen(
-                        {"schema": "grpo-doctor.groups.v1", "groups": [_as_json(*item) for item in ordered]}
-                    )
-                ),
-                indent=1,
-            )
-        )
-    else:
-        for fingerprint, members in ordered:
-            names = ", ".join(prepare.for_screen([name for name, _ in members[:8]]))
-            names += ", …" if len(members) > 8 else ""
-            title = prepare.for_screen(_title(members[0][1]))
-            print(f"{len(members):>5}  {fingerprint or '-':<19}  {title}\n       {names}")
-    return max((exit_code(verdict) for members in groups.values() for _, verdict in members), key=_worst)
+        document = {"schema": "grpo-doctor.groups.v1", "groups": [_group_document(*item) for item in ordered]}
+        print(json.dumps(prepare.for_sharing(prepare.for_screen(document)), indent=1))
+    for fingerprint, members in () if as_json else ordered:
+        names = ", ".join(prepare.for_screen([name for name, _ in members[:_MAX_NAMES]]))
+        names += ", …" if len(members) > _MAX_NAMES else ""
+        title = prepare.for_screen(_title(members[0][1]))
+        print(f"{len(members):>5}  {fingerprint or '-':<19}  {title}\n       {names}")
+    codes = (exit_code(verdict) for members in groups.values() for _, verdict in members)
+    return max(codes, key=(FINE, INCOMPLETE, FINDINGS).index)
 
 
-def _worst(code: int) -> int:
-    return (FINE, INCOMPLETE, FINDINGS).index(code)
-
-
-def _as_json(fingerprint: str, members: list[tuple[str, Diagnosis]]) -> dict[str, Any]:
+def _group_document(fingerprint: str, members: list[tuple[str, Diagnosis]]) -> dict[str, Any]:
     verdict = members[0][1]
     return {
         "fingerprint": fingerprint,
@@ -144,9 +131,7 @@ def _as_json(fingerprint: str, members: list[tuple[str, Diagnosis]]) -> dict[str
 def _title(verdict: Diagnosis) -> str:
     if verdict.candidates:
         issue = verdict.candidates[0].issue
-        return f"{issue.code} {issue.title}" + (
-            " (root not in the log)" if verdict.state == "wrapper" else ""
-        )
+        return f"{issue.code} {issue.title}{' (root not in the log)' if verdict.state == 'wrapper' else ''}"
     if verdict.leads:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
     if verdict.state == NOT_JUDGED:

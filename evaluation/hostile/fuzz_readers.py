@@ -363,12 +363,11 @@ def _packed(numbers):  # noqa: PLR0911 - one for each kind
 
 def packed(numbers, folder):
     """A log, packed or not, up to its blocks."""
-    from diagnostics.triage.reading.logs import SourceError
-    from diagnostics.triage.reading.named import find
+    from diagnostics.triage.sources import SourceError, find_logs
 
     (folder / "a.log").write_bytes(damaged(numbers, _packed(numbers)))
     with refusing(SourceError):
-        for source in find([str(folder if numbers.random() < 0.3 else folder / "a.log")]):
+        for source in find_logs([str(folder if numbers.random() < 0.3 else folder / "a.log")]):
             for block in source.blocks():
                 assert len(block) < 4 << 20
 
@@ -380,16 +379,15 @@ def triage(numbers, folder):
     """A log to its verdict."""
     from diagnostics import catalog
     from diagnostics.triage import command
-    from diagnostics.triage.reading.logs import SourceError
-    from diagnostics.triage.reading.named import find
     from diagnostics.triage.rules import Rules
+    from diagnostics.triage.sources import SourceError, find_logs
 
     if not _RULES:
         _RULES.append(Rules(catalog.load()))
     data = damaged(numbers, _packed(numbers) if numbers.random() < 0.5 else _LOG)
     (folder / "a.log").write_bytes(data)
     with refusing(SourceError):
-        verdict = command.triage(find([str(folder / "a.log")]), _RULES[0])
+        verdict = command.triage(find_logs([str(folder / "a.log")]), _RULES[0])
         assert verdict.lines or verdict.problems or not data or command.exit_code(verdict) == 3
 
 

@@ -25,10 +25,10 @@ from diagnostics import catalog
 from diagnostics.catalog.model import FAMILIES
 from diagnostics.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
-from diagnostics.triage.late import late_look
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
+from diagnostics.triage.second_look import look_again
+from diagnostics.triage.sources import LogSource
 from evaluation.triage import threads
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def evaluate(folder: Path) -> list[Outcome]:
         verdict = triage([source], rules)
         codes = [candidate.issue.code for candidate in verdict.candidates]
         said = codes[0] if codes else verdict.state
-        near = late_look([scan(source, rules)], rules).near if codes else ()
+        near = look_again([scan(source, rules)], rules).similar if codes else ()
         outcomes.append(
             Outcome(
                 f"{path.parent.name}/{path.name}",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalog
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import LogSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -111,10 +111,10 @@ def judged(folder: Path) -> list[Thread]:
                 decidable="undecidable" not in str(label.get("sure", "")),
                 state=verdict.state,
                 named=tuple(one.issue.code for one in verdict.candidates or getattr(verdict, "leads", ())),
-                near=tuple(one.code for one in getattr(verdict, "near", ())),
+                near=tuple(one.code for one in verdict.similar),
                 sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
                 shown=bool(verdict.anchors),
-                symptom=bool(getattr(verdict, "late", None) and verdict.late.symptoms),
+                symptom=bool(verdict.second_look.symptoms),
             )
         )
     return found

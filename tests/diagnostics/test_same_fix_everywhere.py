@@ -26,10 +26,10 @@ from diagnostics.lint.values import Place, Settings, Value
 from diagnostics.lint.versions import Versions
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.model import Hit
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.seen import Hit
+from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import AFFECTED, affects, issue_package
 from tests.violations import violations

@@ -1,7 +1,6 @@
 """Triage: the root out of a whole log, whatever stands around it, and no verdict where there is none to be had."""
 
 import gzip
-import io
 import json
 import os
 import subprocess
@@ -11,16 +10,12 @@ import pytest
 
 from diagnostics import catalog
 from diagnostics.catalog import literal_prefilter
-from diagnostics.catalog.model import FAMILIES
+from diagnostics.logs.prefixes import Line, clean
+from diagnostics.logs.tracebacks import TracebackParser
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.reading import logs
-from diagnostics.triage.reading.folders import Passed
-from diagnostics.triage.reading.logs import LogSource
-from diagnostics.triage.reading.named import find
-from diagnostics.triage.reading.prefixes import Line, clean
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.tracebacks import Assembler
+from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
 
 SITE = "/opt/env/lib/python3.12/site-packages"
 WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -135,18 +130,6 @@ def test_releases_in_the_log_gate(judge):
         assert [(one.issue.code, one.certainty) for one in verdict.candidates] == [("SCH001", certainty)]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "trl 0.15.2 requires vllm==0.7.2, but you have vllm 0.9.0 which is incompatible.",
-        "Requirement already satisfied: torch>=2.0",
-    ],
-)
-def test_what_is_required_is_not_installed(judge, line):
-    """Only a statement of what is there counts as a release."""
-    assert not {"vllm", "torch"} & set(judge([line]).versions)
-
-
 def test_releases_are_read_from_where_they_are_stated(judge):
     """Engine banners, pip's lists, paths of metadata."""
     verdict = judge(
@@ -155,6 +138,9 @@ def test_releases_are_read_from_where_they_are_stated(judge):
             "trl==1.16.0",
             "torch                2.13.0+cpu",
             f"{SITE}/ray-2.60.0.dist-info/METADATA",
+            # Requirements are no installed releases.
+            "trl 0.15.2 requires accelerate==0.7.2, but you have vllm 0.9.0 which is incompatible.",
+            "Requirement already satisfied: peft>=2.0",
         ]
     )
     found = {name: version for name, (version, _) in verdict.versions.items()}
@@ -199,45 +185,44 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
     assert first.fingerprint == same.fingerprint != other.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("raw", "text", "rank"),
-    [
-        ('[rank12]:   File "x"', '  File "x"', "12"),
-        ("\x1b[36m(WorkerDict pid=9, ip=10.0.0.1)\x1b[0m   File", "  File", ""),
-        ("(Worker_TP3 pid=9) ERROR 01-31 10:00:00 [multiproc_executor.py:596] boom", "boom", "3"),
-        ("[default2]:[rank2]: boom", "boom", "2"),
-        ("2026-01-31T10:00:00.123456Z [ERROR:swift] boom", "boom", ""),
-        ("trainer-1  | 2026-01-31 10:00:00,123 - ERROR - boom", "boom", ""),
-        ("10.0.0.1: [rank0]: boom", "boom", "0"),
-        ("  1%|#   | 1/100\rboom", "boom", ""),
-        ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
-        ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
-        ("2026-01-31 10:00:00.123 | ERROR    | rollout:run:17 - boom", "boom", ""),
-        ("2026-01-31 10:00:00 [error    ] boom", "boom", ""),
-        ("[2026-01-31 10:00:00,123] [INFO] [config.py:17:print] [Rank 3] boom", "boom", "3"),
-        ("2026-01-31T10:00:00.123456789Z stderr F boom", "boom", ""),
-        ("Jan 31 10:00:00 node1 train[17]: boom", "boom", ""),
-        ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
-        ("(autoscaler +2m3s) boom", "boom", ""),
-        ("[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] boom", "boom", ""),
-        ("2026-01-31 10:00:00,123 - train.py - root - WARNING - boom", "boom", ""),
-        (" 3: boom", "boom", "3"),
-        ("> > boom", "boom", ""),
-        ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
-        ("[36m(TaskRunner pid=9)[0m boom", "boom", ""),
-    ],
-)  # fmt: skip
-def test_prefixes_are_taken_off(raw, text, rank):
+PREFIXED = [
+    ('[rank12]:   File "x"', '  File "x"', "12"),
+    ("\x1b[36m(WorkerDict pid=9, ip=10.0.0.1)\x1b[0m   File", "  File", ""),
+    ("(Worker_TP3 pid=9) ERROR 01-31 10:00:00 [multiproc_executor.py:596] boom", "boom", "3"),
+    ("[default2]:[rank2]: boom", "boom", "2"),
+    ("2026-01-31T10:00:00.123456Z [ERROR:swift] boom", "boom", ""),
+    ("trainer-1  | 2026-01-31 10:00:00,123 - ERROR - boom", "boom", ""),
+    ("10.0.0.1: [rank0]: boom", "boom", "0"),
+    ("  1%|#   | 1/100\rboom", "boom", ""),
+    ("boom [repeated 7x across cluster] (Ray deduplicates logs by default.)", "boom", ""),
+    ("Fehler: 3 Dateien", "Fehler: 3 Dateien", ""),
+    ("2026-01-31 10:00:00.123 | ERROR    | rollout:run:17 - boom", "boom", ""),
+    ("2026-01-31 10:00:00 [error    ] boom", "boom", ""),
+    ("[2026-01-31 10:00:00,123] [INFO] [config.py:17:print] [Rank 3] boom", "boom", "3"),
+    ("2026-01-31T10:00:00.123456789Z stderr F boom", "boom", ""),
+    ("Jan 31 10:00:00 node1 train[17]: boom", "boom", ""),
+    ("2026-01-31 10:00:00,123\tERROR worker.py:7 -- boom", "boom", ""),
+    ("(autoscaler +2m3s) boom", "boom", ""),
+    ("[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] boom", "boom", ""),
+    ("2026-01-31 10:00:00,123 - train.py - root - WARNING - boom", "boom", ""),
+    (" 3: boom", "boom", "3"),
+    ("> > boom", "boom", ""),
+    ("File &quot;x&quot; &lt;module&gt;", 'File "x" <module>', ""),
+    ("[36m(TaskRunner pid=9)[0m boom", "boom", ""),
+]  # fmt: skip
+
+
+def test_prefixes_are_removed():
     """Time, rank, actor, level and terminal codes; the message's own indentation stays."""
-    line = clean(raw)
-    assert (line.text, line.rank) == (text, rank)
+    results = [(raw, clean(raw).text, clean(raw).rank) for raw, _, _ in PREFIXED]
+    assert [result for result, expected in zip(results, PREFIXED, strict=True) if result != expected] == []
 
 
 def test_frames_without_a_head(rules):
     """A log cut off above: the frames that are left make a traceback."""
-    assembler = Assembler()
+    assembler = TracebackParser()
     lines = traceback_of("ValueError: no", function="f")[1:]
-    ended = [assembler.take(Line(line), number) for number, line in enumerate(lines, 1)][-1]
+    ended = [assembler.add_line(Line(line), number) for number, line in enumerate(lines, 1)][-1]
     assert (ended.type, ended.message, ended.end) == ("ValueError", "no", 4)
 
 
@@ -308,26 +293,6 @@ def test_an_empty_log_is_not_a_clean_one(tmp_path):
     assert b"nothing to read" in done.stdout
 
 
-def test_it_starts_light(tmp_path):
-    """Nothing heavy is loaded to read a log."""
-    (tmp_path / "a.log").write_text("\n".join(traceback_of(ROOT)))
-    program = (
-        "import sys; from diagnostics.__main__ import main; main(['triage', sys.argv[1]]);"
-        " print({'torch', 'vllm', 'transformers', 'ray', 'numpy'} & set(sys.modules), file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "a.log")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
-    assert done.stderr == "set()\n"
-
-
-def test_every_family_has_entries_that_logs_show():
-    """Sixty known issues at least, and a signature in each family but that of hangs, which shows in no log."""
-    issues = catalog.load()
-    families = {code[:3] for code, issue in issues.items() if issue.signature}
-    assert len(issues) >= 60
-    assert families == set(FAMILIES) - {"HNG"}
-
-
 def test_runs_are_grouped_by_what_ended_them(tmp_path):
     """Each log a run of its own."""
     for name, error in (("a.log", ROOT), ("b.log", ROOT), ("c.log", "KeyError: 1")):
@@ -338,15 +303,6 @@ def test_runs_are_grouped_by_what_ended_them(tmp_path):
         ("MEM005", ["a.log", "b.log"]),
         (None, ["c.log"]),
     ]
-
-
-def test_a_log_cut_off_in_its_gzip_is_incomplete(tmp_path, rules):
-    """What could be read counts; that it was not all is said."""
-    path = tmp_path / "a.log.gz"
-    path.write_bytes(gzip.compress(b"all is well\n" * 1000)[:-12])
-    verdict = triage(find([str(path)]), rules)
-    assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
-    assert "cut off" in verdict.problems[0]
 
 
 BOX = [
@@ -486,22 +442,11 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "utf16.txt").write_text("all is well\n", "utf-16")
     os.mkfifo(tmp_path / "pipe.log")
-    passed = Passed()
-    assert [source.name for source in find([str(tmp_path)], passed)] == ["latest.log", "utf16.txt"]
-    assert passed.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
+    skipped = SkippedFiles()
+    assert [source.name for source in find_logs([str(tmp_path)], skipped)] == ["latest.log", "utf16.txt"]
+    assert skipped.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
     done = run(tmp_path)
     assert (done.returncode, b"passed over 5 files" in done.stdout.replace(b"\n", b" ")) == (1, True)
-
-
-def test_what_was_passed_over_is_counted_to_the_end(tmp_path):
-    """Six kinds by name, and how many files are of others."""
-    (tmp_path / "a.log").write_text("all is well\n")
-    for number in range(9):
-        (tmp_path / f"file.part{number}").write_bytes(b"\0")
-    passed = Passed()
-    find([str(tmp_path)], passed)
-    assert "passed over 9 files" in str(passed)
-    assert str(passed).endswith(", 3 of other kinds")
 
 
 def test_runs_in_folders_are_grouped_as_runs(tmp_path):
@@ -521,27 +466,12 @@ def test_runs_in_folders_are_grouped_as_runs(tmp_path):
 def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
     """A device, a pipe without a writer, what can't be read, what unpacks without end."""
     os.mkfifo(tmp_path / "pipe")
-    assert triage(find([str(tmp_path / "pipe")]), rules).state == "empty"
+    assert triage(find_logs([str(tmp_path / "pipe")]), rules).state == "empty"
     for path in ("/dev/zero", "/proc/self/mem"):
-        verdict = triage(find([path]), rules)
+        verdict = triage(find_logs([path]), rules)
         assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
     done = run("x" * 300)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
-
-
-def test_a_bomb_is_left_early(tmp_path, rules, monkeypatch):
-    """A megabyte of gzip that would be a gigabyte."""
-    monkeypatch.setattr("diagnostics.triage.reading.packed.BOMB_BYTES", 1 << 20)
-    path = tmp_path / "a.log.gz"
-    path.write_bytes(gzip.compress(b"a\n" * (20 << 20)))
-    assert "is no log" in triage(find([str(path)]), rules).problems[0]
-
-
-def test_what_powershell_writes(tmp_path, rules):
-    """UTF-16 with its mark."""
-    path = tmp_path / "a.log"
-    path.write_text("\r\n".join(traceback_of(ROOT)), "utf-16")
-    assert codes(triage(find([str(path)]), rules)) == ["MEM005"]
 
 
 def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
@@ -584,7 +514,7 @@ def test_a_ray_sessions_folder(tmp_path, rules):
         "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=77, ip=10.0.0.1)"
     )
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
-    verdict = triage(find([str(tmp_path)]), rules)
+    verdict = triage(find_logs([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
     assert [one.issue.code for one in verdict.followed] == ["RAY010"]
     assert verdict.candidates[0].ranks == ()
@@ -665,50 +595,3 @@ def test_a_release_that_nobody_looked_at(judge, release, certainty, looked_to):
     """The message tells, but not as in a release in which it is known."""
     (candidate, *_) = judge([f"vllm {release}", *traceback_of(ROOT)]).candidates
     assert (candidate.certainty, candidate.looked_to) == (certainty, looked_to)
-
-
-class Islands(io.BytesIO):
-    """A file of which one byte in a million was written, as the file system would say."""
-
-    step, count = 1 << 20, 4096
-
-    def __init__(self):
-        super().__init__()
-        self.asked = 0
-
-    def fileno(self):
-        return -1
-
-    def seek(self, place, whence=0):
-        self.place = self.step * self.count if whence == os.SEEK_END else place
-        return self.place
-
-    def tell(self):
-        return self.place
-
-    def read(self, size):
-        size = max(0, min(size, self.step * self.count - self.place))
-        self.asked += size
-        at, self.place = self.place, self.place + size
-        return b"".join(b"a" if not (at + n) % self.step else b"\0" for n in range(min(size, 2)))
-
-
-def test_holes_between_what_was_written_are_not_read(monkeypatch):
-    """A letter a mebibyte: 4 GiB of which 4 kB were written were read whole."""
-    made = Islands()
-    made.seek(0)
-
-    def lseek(_, place, whence):
-        step = made.step
-        if whence == os.SEEK_DATA:
-            place = -(-place // step) * step
-            if place >= step * made.count:
-                raise OSError(6, "no more")
-        return place + 1 if whence == os.SEEK_HOLE else place
-
-    monkeypatch.setattr(logs.os, "lseek", lseek)
-    stream, told = logs._WithoutHoles(made), b""
-    while data := stream.read(1 << 20):
-        told += data
-    assert told.strip(b"\0") == b"a" * made.count
-    assert made.asked < 1 << 21

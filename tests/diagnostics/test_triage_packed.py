@@ -134,7 +134,7 @@ def _shared(size, count):
 )
 def test_a_bomb_is_refused(run, tmp_path, monkeypatch, data, said):
     """By what comes of it, by its parts, by its files: said, and exit 3 or wrong usage, never clean."""
-    monkeypatch.setattr("diagnostics.triage.reading.packed.BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr("diagnostics.triage.streams.BOMB_BYTES", 1 << 20)
     (tmp_path / "a.log").write_bytes(data())
     code, text_lines = run(tmp_path / "a.log")
     text = text_lines if isinstance(text_lines, str) else json.dumps(text_lines["checks"])

@@ -1,4 +1,4 @@
-"""Whatever is around a failure, the verdict is the same; whatever the bytes, triage comes to an end."""
+"""Verdicts do not depend on prefixes, noise or order; triage of hostile bytes ends soon."""
 
 import random
 import re
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from diagnostics import catalog
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
+from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import judge
 from evaluation.triage import labelled_logs as evaluate
 from tests.diagnostics.corpus import fuzz, sweep, transforms
@@ -46,11 +46,10 @@ FAILING = failing()
 SHORT = [path for path in sorted(LOGS.glob("*/*.log")) if path.stat().st_size < 9000]
 
 
-@pytest.mark.parametrize("share", range(4))
-def test_what_happens_to_a_log_on_its_way_changes_nothing(rules, share):
+def test_transformations_of_a_log_change_nothing(rules):
     """Prefixes, ranks between each other, noise, JSON, quotations, terminals: a fixed choice of the whole sweep."""
     wrong = []
-    for path in SHORT[share::4]:
+    for path in SHORT[::3]:
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
         expected = sweep.said(rules, lines)
         numbers = random.Random(path.name)
@@ -58,21 +57,6 @@ def test_what_happens_to_a_log_on_its_way_changes_nothing(rules, share):
             if sweep.said(rules, transform(lines, numbers)) != expected:
                 wrong.append((path.name, name))
     assert not wrong
-
-
-@pytest.mark.parametrize("name", sorted(transforms.PLAIN))
-def test_each_transformation_keeps_a_root_and_a_wrapper(rules, name):
-    """Every one of them at least on a known root, a wrapper alone, an unknown failure and a clean log."""
-    chosen = (
-        "CFG022/trl116_reward_count",
-        "RAY010/ray_actor_killed",
-        "unknown/here_chain",
-        "clean/here_ignored",
-    )
-    for log in chosen:
-        lines = (LOGS / f"{log}.log").read_bytes().decode().removesuffix("\n").split("\n")
-        transformed = transforms.PLAIN[name](lines, random.Random(1))
-        assert sweep.said(rules, transformed) == sweep.said(rules, lines), log
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -110,17 +94,6 @@ def test_any_bytes_come_to_an_end(rules, data):
     assert verdict.state in {"known", "wrapper", "hypothesis", "unknown", "not_judged", "clean", "empty"}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(path=st.sampled_from(FAILING), seed=st.integers(0, 10**6))
-def test_bytes_flipped_in_a_log_do_no_harm(rules, path, seed):
-    """A log that was damaged is read all the same."""
-    numbers = random.Random(seed)
-    data = bytearray(path.read_bytes())
-    for _ in range(max(1, len(data) // 50)):
-        data[numbers.randrange(len(data))] = numbers.randrange(256)
-    assert triage([Memory(bytes(data))], rules).lines >= 0
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -140,29 +113,39 @@ def test_what_is_long_takes_no_longer_than_its_length(rules, data):
     assert time.process_time() - start < 15
 
 
-HOSTILE_FILES = dict(fuzz.files(random.Random(1), 200_000))
+def test_each_transformation_keeps_the_verdict(rules):
+    """Each of them on a known root, a wrapper alone, an unknown failure and a clean log."""
+    logs = (
+        "CFG022/trl116_reward_count",
+        "RAY010/ray_actor_killed",
+        "unknown/here_chain",
+        "clean/here_ignored",
+    )
+    violations = []
+    for log in logs:
+        lines = (LOGS / f"{log}.log").read_bytes().decode().removesuffix("\n").split("\n")
+        expected = sweep.said(rules, lines)
+        for name, transform in transforms.PLAIN.items():
+            if sweep.said(rules, transform(lines, random.Random(1))) != expected:
+                violations.append((log, name))
+    assert not violations
 
 
-@pytest.mark.parametrize("name", sorted(HOSTILE_FILES))
-def test_hostile_files_come_to_an_end(rules, tmp_path, name):
-    """Broken gzip, deep nesting, tracebacks without end, huge integers: a verdict, soon."""
+def test_hostile_files_end_soon(rules, tmp_path):
+    """Broken gzip, deep nesting, tracebacks without end, huge integers: a verdict within seconds."""
     path = tmp_path / "a.log"
-    path.write_bytes(HOSTILE_FILES[name])
-    assert fuzz.judged(rules, LogSource(name, path)) < 5
+    violations = []
+    for name, data in fuzz.files(random.Random(1), 200_000):
+        path.write_bytes(data)
+        if (seconds := fuzz.judged(rules, LogSource(name, path))) >= 5:
+            violations.append((name, seconds))
+    assert not violations
 
 
 def test_damaged_lines(rules):
     """Lines and whole logs of the corpus, cut, joined, flipped and with something hostile in them."""
     fuzz.fuzz_lines(rules, 4000, random.Random(1))
     fuzz.fuzz_files(rules, 60, random.Random(2))
-
-
-@pytest.mark.slow
-@pytest.mark.heavy
-def test_a_hundred_thousand_damaged_lines(rules):
-    """The same at length, and logs of the corpus through every transformation."""
-    fuzz.fuzz_lines(rules, 100_000, random.Random(3))
-    fuzz.fuzz_files(rules, 1000, random.Random(4))
 
 
 def test_the_corpus_is_judged_as_labelled():
@@ -178,13 +161,3 @@ def test_the_corpus_names_nobody():
         assert not re.search(r"/home/(?!user)|/root/|/work/|/tmp/(?!ray|torch|vllm_dist)\w", text), path
         addresses = re.findall(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", text)
         assert all(address.startswith(("127.", "10.0.0.", "0.")) for address in addresses), path
-
-
-def test_what_was_said_at_first_sight_is_kept():
-    """Of logs that are still there, in the figures beside the others; an interval drawn again is around its value."""
-    about, first = evaluate.first_judgement(LOGS)
-    assert about
-    assert len(first) >= 60
-    assert all((LOGS / outcome.log).exists() for outcome in first)
-    low, high = evaluate.drawn_again(first)
-    assert low <= evaluate.figures(first)["macro_recall"] <= high <= 1

@@ -4,11 +4,11 @@ import pytest
 
 from diagnostics import catalog
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.reading.logs import LogSource
+from diagnostics.triage.log_end import last_run_start
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.runs import last_begins
 from diagnostics.triage.scan import scan
+from diagnostics.triage.sources import LogSource
 
 UNKNOWN = [
     "Traceback (most recent call last):",
@@ -69,8 +69,8 @@ def test_what_an_earlier_run_failed_of_is_no_verdict_on_the_last(judge):
         *run_of(REFUSED), *run_of(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
     )
     assert (verdict.candidates, verdict.state) == ((), "unknown") or verdict.state == "hypothesis"
-    assert "CFG113" in {one.issue.code for one in (*verdict.leads, *verdict.late.leads)} | {
-        one.code for one in verdict.near
+    assert "CFG113" in {one.issue.code for one in (*verdict.leads, *verdict.second_look.leads)} | {
+        one.code for one in verdict.similar
     }
 
 
@@ -78,7 +78,7 @@ def test_ranks_that_begin_alike_are_one_run(tmp_path, rules):
     """A second beginning counts where something failed in between, and something after it."""
     (tmp_path / "a.log").write_text("\n".join([*run_of(), *run_of(), TAKEN, *run_of()]))
     seen = scan(LogSource("a.log", tmp_path / "a.log"), rules)
-    assert [last_begins(seen, failed) for failed in ([], [5], [5, 9])] == [0, 0, 6]
+    assert [last_run_start(seen, failed) for failed in ([], [5], [5, 9])] == [0, 0, 6]
 
 
 def test_a_broad_line_makes_a_hypothesis(judge):
@@ -111,7 +111,7 @@ def test_a_broad_line_beside_a_root_says_nothing_of_releases(judge):
 def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):
     """What failed first is what nobody described."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD)
-    assert (verdict.state, verdict.near[0].code) == ("unknown", "NET012")
+    assert (verdict.state, verdict.similar[0].code) == ("unknown", "NET012")
 
 
 def test_code_around_the_line_that_failed_is_no_message(judge):

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from diagnostics import catalog
+from diagnostics.logs.metric_names import parse_metrics
+from diagnostics.triage import streams
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.metrics import pairs
-from diagnostics.triage.reading import packed
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import LogSource
 from tests.diagnostics.corpus.sweep import Memory
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
@@ -76,6 +76,14 @@ def test_what_is_full_in_the_middle_of_a_run_is_no_end(judge, last):
     assert judge(LAUNCHED, *STEPS, last).state == "not_judged"
 
 
+def test_a_full_bar_inside_a_longer_one_is_no_end(judge):
+    """A bar of 32 samples at step 56 of 2290."""
+    step = "  2%|2         | 56/2290 [1:07:00<44:00:00, 70.00s/it]"
+    full = "100%|##########| 32/32 [00:07<00:00,  4.00it/s]"
+    assert judge(LAUNCHED, *STEPS, step, full).state == "not_judged"
+    assert judge(LAUNCHED, *STEPS, step.replace("56/2290", "56/32"), full).state == "clean"
+
+
 def test_an_excerpt_needs_no_end(judge):
     """Whoever says that it is a part asks for no more than its lines."""
     assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
@@ -103,36 +111,36 @@ def test_a_run_that_was_stopped_by_hand_has_not_failed(judge):
     assert judge(*STEPS, *lines).state == "not_judged"
 
 
-@pytest.mark.parametrize(
-    ("lines", "code"),
-    [
-        (["run.sh: line 3:   777 Killed                  python train.py"], "ENV009"),
-        (["Error: process exited with exit code 137"], "ENV009"),
-        (["exited with exit code 139"], "ENG011"),
-        (["container exited with exit code 143"], "ENV025"),
-        (["      Reason:       OOMKilled", "      Exit Code:    137"], "ENV020"),
-        (
-            ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT ***"],
-            "ENV021",
-        ),
-        (
-            ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO PREEMPTION ***"],
-            "ENV022",
-        ),
-        (["srun: error: Node failure on node7"], "ENV023"),
-        (["srun: error: node1: task 3: Exited with exit code 1"], "ENG010"),
-        (["NVRM: Xid (PCI:0000:3b:00): 94, pid=77, name=python"], "ENV017"),
-        (["RuntimeError: can't start new thread"], "ENV024"),
-        (["ERR02200 DIST call hccl api failed."], "NET020"),
-        (["RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507014"], "ENG013"),
-        (["RuntimeError: HIP error: an illegal memory access was encountered"], "ENV013"),
-        (["INFO Sleep mode freed 0.00 GiB memory, 70.10 GiB memory is still in use."], "MEM013"),
-        (["{'loss': 0.0, 'grad_norm': nan, 'reward': 0.25}"], "NUM027"),
-    ],
-)
-def test_deaths_outside_python_are_named(judge, lines, code):
-    """By who saw them: a shell, a container, a scheduler, the kernel, a runtime."""
-    assert named(judge(*STEPS, *lines))[:1] == [code]
+DEATHS = [
+    (["run.sh: line 3:   777 Killed                  python train.py"], "ENV009"),
+    (["Error: process exited with exit code 137"], "ENV009"),
+    (["exited with exit code 139"], "ENG011"),
+    (["container exited with exit code 143"], "ENV025"),
+    (["      Reason:       OOMKilled", "      Exit Code:    137"], "ENV020"),
+    (
+        ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT ***"],
+        "ENV021",
+    ),
+    (
+        ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO PREEMPTION ***"],
+        "ENV022",
+    ),
+    (["srun: error: Node failure on node7"], "ENV023"),
+    (["srun: error: node1: task 3: Exited with exit code 1"], "ENG010"),
+    (["NVRM: Xid (PCI:0000:3b:00): 94, pid=77, name=python"], "ENV017"),
+    (["RuntimeError: can't start new thread"], "ENV024"),
+    (["ERR02200 DIST call hccl api failed."], "NET020"),
+    (["RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507014"], "ENG013"),
+    (["RuntimeError: HIP error: an illegal memory access was encountered"], "ENV013"),
+    (["INFO Sleep mode freed 0.00 GiB memory, 70.10 GiB memory is still in use."], "MEM013"),
+    (["{'loss': 0.0, 'grad_norm': nan, 'reward': 0.25}"], "NUM027"),
+]
+
+
+def test_deaths_outside_python_are_named(judge):
+    """Reported by a shell, a container, a scheduler, the kernel, a runtime."""
+    results = [(lines, named(judge(*STEPS, *lines))[0]) for lines, _ in DEATHS]
+    assert [result for result, expected in zip(results, DEATHS, strict=True) if result != expected] == []
 
 
 @pytest.mark.parametrize(
@@ -190,49 +198,48 @@ def test_near_issues_are_no_verdict(judge):
     ]
     verdict = judge(*lines)
     assert (verdict.state, named(verdict), leads(verdict)) == ("unknown", [], [])
-    assert "MEM001" in [issue.code for issue in verdict.near]
+    assert "MEM001" in [issue.code for issue in verdict.similar]
     assert report(verdict, ["a.log"]).findings == []
 
 
-@pytest.mark.parametrize(
-    ("line", "metric", "value"),
-    [
-        ("{'loss': 0.0, 'reward_std': 0.5, 'completions/clipped_ratio': 1.0}", "capped", 1.0),
-        ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
-        ("step:4 - training/rollout_probs_diff_mean:0.2 - critic/score/mean:0.1", "probs_diff", 0.2),
-        ("  • Token Mult Prob Error: 464.0 token_mult_prob_error: 464.0", "mult_error", 464.0),
-        (
-            "Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100",
-            "mismatch_kl",
-            0.01,
-        ),
-        ("{'sampling/importance_sampling_ratio/mean': 0.02}", "ratio", 0.02),
-        ("wandb:      train/grad_norm 0.25", "grad_norm", 0.25),
-        ("Train:   7%|7   | 7/100 [00:07<01:33, loss=0.125]", "loss", 0.125),
-    ],
-)
-def test_metrics_by_the_names_of_the_frameworks(line, metric, value):
+METRICS = [
+    ("{'loss': 0.0, 'reward_std': 0.5, 'completions/clipped_ratio': 1.0}", "capped", 1.0),
+    ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
+    ("step:4 - training/rollout_probs_diff_mean:0.2 - critic/score/mean:0.1", "probs_diff", 0.2),
+    ("  • Token Mult Prob Error: 464.0 token_mult_prob_error: 464.0", "mult_error", 464.0),
+    (
+        "Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100",
+        "mismatch_kl",
+        0.01,
+    ),
+    ("{'sampling/importance_sampling_ratio/mean': 0.02}", "ratio", 0.02),
+    ("wandb:      train/grad_norm 0.25", "grad_norm", 0.25),
+    ("Train:   7%|7   | 7/100 [00:07<01:33, loss=0.125]", "loss", 0.125),
+]
+
+
+def test_metrics_by_the_names_of_the_frameworks():
     """TRL and ms-swift, verl, NeMo-RL, prime-rl, W&B, a bar."""
-    assert pairs(line)[metric][1] == value
+    assert [row for row in METRICS if parse_metrics(row[0]).get(row[1], ("", None))[1] != row[2]] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "first"),
-    [
-        ("{'grad_norm': 0.1, 'reward_std': nan, 'reward': 0.25}", "CFG110"),
-        ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "REW001"),
-        ("{'grad_norm': 0.0, 'reward_std': 0.5}", "CFG117"),
-        ("{'sampling/importance_sampling_ratio/mean': 0.02}", "SYN003"),
-        ("step:4 - training/rollout_probs_diff_mean:0.2", "SYN003"),
-        ("train/token_mult_prob_error: 464.0", "SYN003"),
-        ("step:4 - actor/entropy:0.00001", "CFG115"),
-    ],
-)
-def test_symptoms_in_pasted_metrics(judge, line, first):
-    """Their causes are hypotheses, the likeliest first, each with what would settle it."""
-    verdict = judge(line)
-    assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [first], 3)
-    assert all(lead.settles for lead in verdict.leads)
+SYMPTOMS = [
+    ("{'grad_norm': 0.1, 'reward_std': nan, 'reward': 0.25}", "CFG110"),
+    ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "REW001"),
+    ("{'grad_norm': 0.0, 'reward_std': 0.5}", "CFG117"),
+    ("{'sampling/importance_sampling_ratio/mean': 0.02}", "SYN003"),
+    ("step:4 - training/rollout_probs_diff_mean:0.2", "SYN003"),
+    ("train/token_mult_prob_error: 464.0", "SYN003"),
+    ("step:4 - actor/entropy:0.00001", "CFG115"),
+]
+
+
+def test_symptoms_in_pasted_metrics(judge):
+    """Their causes are hypotheses, the most likely first, each with the test that would settle it."""
+    for line, first in SYMPTOMS:
+        verdict = judge(line)
+        assert (line, verdict.state, leads(verdict)[0]) == (line, "hypothesis", first)
+        assert all(lead.settles for lead in verdict.leads)
 
 
 def test_ordinary_metrics_are_no_symptom(judge):
@@ -243,7 +250,7 @@ def test_ordinary_metrics_are_no_symptom(judge):
         for number in range(30)
     ]
     verdict = judge(*lines, "{'train_runtime': 7.0}")
-    assert (verdict.state, verdict.late.symptoms) == ("clean", ())
+    assert (verdict.state, verdict.second_look.symptoms) == ("clean", ())
 
 
 def test_a_nan_that_passes_is_no_verdict(judge):
@@ -326,4 +333,4 @@ def test_a_packer_that_is_not_there_is_looked_for_once(monkeypatch):
     """By name, in order."""
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     monkeypatch.setitem(sys.modules, "backports.zstd", codecs)
-    assert packed._zstd() is codecs
+    assert streams._zstd() is codecs

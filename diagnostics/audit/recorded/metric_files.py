@@ -28,9 +28,8 @@ from diagnostics.audit.recorded.common import (
     whole_number,
 )  # fmt: skip
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Unreadable
+from diagnostics.logs import metric_names
 from diagnostics.output.redact import mask_and_cut
-from diagnostics.triage import metrics as names
-from diagnostics.triage.seen import Seen
 
 MAX_STEPS = 20_000
 _STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
@@ -46,7 +45,7 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
         step = next((whole_number(values[name]) for name in _STEPS if name in values), None)
     canonical: dict[str, float] = {}
     for name, value in printed.items():
-        meaning = "" if name == "train_loss" else names.meaning(name)
+        meaning = "" if name == "train_loss" else metric_names.canonical_name(name)
         if meaning and (meaning not in canonical or math.isnan(value)):
             canonical[meaning] = value
     if "train_runtime" in printed:  # the summary of a run
@@ -157,7 +156,7 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
         report(str(error))
         return None
     lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
-    rows = _log_rows(names.rows_of(Seen(path.name, lines=lines, head=head, tail=tail)))
+    rows = _log_rows(metric_names.metric_rows(path.name, lines, head, tail))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
     return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if len(printed) == 2 else None])
@@ -165,17 +164,17 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
 
 def parse_log_lines(name: str, first: int, text: bytes) -> list[MetricRow]:
     """Return the metrics among lines of a log, the first of which has a number."""
-    rows = names.rows_of(Seen(name, lines=text.count(b"\n") + 1, head=text, tail=b""))
+    rows = metric_names.metric_rows(name, text.count(b"\n") + 1, text)
     return _log_rows([replace(row, line=row.line + first - 1) for row in rows])
 
 
-def _log_rows(rows: Sequence[names.Row]) -> list[MetricRow]:
+def _log_rows(rows: Sequence[metric_names.MetricRow]) -> list[MetricRow]:
     canonical = (
-        {meaning: value for meaning, (name, value) in row.said.items() if name != "train_loss"}
+        {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
         for row in rows
     )
     return [
-        MetricRow(None, values, dict(row.said.values()), f"{row.source}:{row.line}")
+        MetricRow(None, values, dict(row.metrics.values()), f"{row.source}:{row.line}")
         for row, values in zip(rows, canonical, strict=True)
     ]
 

@@ -23,8 +23,8 @@ from diagnostics.fixes import Explain, Fix, Install, Run
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage import command as triage_command
 from diagnostics.triage import report as triage_report
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import LogSource
 
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}

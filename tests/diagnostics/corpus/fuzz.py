@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from diagnostics import catalog
 from diagnostics.triage.command import triage
-from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
+from diagnostics.triage.sources import LogSource
 from tests.diagnostics.corpus import transforms
 from tests.diagnostics.corpus.sweep import LOGS, Memory
 

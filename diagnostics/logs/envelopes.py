@@ -1,0 +1,116 @@
+"""Unwrap JSON records of log collectors, and tracebacks whose line ends are written as backslash-n."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from diagnostics.logs.prefixes import Line, clean
+from diagnostics.logs.tracebacks import HEADER
+
+# A longer line is not parsed.
+LONGEST = 256_000
+_DEEPEST = 8
+_MOST_LINES = 2000
+_RANK = ("rank", "global_rank", "RANK", "local_rank", "dist_rank", "node_rank", "task_index")
+_WHO = (
+    "pod", "pod_name", "container_name", "container", "host", "hostname", "actor_id", "worker_id", "pid", "process",
+)  # fmt: skip
+_LEVEL = ("level", "levelname", "severity", "log_level", "levelno", "lvl")
+# Keys of metadata, which is no message.
+_METADATA_KEYS = {
+    *_RANK, *_WHO, *_LEVEL, "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "logger", "logger_name",
+    "name", "module", "filename", "pathname", "funcName", "namespace",
+}  # fmt: skip
+# Keys of an exception's class and message, where they are separate.
+_TYPES = ("exc_type", "exception_type", "exception.type", "type", "class")
+_VALUES = ("exc_value", "exception_message", "exception.message", "value", "message")
+_FRAME = re.compile(r'\\n\s*File \\?["\']')
+_ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\'": "'", "\\\\": "\\", "\\r": ""}
+_ESCAPE = re.compile(r"\\[nt\"'\\r]|\\u001[bB]|\\x1[bB]")
+
+
+def unwrap_bytes(raw: bytes) -> list[Line] | None:
+    """Return the log lines inside a line, also inside two envelopes; None for an ordinary line."""
+    if b"\\n" not in raw and b'{"' not in raw[:400]:
+        return None
+    inner = unwrap(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
+    if inner is None:
+        return None
+    # Docker's object around a logger's.
+    return [innermost for line in inner for innermost in unwrap(line) or (line,)]
+
+
+def unwrap(line: Line) -> Iterator[Line] | None:
+    r"""Return the log lines inside a line; None for an ordinary line.
+
+    Example:
+        >>> [inner.text for inner in unwrap(Line('{"rank": 3, "msg": "ValueError: a\\nb"}')) or ()]
+        ['ValueError: a', 'b']
+    """
+    text = line.text.strip()
+    if text[:1] == "{" and text[-1:] == "}" and len(text) <= LONGEST and (document := _parse_object(text)):
+        return _document_lines(document, line)
+    if "\\n" in text and (HEADER in text or _FRAME.search(text)):
+        return _text_lines(_unescaped(text.lstrip("b\"'")), line, {})
+    return None
+
+
+def _parse_object(text: str) -> dict[str, Any] | None:
+    """Parse a JSON object; None for anything else, such as a printed Python dictionary of metrics."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _document_lines(document: dict[str, Any], line: Line) -> Iterator[Line]:
+    for text in _document_texts(document, 0):
+        yield from _text_lines(text, line, document)
+
+
+def _document_texts(value: Any, depth: int) -> Iterator[str]:
+    """Yield all texts of a document in order; separate parts of an exception become one text."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list) and depth < _DEEPEST:
+        for item in value[:_MOST_LINES]:
+            yield from _document_texts(item, depth + 1)
+    elif isinstance(value, dict) and depth < _DEEPEST:
+        yield from _frames(value.get("frames"))
+        kind, message = _first_text(value, _TYPES), _first_text(value, _VALUES)
+        is_exception = bool(kind and message and depth)
+        if is_exception:
+            yield f"{kind}: {message}"
+        skipped = {"frames", *_METADATA_KEYS, *((*_TYPES, *_VALUES) if is_exception else ())}
+        for key, item in value.items():
+            if key not in skipped:
+                yield from _document_texts(item, depth + 1)
+
+
+def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:
+    return next((value[key] for key in keys if isinstance(value.get(key), str)), "")
+
+
+def _frames(frames: Any) -> Iterator[str]:
+    """Yield frames that structlog writes as objects in the form that Python prints."""
+    for frame in frames[:_MOST_LINES] if isinstance(frames, list) else ():
+        if isinstance(frame, dict) and isinstance(frame.get("filename"), str):
+            yield f'  File "{frame["filename"]}", line {frame.get("lineno", 0)}, in {frame.get("name", "")}'
+
+
+def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Line]:
+    who = [str(document[key]) for key in (*_WHO, *_RANK) if isinstance(document.get(key), (str, int))]
+    rank = next((str(document[key]) for key in _RANK if str(document.get(key, "")).isdigit()), "")
+    level = _first_text(document, _LEVEL).upper()
+    for part in text.removesuffix("\n").split("\n", _MOST_LINES)[:_MOST_LINES]:
+        inner = clean(part)
+        stream = "/".join(filter(None, [line.stream, *who, inner.stream]))
+        yield Line(inner.text, stream, line.rank or rank or inner.rank, inner.level or level, inner.clocks)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda match: _ESCAPES.get(match[0], "\x1b"), text)

@@ -1,0 +1,223 @@
+"""Beginnings and ends of runs in a log: did the run end, does it wait, which lines report an unknown failure?
+
+A log without a failure does not show that the run ended: a process that hangs or was killed prints nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from diagnostics.logs import envelopes
+from diagnostics.logs.prefixes import clean
+from diagnostics.logs.tracebacks import HEADER
+from diagnostics.output.redact import mask_and_cut
+from diagnostics.triage.log_facts import IGNORED
+from diagnostics.triage.model import Hit, LogFacts
+
+TAIL = 1 << 14
+# Number of last lines that are checked, and letters of a line that are kept.
+_LINES, _SHOWN = 120, 300
+# Most lines of a traceback that Python ignored.
+_IGNORED = 40
+# Last lines of trainers, trackers, servers, launchers, schedulers and test runners.
+_ENDED = re.compile(
+    r"train_runtime|Final validation metrics|[Ff]inal (?:metrics|checkpoint saved)"
+    r"|Max number of (?:steps|epochs) has been reached|`Trainer\.fit` stopped: `max_"
+    r"|\b(?:[Tt]raining|[Rr]un|[Jj]ob|[Tt]ask|[Ee]valuation|[Pp]ipeline|[Rr]ollouts?)"
+    r"(?: (?:is|has|run|job|process|loop))?(?: now)? ?:? (?:complete[d]?|finished|done|ended|succeeded)\b"
+    r"|\b(?:[Ff]inished|[Cc]ompleted|[Dd]one) (?:the )?(?:training|run|job)\b"
+    r"|(?:completed|finished|exited|ended|shut ?down|closed) (?:successfully|cleanly|gracefully)"
+    r"|[Ss]uccessfully (?:completed|finished)"
+    r"|Job '[\w.-]+' succeeded|Job \S+ (?:COMPLETED|Succeeded)"
+    r"|Application shutdown complete|Finished server process"
+    r"|wandb: (?:Synced |Run (?:history|summary):|Find logs at|.*[Vv]iew run .* at)"
+    r"|\bYou can sync this run to the cloud"
+    r"|swanlab: .*(?:finished|[Rr]un is done)|End time of running main|best_model_checkpoint"
+    r"|exit(?:ed)?(?:ing)? (?:with )?(?:code|status):? 0\b|\bEXIT(?:_CODE)?[ =:]+0\b|exitCode\W+0\b"
+    r"|^={5,} .*\b\d+ passed\b.* in [\d.]+s|^\d+ passed in [\d.]+s|^OK$|^Successfully installed "
+    r"|^(?:[Aa]ll )?[Dd]one[.!]?$|^(?:[Ff]inished|[Cc]omplete[d]?)[.!]?$"
+    r"|global_step/max_steps\W+(\d+)/\1\b|iteration +(\d+)/ *\2 "
+)
+# A full bar of a whole run; bars of loading, mapping and sampling are full at any time.
+_FULL = re.compile(r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)")
+_RUN_BAR = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
+_BAR = re.compile(r"\d%\|")
+# The position of a bar without a name.
+_UNNAMED_BAR = re.compile(r"^ *\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \[")
+_FAILING = re.compile(
+    r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
+    r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
+    r"|mismatch|missing|terminated|crash(?:ed)?|segfault|segmentation|out of memory|oom|preempt\w*|not defined)\b"
+    r"|\b[A-Z]\w+(?:Error|Exception)\b"
+    # Messages of Python's own exceptions without their names.
+    r"|has no attribute '|is not (?:callable|subscriptable|iterable)|got an unexpected keyword|index out of range"
+)
+# Lines about failures that report none.
+_NO_FAILURE = re.compile(
+    r"(?i)\b(?:no|0|zero|without(?: any)?) (?:\w+ )?(?:errors?|failures?|exceptions?)\b|\berrors?\W{1,3}0\b"
+    r"|\bfail(?:ed|ures?)\W{1,3}0\b|may be missing|if (?:\w+ ){0,6}(?:fails?|error)|not found\. (?:using|falling)"
+)
+_WAITING = re.compile(
+    r"(?i)\b(?:wait(?:ing)?|retry(?:ing)?|retries|not (?:yet )?(?:up|ready|available|reachable|responding)(?: yet)?"
+    r"|still (?:not|in)|pending|polling|reconnect\w*|trying (?:again|to (?:connect|reach)))\b"
+    r"|No available shared memory"
+)
+_GIVEN_UP = re.compile(
+    r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
+)
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+# Most lines of a pasted message.
+_MESSAGE_LINES = 4
+_REPEATS = 3
+_REPEATED_OF = 40
+# First lines of a log that mark the beginning of a run, and the letters that must be left without values.
+_FIRST_LINES, _MIN_SHAPE = 3, 16
+_BANNER = re.compile(
+    r"vLLM API server version |LLM engine \(v|Started a local Ray instance|Tracking run with wandb version"
+)
+_START_VALUES = re.compile(r"\d+|\x1b\[\d*m")
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """The end of a log.
+
+    Attributes:
+        last: Its last line.
+        ended: The line that reports the end of the run.
+        waits: The last line, if it repeats that the run waits.
+        times: Number of lines that repeat it.
+        failing: Lines that report a failure, by their words; no rule matched them.
+        message: The text is a pasted message rather than a log.
+    """
+
+    last: Hit | None
+    ended: Hit | None = None
+    waits: Hit | None = None
+    times: int = 0
+    failing: tuple[Hit, ...] = ()
+    message: bool = False
+
+
+def find_end(log: LogFacts) -> LogEnd:
+    """Return the end of a log, from its last lines."""
+    lines = list(_last_lines(log))
+    if not lines:
+        return LogEnd(None)
+    times = _count_repeated_wait(lines)
+    last = lines[-1][0]
+    bars = [bar for hit, _ in lines if (bar := _UNNAMED_BAR.search(hit.text))]
+    open_total = max((int(bar["total"]) for bar in bars if bar["n"] != bar["total"]), default=0)
+    is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
+    return LogEnd(
+        last,
+        next(
+            (
+                hit
+                for hit, level in reversed(lines)
+                if level != "error" and _reports_end(hit.text, open_total)
+            ),
+            None,
+        ),
+        last if times >= min(_REPEATS, len(lines)) else None,
+        times,
+        tuple(hit for hit, level in lines if level != "fine" and _reports_failure(hit.text, level)),
+        is_short
+        and any(
+            level != "fine" and _reports_failure(hit.text, "") and "\\n" not in hit.text
+            for hit, level in lines
+        ),
+    )
+
+
+def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
+    """Yield the last lines that are not empty, each with `error`, `fine`, or an empty level."""
+    raw = log.tail.split(b"\n")
+    if raw and not raw[-1]:
+        raw.pop()
+    if len(log.tail) >= TAIL:
+        raw = raw[1:]
+    ignored = 0
+    for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_LINES:]:
+        for line in envelopes.unwrap_bytes(data) or (clean(data.decode("utf-8", "replace")),):
+            text = line.text.strip()
+            if IGNORED in text:
+                ignored = _IGNORED
+            if text:
+                level = "error" if line.error else "fine" if line.fine or ignored else ""
+                yield log.hit(number, mask_and_cut(text, _SHOWN), line.rank), level
+            # An ignored traceback ends with the exception, the first line without indentation.
+            is_exception = text and line.text[0] != " " and not text.startswith((HEADER, IGNORED))
+            ignored = 0 if is_exception else max(0, ignored - 1)
+
+
+def _reports_end(text: str, open_total: int) -> bool:
+    """Whether a line reports the end of the run; `open_total` is the largest total of an unnamed bar that is not full.
+
+    A full bar of 32 samples is no end of a run at step 56 of 2290.
+    """
+    full = _FULL.search(text)
+    is_full_bar = bool(
+        full and _RUN_BAR.search(full["of"] or "") and (full["of"] or int(full["n"]) >= open_total)
+    )
+    return is_full_bar or bool(_ENDED.search(text) and not _BAR.search(text))
+
+
+def _reports_failure(text: str, level: str) -> bool:
+    if level == "error":
+        return True
+    if _WAITING.search(text) and not _GIVEN_UP.search(text):
+        return False
+    return bool(_FAILING.search(text)) and not _NO_FAILURE.search(text) and not _BAR.search(text)
+
+
+def _count_repeated_wait(lines: Sequence[tuple[Hit, str]]) -> int:
+    """Return how many of the last lines repeat the last one, if it reports a wait."""
+    shapes = [_NUMBERS.sub("_", hit.text) for hit, _ in lines[-_REPEATED_OF:]]
+    return shapes.count(shapes[-1]) if _WAITING.search(shapes[-1]) else 0
+
+
+def last_run_start(log: LogFacts, failed: Collection[int]) -> int:
+    """Return the line in which the last run of a log starts that failed; 0 if the log has one run.
+
+    People restart with `>>`. A run starts where a line of the beginning repeats, after a failure. In a long log, only
+    its beginning and end are read.
+
+    Args:
+        log: Facts of the log.
+        failed: Lines with failures.
+    """
+    starting: set[str] = set()
+    first_lines = start = last_start = 0
+    for number, text in _outer_lines(log) if failed else ():
+        shape = _START_VALUES.sub("", text)
+        if HEADER in text:
+            # Each rank repeats the lines of a traceback.
+            first_lines = _FIRST_LINES
+        elif len(shape) < _MIN_SHAPE:
+            continue
+        elif first_lines < _FIRST_LINES:
+            first_lines += 1
+            starting.add(shape)
+        elif shape in starting:
+            if any(start <= line < number for line in failed):
+                start = number
+                last_start = number if any(line >= number for line in failed) else last_start
+        elif _BANNER.search(text):
+            starting.add(shape)
+    return last_start
+
+
+def _outer_lines(log: LogFacts) -> Iterator[tuple[int, str]]:
+    """Yield the lines of head and tail that are not empty, with their numbers."""
+    head, tail = log.head.split(b"\n"), log.tail.split(b"\n")
+    if tail and not tail[-1]:
+        tail.pop()
+    first = log.lines - len(tail) + 1
+    skipped = max(0, len(head) + 1 - first)
+    lines: Iterable[tuple[int, bytes]] = [*enumerate(head, 1), *enumerate(tail[skipped:], first + skipped)]
+    for number, line in lines:
+        if text := line.decode("utf-8", "replace").strip():
+            yield number, text

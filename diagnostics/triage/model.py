@@ -1,0 +1,104 @@
+"""Facts that the scan of one log collects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diagnostics.catalog.model import Frame
+from diagnostics.logs.tracebacks import Traceback
+
+MAX_KEPT = 40
+_MAX_RANKS = 4096
+
+
+def has_frame(frame: Frame, frames: Iterable[tuple[str, str]]) -> bool:
+    """Whether a frame that an entry names is among (path, function) of tracebacks."""
+    return any(
+        path.endswith(frame.path) and function.rpartition(".")[2] == frame.function
+        for path, function in frames
+    )
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that a pattern matches.
+
+    Attributes:
+        part: Position among the lines of one JSON record.
+        harmless: A logger called the line a warning, or lower.
+    """
+
+    source: str
+    line: int
+    text: str
+    rank: str
+    traceback: Traceback | None
+    part: int = 0
+    harmless: bool = False
+
+    @property
+    def location(self) -> str:
+        """File and line."""
+        return f"{self.source}:{self.line}"
+
+
+@dataclass
+class Hits:
+    """Matches of one pattern: the first lines, their number, and the ranks that printed them."""
+
+    first_hits: list[Hit] = field(default_factory=list)
+    count: int = 0
+    ranks: set[str] = field(default_factory=set)
+
+    def add(self, hit: Hit) -> None:
+        """Count a hit, and keep it if it is among the first."""
+        self.count += 1
+        if len(self.ranks) < _MAX_RANKS:
+            self.ranks.add(hit.rank)
+        if len(self.first_hits) < MAX_KEPT:
+            self.first_hits.append(hit)
+
+
+@dataclass
+class LogFacts:
+    """Facts of one log.
+
+    Attributes:
+        rank: The rank of its process, where the file name has it.
+        hits: By the index of the rule.
+        failures: Completed tracebacks, the first of each shape, without those that Python ignored.
+        last: The traceback that ended last.
+        errors: The first lines that report an error outside any traceback, and the last one.
+        cut: Tracebacks without an end; of those without a header only the last one.
+        error_lines: The first lines that a logger calls an error and that are no exception.
+        head: The first bytes, the whole log if it is no longer; for its metrics.
+        tail: The last bytes, for the end of the run.
+        first_failed: torchrun's table of the rank that failed first.
+        problem: Why the log could not be read to its end; empty if it was.
+    """
+
+    source: str
+    rank: str = ""
+    lines: int = 0
+    hits: dict[int, Hits] = field(default_factory=dict)
+    failures: list[Traceback] = field(default_factory=list)
+    last: Traceback | None = None
+    errors: list[Hit] = field(default_factory=list)
+    versions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    frameworks: Counter[str] = field(default_factory=Counter)
+    first_failed: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    cut: list[Traceback] = field(default_factory=list)
+    error_lines: list[Hit] = field(default_factory=list)
+    head: bytes = field(default=b"", repr=False)
+    tail: bytes = field(default=b"", repr=False)
+
+    def matched_at(self, line: int) -> bool:
+        """Whether a signature matches in this line."""
+        return any(line == hit.line for hits in self.hits.values() for hit in hits.first_hits)
+
+    def hit(self, number: int, text: str, rank: str = "", traceback: Traceback | None = None) -> Hit:
+        """Return a line of this log as evidence."""
+        return Hit(self.source, number, text, rank or self.rank, traceback)

@@ -1,1 +1,0 @@
-"""From files, folders, archives and pastes to lines: what a log is wrapped in, taken off."""

@@ -1,0 +1,146 @@
+"""Find the logs that a command line names: files, folders, zips, standard input."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from diagnostics.triage.streams import LogSource, NoLogError, SourceError, looks_like_log, zip_members
+
+__all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
+
+# train.log, slurm-17_3.out, worker-0a.err, job.o1234 and job.e1234 of PBS, run.log.2, raylet.out.1, log.txt.gz
+_LOG_NAME = re.compile(
+    r"\.(?:log|txt|out|err|jsonl|ndjson|stdout|stderr|[oe]\d+(?:[-.]\d+)?)(?:\.\d+|[.-]\d{4}-\d\d-\d\d)?"
+    r"(?:\.(?:gz|bz2|xz|zst|lz4))?$"
+    r"|^[^.]+(?:\.(?:gz|bz2|xz|zst|lz4))?$",
+    re.IGNORECASE,
+)
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "wandb-cache"}
+_MAX_FILES = 200_000
+_MAX_KINDS, _MAX_UNREAD = 6, 4
+
+
+@dataclass
+class SkippedFiles:
+    """Files in folders that were not read.
+
+    Attributes:
+        kinds: Number of files of each suffix, or `binary` for a log's name with other contents.
+        unread: Folders and files that may be logs and could not be read.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    unread: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        notes = []
+        if total := self.kinds.total():
+            common = self.kinds.most_common(_MAX_KINDS)
+            names = ", ".join(f"{count} {kind}" for kind, count in common)
+            remaining = total - sum(count for _, count in common)
+            names += f", {remaining} of other kinds" if remaining else ""
+            notes.append(f"passed over {total} files that are no logs by name or first bytes: {names}")
+        if self.unread:
+            notes.append(f"could not be looked at: {', '.join(self.unread[:_MAX_UNREAD])}")
+        return "; ".join(notes)
+
+
+def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> list[LogSource]:
+    """Return the logs that a command line names; `-` is standard input, a folder means all logs below it.
+
+    Args:
+        arguments: Files, folders and zips.
+        skipped: Collects the files in folders that were not read.
+
+    Raises:
+        SourceError: An argument does not exist, or a folder has no log.
+    """
+    skipped = SkippedFiles() if skipped is None else skipped
+    sources: list[LogSource] = []
+    for argument in arguments:
+        path = Path(argument)
+        if argument == "-":
+            sources.append(LogSource("<stdin>", None))
+        elif stat.S_ISDIR(mode := _mode(path)):
+            sources += _folder_logs(path, skipped)
+        else:
+            sources += _zip_logs(path, mode) or [LogSource(path.name, path)]
+    names = Counter(source.name for source in sources)
+    return [
+        replace(source, name=f"{source.path}/{source.member}".rstrip("/"))
+        if names[source.name] > 1 and source.path
+        else source
+        for source in sources
+    ]
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file or folder") from None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _zip_logs(path: Path, mode: int) -> list[LogSource]:
+    """Return the files in a zip, the form in which CI offers logs; none for any other file."""
+    try:
+        names = [] if stat.S_ISFIFO(mode) else zip_members(path)
+    except NoLogError as error:
+        raise SourceError(f"{path}: {error}") from None
+    return [LogSource(f"{path.name}/{name}", path, member=name) for name in names]
+
+
+def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
+    """Return the logs below a folder by name; each file once, whatever links lead to it."""
+    paths, identities = [], set()
+    root = os.path.realpath(folder)
+    for path in _files(folder, skipped):
+        try:
+            status = path.stat()
+        except OSError:
+            skipped.kinds["dangling"] += 1
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            skipped.kinds["not a file"] += 1
+        elif not _LOG_NAME.search(path.name):
+            skipped.kinds[path.suffix.lower() or "other"] += 1
+        elif path.is_symlink() and not os.path.realpath(path).startswith(f"{root.rstrip('/')}/"):
+            skipped.unread.append(
+                f"{path.relative_to(folder)} (a link out of the folder: name the file itself)"
+            )
+        elif (identity := (status.st_dev, status.st_ino)) not in identities:
+            if looks_like_log(path):
+                identities.add(identity)
+                paths.append(path)
+            else:
+                skipped.kinds["binary"] += 1
+    if not paths:
+        reason = f"; {skipped}" if str(skipped) else ""
+        raise SourceError(
+            f"{folder}: no log in it (files such as *.log *.txt *.out *.err *.jsonl *.gz){reason}"
+        )
+    return [LogSource(str(path.relative_to(folder)), path, inside=folder) for path in paths]
+
+
+def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:
+    """Return all files below a folder, without hidden folders; links to folders are not followed."""
+
+    def report_unreadable(error: OSError) -> None:
+        skipped.unread.append(f"{error.filename} ({error.strerror})")
+
+    paths: list[Path] = []
+    for parent, folders, files in os.walk(folder, onerror=report_unreadable):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in _SKIPPED_FOLDERS)
+        paths += [Path(parent, name) for name in files]
+        if len(paths) > _MAX_FILES:
+            skipped.unread.append(f"{parent} and what comes after it ({_MAX_FILES} files were enough)")
+            break
+    return sorted(paths)
