@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.audit import checkpoint_validation as folders
-from diagnostics.audit.live import tokenization
+from diagnostics.audit.live import server_settings
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.model import NOT_ASKED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
@@ -126,7 +126,7 @@ def test_a_model_is_counted_before_it_is_made(change, tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
-    with pytest.raises(AuditError, match=r"config\.json: (\d+ numbers: |.*failed: )"):
+    with pytest.raises(AuditError, match=r"config\.json: "):
         folders.load_model(tmp_path)
 
 
@@ -189,6 +189,6 @@ def test_a_template_that_fails_is_not_judged(tmp_path):
     words = folders.load_tokenizer(tmp_path)
     words.chat_template = TEMPLATES["what Python holds"]
     endpoint = types.SimpleNamespace(tokenize=lambda _: [1, 2])
-    answer = tokenization._check_chat(endpoint, words)
+    answer = server_settings._check_chat(endpoint, words)
     assert answer.outcome == NOT_ASKED
     assert "chat template" in str(answer.needed)
