@@ -452,7 +452,7 @@ def doctor(session: nox.Session) -> None:
 def doctor_plans(session: nox.Session) -> None:
     """Break real environments, carry out doctor's fix plans and look again: -- --base small --write FILE."""
     install(session, "--editable", ".")
-    session.run("python", "-m", "tests.diagnostics.programs.plans_real", *session.posargs)
+    session.run("python", "-m", "evaluation.doctor.real_plans", *session.posargs)
 
 
 @nox.session(name="triage-eval", python=PYTHON)

@@ -87,6 +87,7 @@ def run(
     log: Path | None = None,
     ledger: Path | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
+    running: set[subprocess.Popen[Any]] | None = None,
 ) -> Completed:
     """Run a program to its end and kill whatever it leaves behind.
 
@@ -99,6 +100,7 @@ def run(
         log: File for standard error, overwritten; None to return it.
         ledger: File that records the running group, so that the next run can end what a killed one left.
         max_output: Bytes of each stream that are kept; the rest is read and dropped.
+        running: Contains the program while it runs, so that another thread can end it.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -107,6 +109,9 @@ def run(
             command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=errors,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
         )  # fmt: skip
+        if running is not None:
+            running.add(process)
+            stack.callback(running.discard, process)
         stack.callback(end_group, process)
         record_group(ledger, process.pid)
         readers = [_Reader(stream, max_output) for stream in (process.stdout, process.stderr) if stream]

@@ -56,13 +56,6 @@ def in_range(release: str | Version, versions: str | SpecifierSet, *, prerelease
     )
 
 
-def may_be_in_range(release: str | Version | None, versions: str) -> bool | None:
-    """Return whether a release is in a range; None if the release is unknown."""
-    if not versions:
-        return True
-    return None if release is None else in_range(release, versions)
-
-
 def compare(one: str, other: str) -> int | None:
     """Compare two releases: -1, 0 or 1; None if either is not readable.
 

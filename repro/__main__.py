@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         with progress.heartbeat():
             text, code = options.command(options, importlib.import_module(registry).REPROS)
     except (UsageError, search.SearchError, stories.StoryError) as error:
-        _say(f"repro: {error}")
+        _report_line(f"repro: {error}")
         return USAGE
     except KeyboardInterrupt:
         print("repro: interrupted; the processes it started are gone", file=sys.stderr)
@@ -71,18 +71,20 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     except Exception as error:  # noqa: BLE001 - the one place for faults of our own
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
             traceback.print_exception(error)
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        _say(f"repro: failed, which is a fault of its own: {said} (GRPO_DOCTOR_DEBUG=1 shows where)")
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        _report_line(
+            f"repro: failed, which is a fault of its own: {message} (GRPO_DOCTOR_DEBUG=1 shows where)"
+        )
         return USAGE
     # The reader may be gone: `| head -1`.
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
-        out.write(render.visible(text) + "\n")
-    return code
+        out.write(render.escape_controls(text) + "\n")
+    return int(code)
 
 
 class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(render.visible(message), file)
+        super()._print_message(render.escape_controls(message), file)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,17 +98,17 @@ def _parser() -> argparse.ArgumentParser:
         examples: Sequence[str],
         codes: Sequence[str],
     ) -> Callable[..., Any]:
-        lines = ["examples:", *(f"  {parser.prog} {each}" for each in examples), "", "exit codes:"]
+        lines = ["examples:", *(f"  {parser.prog} {item}" for item in examples), "", "exit codes:"]
         name = examples[0].split()[0]
-        made = commands.add_parser(
+        built = commands.add_parser(
             name,
             help=summary,
             description=about,
             epilog="\n".join([*lines, *(f"  {code}" for code in codes)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(command=command)
-        return made.add_argument
+        built.set_defaults(command=command)
+        return built.add_argument
 
     option = add(
         _list,
@@ -205,7 +207,7 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.json:
         text = _json(render.document(repros, results, proof))
     elif options.verbose:
-        text = "\n".join(render.text(repros, results, proof))
+        text = "\n".join(render.full_lines(repros, results, proof))
     else:
         text = "\n".join(render.short(repros, results, proof, options.width))
     return text, exit_code([attempt for attempts in results.values() for attempt in attempts], proof)
@@ -222,14 +224,14 @@ def _repeat(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.json:
         text = _json(repeat.document(results, proof, seconds))
     else:
-        text = "\n".join(repeat.text(results, proof, seconds))
+        text = "\n".join(repeat.table_lines(results, proof, seconds))
     return text, FINDINGS if proof.modified else repeat.exit_code(results)
 
 
 def _attempts(
     options: argparse.Namespace, repros: Repros, plans: Mapping[str, runner.Plan]
 ) -> dict[str, list[Attempt]]:
-    return runner.run(repros, plans, limit_s=options.timeout, say=_say, registry=options.registry)
+    return runner.run(repros, plans, limit_s=options.timeout, say=_report_line, registry=options.registry)
 
 
 def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelProof, dict[str, Any]]:
@@ -258,7 +260,7 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
     if mitigation not in {"all", "none"}:
         names = [_pick(f"mitigation of {repro.code}", mitigation, names)]
     tried: list[str | None] = [None, *(names if mitigation != "none" else [])]
-    return [(name, other) for name in triggers for other in tried]
+    return [(name, second) for name in triggers for second in tried]
 
 
 def exit_code(attempts: Sequence[Attempt], proof: upstream.WheelProof | None = None) -> int:
@@ -277,7 +279,7 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
         code = UNFINISHED
     if options.json:
         return _json({"schema": imports.SCHEMA, "modules": results}), code
-    return "\n".join(imports.line(module, result) for module, result in results.items()), code
+    return "\n".join(imports.describe_import(module, result) for module, result in results.items()), code
 
 
 def _fuzz(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
@@ -291,8 +293,8 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
     lines, same = search.play_lines(search.engine_actions(story.engine), story)
     text = "\n".join([*lines, "it ends as it was saved" if same else "it does not end as it was saved"])
     if options.json:
-        found = {"schema": search.REPLAY_SCHEMA, "versions": upstream.versions()}
-        text = _json({**found, "lines": lines, "as_saved": same})
+        result = {"schema": search.REPLAY_SCHEMA, "versions": upstream.versions()}
+        text = _json({**result, "lines": lines, "as_saved": same})
     return text, FINE if same else FINDINGS
 
 
@@ -307,14 +309,14 @@ def _search(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     results = []
     for seed in range(options.seeds):
         results.append(search.search_apart(search.Search(options.engine, seed, options.seconds, until)))
-        _say(list(search.table(results[-1:]))[-1])
+        _report_line(list(search.finding_lines(results[-1:]))[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
-            _say(f"saved {path}")
+            _report_line(f"saved {path}")
     code = FINDINGS if any(result["found"] for result in results) else FINE
     if options.json:
         return _json(search.document(options.engine, results)), code
-    return "\n".join(search.text(options.engine, results)), code
+    return "\n".join(search.describe_search(options.engine, results)), code
 
 
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
@@ -336,9 +338,9 @@ def _json(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1)
 
 
-def _say(line: str) -> None:
+def _report_line(line: str) -> None:
     progress.note(line)
-    print(render.visible(line), file=sys.stderr, flush=True)
+    print(render.escape_controls(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Work:
     nouns: tuple[str, str] = ("requests", "tokens")
     counted: str = ""
 
-    def served(self, request: str) -> bool:
+    def is_served(self, request: str) -> bool:
         """Whether the request was finished exactly once, with all its tokens."""
         answers = [tokens for name, tokens in self.received if name == request]
         return len(answers) == 1 and self.due[request] in {None, answers[0]}
@@ -92,7 +92,7 @@ class Work:
     @property
     def finished(self) -> int:
         """Requests that were finished exactly once, with all their tokens."""
-        return sum(self.served(request) for request in self.due)
+        return sum(self.is_served(request) for request in self.due)
 
     @property
     def tokens(self) -> int:
@@ -108,7 +108,7 @@ class Work:
         """Says in a line what was done and what was not."""
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
-        unserved = [request for request in self.due if not self.served(request)]
+        unserved = [request for request in self.due if not self.is_served(request)]
         parts = [
             f"{self.finished} of {len(self.due)} {self.nouns[0]} finished, {self.tokens} {self.nouns[1]}"
         ]
@@ -203,8 +203,8 @@ class Repro:
 
     def simulates(self, trigger: str) -> tuple[str, ...]:
         """Returns what is not real in the attempts of a trigger."""
-        own = self.trigger(trigger).simulated
-        return self.simulated if own is None else own
+        local = self.trigger(trigger).simulated
+        return self.simulated if local is None else local
 
     def mitigation(self, name: str) -> TriedMitigation:
         """Returns the mitigation of that name."""
@@ -234,12 +234,12 @@ def repro(
         parts: the other arguments of `Repro`.
     """
     entry = read_entry(code)
-    texts = {name: (each, "") if isinstance(each, str) else each for name, each in mitigations.items()}
+    texts = {name: (item, "") if isinstance(item, str) else item for name, item in mitigations.items()}
     REGISTRY[code] = Repro(
         code=code,
         title=entry.title,
         distributions=tuple(distributions),
-        triggers=tuple(replace(each, about=each.about or entry.triggers[each.name]) for each in triggers),
+        triggers=tuple(replace(item, about=item.about or entry.triggers[item.name]) for item in triggers),
         mitigations=tuple(
             TriedMitigation(name, about, entry.helps[name], recommended)
             for name, (about, recommended) in texts.items()

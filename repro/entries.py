@@ -37,5 +37,5 @@ def read_entry(code: str) -> CatalogEntry:
 
 
 def _value(table: str, key: str, pattern: str) -> Any:
-    found = re.search(rf"^{key} = ({pattern})", table, re.MULTILINE | re.DOTALL)
-    return ast.literal_eval(found[1]) if found else None
+    result = re.search(rf"^{key} = ({pattern})", table, re.MULTILINE | re.DOTALL)
+    return ast.literal_eval(result[1]) if result else None

@@ -17,11 +17,11 @@ _LONGEST = 12  # lines of an assertion
 def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
     """Carries out one attempt in this process."""
     empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
-    asked = repro.trigger(trigger)
+    requests = repro.trigger(trigger)
     started = time.perf_counter()
     try:
-        work, seconds = asked.run(mitigation), time.perf_counter() - started
-        done = by_work(empty, work, silent=asked.silent)
+        work, seconds = requests.run(mitigation), time.perf_counter() - started
+        done = by_work(empty, work, silent=requests.silent)
     except Exception as error:  # noqa: BLE001 - each kind means something else
         seconds = time.perf_counter() - started
         done = by_exception(empty, repro, error)
@@ -61,12 +61,12 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     frames = _frames(error)
     inside = [frame for frame in frames if below_site_packages(frame[0])]
     # Elsewhere the last frame may be of compiled code, which names a file of the machine it was built on.
-    told = elsewhere or (kind in {"AssertionError", repro.raises} and inside[-1:] == frames[-1:])
-    if not inside or not told:
+    reported = elsewhere or (kind in {"AssertionError", repro.raises} and inside[-1:] == frames[-1:])
+    if not inside or not reported:
         return replace(empty, detail=of_the_harness(error))
     filename, line, function = inside[-1]
-    found = statement(filename, line)
-    same = kind == repro.raises and found == repro.assertion and repro.function in {"", function}
+    result = statement(filename, line)
+    same = kind == repro.raises and result == repro.assertion and repro.function in {"", function}
     if empty.mitigation is not None:
         outcome = AttemptOutcome.NOT_MITIGATED
     else:
@@ -74,11 +74,11 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     return replace(
         empty,
         outcome=outcome,
-        assertion=found,
+        assertion=result,
         where=f"{below_site_packages(filename)}:{line}",
         function=function,
         chain=tuple(_link(*frame) for frame in frames),
-        detail=_said(empty, repro, error, kind=kind, same=same),
+        detail=_describe_failure(empty, repro, error, kind=kind, same=same),
     )
 
 
@@ -92,27 +92,27 @@ def _frames(error: Exception) -> list[tuple[str, int, str]]:
     return frames[1:]  # the first is the harness calling the trigger
 
 
-def _said(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bool) -> str:
+def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bool) -> str:
     """Says which failure it was, and what was noted beside it."""
     noun = "assertion" if kind == "AssertionError" else "failure"
     if same:
-        said = "" if empty.mitigation is None else f"the same {noun}"
+        message = "" if empty.mitigation is None else f"the same {noun}"
     elif empty.mitigation is not None:
-        said = f"another {noun} in its place"
+        message = f"another {noun} in its place"
     else:
-        said = f"another {noun} than the one sought ({repro.assertion})"
+        message = f"another {noun} than the one sought ({repro.assertion})"
     elsewhere = isinstance(error, ElsewhereError)
     text = str(error) if elsewhere and not same else ""
     note = error.note if isinstance(error, ElsewhereError) else ""
-    return "; ".join(part for part in (said, " ".join(text.split()), note) if part)
+    return "; ".join(part for part in (message, " ".join(text.split()), note) if part)
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
     """Compares the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
     if done.mitigation is None:
         occurs = repro.trigger(done.trigger).occurs
-        told = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
-        return replace(done, as_recorded=told.get(done.outcome))
+        reported = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
+        return replace(done, as_recorded=reported.get(done.outcome))
     if done.outcome not in {AttemptOutcome.MITIGATED, AttemptOutcome.NOT_MITIGATED}:
         return done
     helps = done.trigger in repro.mitigation(done.mitigation).helps
@@ -129,8 +129,8 @@ def of_the_harness(error: BaseException) -> str:
 def below_site_packages(filename: str) -> str | None:
     """Returns a file's path as its wheel has it; None for a file that no wheel brought."""
     for marker in ("/site-packages/", "/dist-packages/"):
-        _, found, rest = filename.rpartition(marker)
-        if found:
+        _, result, rest = filename.rpartition(marker)
+        if result:
             return rest
     return None
 
@@ -153,6 +153,6 @@ def _link(filename: str, line: int, function: str) -> str:
     """Names a frame: upstream's by the path in its wheel, ours by the path in this package."""
     path = below_site_packages(filename)
     if path is None:
-        _, found, rest = filename.rpartition("/repro/")
-        path = f"repro/{rest}" if found else filename
+        _, result, rest = filename.rpartition("/repro/")
+        path = f"repro/{rest}" if result else filename
     return f"{function} ({path}:{line})"

@@ -61,10 +61,10 @@ def descendants(ancestor: int) -> list[int]:
             # The name stands in brackets and may itself hold any; state and parent follow it.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found = list(children.get(ancestor, []))
-    for pid in found:  # it grows while it is read
-        found += children.get(pid, [])
-    return found
+    result = list(children.get(ancestor, []))
+    for pid in result:  # it grows while it is read
+        result += children.get(pid, [])
+    return result
 
 
 def how_it_ended(code: int) -> str:

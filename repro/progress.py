@@ -8,17 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from repro.render import visible
+from repro.render import escape_controls
 
 # Seconds of silence: people read a terminal now, and a log only later.
 TERMINAL_S, LOG_S = 8.0, 20.0
-_last = {"time": 0.0, "line": ""}
+_last: dict[str, Any] = {"time": 0.0, "line": ""}
 
 
 def note(line: str) -> None:
     """Note that a line was printed."""
-    _last.update(time=time.monotonic(), line=f", after {visible(line)}")
+    _last.update(time=time.monotonic(), line=f", after {escape_controls(line)}")
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def heartbeat() -> Iterator[None]:
     def report() -> None:
         while not ended.wait(1.0):
             now = time.monotonic()
-            if now - float(_last["time"]) >= limit_s:
+            if now - _last["time"] >= limit_s:
                 _last["time"] = now
                 with contextlib.suppress(OSError, ValueError):
                     print(f"repro: at work{_last['line']}, {now - began:.0f} s", file=sys.stderr, flush=True)

@@ -25,10 +25,10 @@ _INDENT = 8
 _ADVICE = 2
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""The text with what would act spelled out, as JSON writes it: a document stays the same document.
 
-    >>> visible("unknown code '##[error]'")
+    >>> escape_controls("unknown code '##[error]'")
     "unknown code '#\\u0023[error]'"
     """
     return _ACTS.sub(lambda match: f"{match['blanks'] or ''}\\u{ord(match[0][-1]):04x}", text)
@@ -57,20 +57,20 @@ def document(
 
 def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
     """Returns, for each mitigation that was tried, the triggers it helped with and those it did not help with."""
-    found = {}
+    result = {}
     for mitigation in repro.mitigations:
         tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]
         helped = [attempt.trigger for attempt in tried if attempt.outcome is AttemptOutcome.MITIGATED]
         failed = [attempt.trigger for attempt in tried if attempt.outcome is AttemptOutcome.NOT_MITIGATED]
         if tried:
-            found[mitigation.name] = {
+            result[mitigation.name] = {
                 "about": mitigation.about,
                 "recommended": mitigation.recommended,
                 "helped": helped,
                 "did_not_help": failed,
                 "verdict": _verdict(helped, failed),
             }
-    return found
+    return result
 
 
 def _verdict(helped: Sequence[str], failed: Sequence[str]) -> str:
@@ -99,12 +99,12 @@ def short(
     for code, attempts in results.items():
         lines += [*([""] if lines else []), *_code(repros[code], attempts, width)]
     versions = ", ".join(f"{name} {version}" for name, version in upstream.versions().items())
-    for told in (
+    for reported in (
         versions,
         _proof(proof) if proof else "",
         "--verbose shows each attempt, and what is simulated",
     ):
-        lines += (wrap(told, width) if width else [told]) if told else []
+        lines += (wrap(reported, width) if width else [reported]) if reported else []
     return lines
 
 
@@ -113,23 +113,23 @@ def _code(repro: Repro, attempts: Sequence[Attempt], width: int) -> list[str]:
     wrong = sum(attempt.as_recorded is False for attempt in attempts)
     mark = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
     outcome = overall(attempts)
-    head = _cut(f"{repro.code}  {outcome.value}{mark}: {repro.title}", width)
+    head = _shorten(f"{repro.code}  {outcome.value}{mark}: {repro.title}", width)
     bare = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
     triggers = len({attempt.trigger for attempt in attempts})
-    seen = f"by {len(bare)} of {triggers} triggers: " if triggers > 1 else ""
-    said = next((words for words in map(_said, bare) if words), "")
-    told = [_cut(f"{' ' * _INDENT}{seen}{said}", width)] if said or seen else []
-    found = mitigations(repro, attempts)
+    observed = f"by {len(bare)} of {triggers} triggers: " if triggers > 1 else ""
+    message = next((words for words in map(_attempt_detail, bare) if words), "")
+    reported = [_shorten(f"{' ' * _INDENT}{observed}{message}", width)] if message or observed else []
+    result = mitigations(repro, attempts)
     best = max(
-        found, key=lambda name: (not found[name]["did_not_help"], len(found[name]["helped"])), default=""
+        result, key=lambda name: (not result[name]["did_not_help"], len(result[name]["helped"])), default=""
     )
-    if best and found[best]["helped"]:
-        against = ", ".join(found[best]["helped"])
-        told += _wrapped(f"* {best}: {found[best]['about']} (helped with {against})", width)
-    useless = [name for name, one in found.items() if one["did_not_help"]]
+    if best and result[best]["helped"]:
+        against = ", ".join(result[best]["helped"])
+        reported += _wrapped(f"* {best}: {result[best]['about']} (helped with {against})", width)
+    useless = [name for name, sample in result.items() if sample["did_not_help"]]
     if useless:
-        told.append(_cut(f"{' ' * _INDENT}does not help, or not always: {', '.join(useless)}", width))
-    return [head, *told]
+        reported.append(_shorten(f"{' ' * _INDENT}does not help, or not always: {', '.join(useless)}", width))
+    return [head, *reported]
 
 
 def _wrapped(told: str, width: int) -> list[str]:
@@ -142,7 +142,7 @@ def _wrapped(told: str, width: int) -> list[str]:
     )  # fmt: skip
 
 
-def _cut(line: str, width: int) -> str:
+def _shorten(line: str, width: int) -> str:
     """Returns a line that fits, where somebody looks."""
     blanks = len(line) - len(line.lstrip())
     return (
@@ -152,7 +152,7 @@ def _cut(line: str, width: int) -> str:
     )
 
 
-def text(
+def full_lines(
     repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> list[str]:
     """Returns all lines of a run, for a terminal."""
@@ -176,26 +176,26 @@ def _proof(proof: upstream.WheelProof) -> str:
     if not proof.modified:
         return f"{head}, none modified"
     more = len(proof.modified) - _SHOWN_MODIFIED
-    shown = ", ".join(proof.modified[:_SHOWN_MODIFIED]) + (f" and {more} more" if more > 0 else "")
-    return f"{head}; MODIFIED: {shown}. What follows says nothing about the release."
+    listed = ", ".join(proof.modified[:_SHOWN_MODIFIED]) + (f" and {more} more" if more > 0 else "")
+    return f"{head}; MODIFIED: {listed}. What follows says nothing about the release."
 
 
 def _attempts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
-    lines, told = [], ""
+    lines, reported = [], ""
     for attempt in attempts:
-        if attempt.trigger != told:
-            told = attempt.trigger
-            lines.append(f"  {told}: {repro.trigger(told).about}")
-            own = repro.trigger(told).simulated
-            if own is not None:
-                lines.append(f"    simulated here: {'; '.join(own) or 'nothing'}")
+        if attempt.trigger != reported:
+            reported = attempt.trigger
+            lines.append(f"  {reported}: {repro.trigger(reported).about}")
+            local = repro.trigger(reported).simulated
+            if local is not None:
+                lines.append(f"    simulated here: {'; '.join(local) or 'nothing'}")
         name = f"with {attempt.mitigation}" if attempt.mitigation else "as it is"
         mark = "  << not what is on record" if attempt.as_recorded is False else ""
-        lines.append(f"    {name:<28}{attempt.outcome.value:<16}{_said(attempt)}{mark}".rstrip())
+        lines.append(f"    {name:<28}{attempt.outcome.value:<16}{_attempt_detail(attempt)}{mark}".rstrip())
     return lines
 
 
-def _said(attempt: Attempt) -> str:
+def _attempt_detail(attempt: Attempt) -> str:
     """Returns where an attempt failed, and what it says."""
     place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
     return "; ".join(part for part in (place, attempt.detail) if part)
@@ -203,12 +203,12 @@ def _said(attempt: Attempt) -> str:
 
 def _verdicts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     lines = []
-    for name, found in mitigations(repro, attempts).items():
-        parts = [f"helped with {', '.join(found['helped'])}"] if found["helped"] else []
-        parts += [f"not with {', '.join(found['did_not_help'])}"] if found["did_not_help"] else []
+    for name, result in mitigations(repro, attempts).items():
+        parts = [f"helped with {', '.join(result['helped'])}"] if result["helped"] else []
+        parts += [f"not with {', '.join(result['did_not_help'])}"] if result["did_not_help"] else []
         if parts:
-            advised = f" [advised by: {found['recommended']}]" if found["recommended"] else ""
-            lines.append(f"    {name:<28}{found['verdict']}: {'; '.join(parts)}{advised}")
+            advised = f" [advised by: {result['recommended']}]" if result["recommended"] else ""
+            lines.append(f"    {name:<28}{result['verdict']}: {'; '.join(parts)}{advised}")
     return ["  what helps:", *lines] if lines else []
 
 

@@ -32,10 +32,10 @@ def came_of_it(attempt: Attempt) -> tuple[Any, ...]:
 
 def by_pair(attempts: Sequence[Attempt]) -> dict[Pair, list[Attempt]]:
     """Returns the attempts of each (trigger, mitigation)."""
-    found: dict[Pair, list[Attempt]] = {}
+    result: dict[Pair, list[Attempt]] = {}
     for attempt in attempts:
-        found.setdefault((attempt.trigger, attempt.mitigation), []).append(attempt)
-    return found
+        result.setdefault((attempt.trigger, attempt.mitigation), []).append(attempt)
+    return result
 
 
 def differs(attempts: Sequence[Attempt]) -> bool:
@@ -53,34 +53,34 @@ def exit_code(results: Mapping[str, Sequence[Attempt]]) -> int:
     return 3 if outcomes & INCOMPLETE else 0
 
 
-def text(
+def table_lines(
     results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
 ) -> list[str]:
     """Returns the lines of the table."""
     every = [attempt for attempts in results.values() for attempt in attempts]
     tried = sum(attempt.outcome is not AttemptOutcome.INAPPLICABLE for attempt in every)
-    apart = sum(differs(pair) for attempts in results.values() for pair in by_pair(attempts).values())
-    lines = [f"{tried} attempts in {seconds:.0f} s; pairs that differ from time to time: {apart}"]
+    differences = sum(differs(pair) for attempts in results.values() for pair in by_pair(attempts).values())
+    lines = [f"{tried} attempts in {seconds:.0f} s; pairs that differ from time to time: {differences}"]
     lines.append(", ".join(f"{name} {version}" for name, version in upstream.versions().items()))
     if proof:
         lines.append(f"{proof.files_checked} Python files compared, {len(proof.modified)} modified")
     for code, attempts in results.items():
-        lines += ["", code, *_lines(attempts)]
+        lines += ["", code, *_code_lines(attempts)]
     return lines
 
 
-def _lines(attempts: Sequence[Attempt]) -> Iterator[str]:
-    told = ""
+def _code_lines(attempts: Sequence[Attempt]) -> Iterator[str]:
+    reported = ""
     for (trigger, mitigation), pair in by_pair(attempts).items():
-        if trigger != told:
-            told = trigger
+        if trigger != reported:
+            reported = trigger
             yield f"  {trigger}:"
         counts = Counter(attempt.outcome.value for attempt in pair)
-        said = ", ".join(f"{count} of {len(pair)} {outcome}" for outcome, count in counts.most_common())
+        message = ", ".join(f"{count} of {len(pair)} {outcome}" for outcome, count in counts.most_common())
         mark = "  << differs" if differs(pair) else ""
         if any(attempt.as_recorded is False for attempt in pair):
             mark += "  << not what is on record"
-        yield f"    {f'with {mitigation}' if mitigation else 'as it is':<28}{said}{mark}"
+        yield f"    {f'with {mitigation}' if mitigation else 'as it is':<28}{message}{mark}"
         if differs(pair):
             yield from _kinds(pair)
 

@@ -82,13 +82,13 @@ def _set_aside(
     repros: Mapping[str, Repro], plans: Mapping[str, Plan]
 ) -> tuple[dict[str, Plan], dict[str, list[Attempt]]]:
     """Returns what is left to try, and the attempts that need what is not installed here."""
-    left: dict[str, Plan] = {}
+    remaining: dict[str, Plan] = {}
     aside: dict[str, list[Attempt]] = {}
     for code, plan in plans.items():
         lacks = {
             trigger.name: trigger.lacks() if trigger.lacks else None for trigger in repros[code].triggers
         }
-        left[code] = [pair for pair in plan if not lacks[pair[0]]]
+        remaining[code] = [pair for pair in plan if not lacks[pair[0]]]
         aside[code] = [
             Attempt(
                 name,
@@ -100,7 +100,7 @@ def _set_aside(
             for name, mitigation in plan
             if lacks[name]
         ]
-    return {code: plan for code, plan in left.items() if plan}, aside
+    return {code: plan for code, plan in remaining.items() if plan}, aside
 
 
 def _through_worker(
@@ -110,7 +110,7 @@ def _through_worker(
     lost: WorkerError | None = None
     with Worker(registry, codes) as worker:
         try:
-            problem = worker.answer(import_limit_s, "import what the attempts need")["problem"]
+            problem = worker.wait_for_answer(import_limit_s, "import what the attempts need")["problem"]
             if problem:
                 lost = WorkerError(AttemptOutcome.ERROR, str(problem))
         except WorkerError as error:
@@ -167,10 +167,10 @@ class Worker:
             self._orders.write(json.dumps(order).encode() + b"\n")
             self._orders.flush()
         except BrokenPipeError as error:
-            raise self._lost() from error
-        return Attempt.from_json(self.answer(limit_s + GRACE_S, f"answer on {trigger}"))
+            raise self._lost_worker() from error
+        return Attempt.from_json(self.wait_for_answer(limit_s + GRACE_S, f"answer on {trigger}"))
 
-    def answer(self, limit_s: float, what: str) -> dict[str, Any]:
+    def wait_for_answer(self, limit_s: float, what: str) -> dict[str, Any]:
         """Waits for the worker's next answer.
 
         Raises:
@@ -186,13 +186,13 @@ class Worker:
                     )
                 part = os.read(self._answers.fileno(), 65536)
                 if not part:
-                    raise self._lost()
+                    raise self._lost_worker()
                 self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        result: dict[str, Any] = json.loads(line)
+        return result
 
-    def _lost(self) -> WorkerError:
+    def _lost_worker(self) -> WorkerError:
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -46,13 +46,13 @@ class WheelProof:
 
 def versions() -> dict[str, str]:
     """Returns the installed versions of the packages that matter to a run, by name."""
-    found = {}
+    result = {}
     for name in SHOWN:
         try:
-            found[name] = metadata.version(name)
+            result[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def installed(names: tuple[str, ...]) -> metadata.Distribution | None:

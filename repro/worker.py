@@ -71,7 +71,7 @@ def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float)
     os.close(writing)
     with contextlib.suppress(OSError):
         os.setpgid(child, child)  # both do it, whoever comes first
-    signal.signal(signal.SIGTERM, lambda *_: _end(child, folder))
+    signal.signal(signal.SIGTERM, lambda *_: _kill_child(child, folder))
     started = time.monotonic()
     line, timed_out = _read_line(reading, started + limit_s)
     processes.kill_group(child)
@@ -81,8 +81,8 @@ def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(reading)
     if line:
-        found: Any = json.loads(line)
-        return Attempt.from_json(found)
+        result: Any = json.loads(line)
+        return Attempt.from_json(result)
     empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
     empty = replace(empty, seconds=round(time.monotonic() - started, 4))
     if timed_out:
@@ -115,19 +115,19 @@ def _child(
 
 def _read_line(reading: int, deadline: float) -> tuple[bytes, bool]:
     """Returns (the line, False); (b"", True) when time is up, (b"", False) when the other side ended without one."""
-    found = b""
-    while not found.endswith(b"\n"):
+    result = b""
+    while not result.endswith(b"\n"):
         ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             return b"", True
         part = os.read(reading, 65536)
         if not part:
             return b"", False
-        found += part
-    return found, False
+        result += part
+    return result, False
 
 
-def _end(child: int, folder: str) -> None:
+def _kill_child(child: int, folder: str) -> None:
     processes.kill_group(child)
     processes.kill_descendants()
     shutil.rmtree(folder, ignore_errors=True)

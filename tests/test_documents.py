@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pytest
 
-from diagnostics.doctor.checks.registered import CHECKS
+from diagnostics.doctor.checks.base import CHECKS
 from diagnostics.matrix.layers import LAYERS
 from tests import documents, transcripts
 from tests.cells import cell_python

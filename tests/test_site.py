@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from diagnostics import catalog, cli
-from diagnostics.output.issue_markdown import prose
+from diagnostics.output.markdown import prose
 from tests.documents import ROOT
 
 SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))

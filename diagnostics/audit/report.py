@@ -34,7 +34,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     """Print an audit in a format; return the exit code."""
     audit = prepare.for_screen(audit)
     document = shareable_document(audit) if form != "terminal" else {}
-    values = {
+    values: dict[str, Any] = {
         "document": document,
         "words": WORDS,
         "cost": _cost(audit),

@@ -1,1 +1,1 @@
-"""Collectors: impure, few, and judging nothing."""
+"""Facts about an environment and its machine, collected with the standard library on Python 3.10 or newer."""

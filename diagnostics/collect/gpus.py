@@ -1,29 +1,32 @@
-"""The GPUs as NVIDIA's management library tells them, asked in a child process with a time limit."""
+"""NVIDIA GPUs as `nvidia-smi -q -x` reports them. No CUDA context is created and no GPU memory is used."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
-from diagnostics.collect.plain import FactsError, decode
-
-LIMIT_S = 5.0
-_PROGRAM = Path(__file__).with_name("nvml.py")
+LIMIT_S = 10.0
+# Folders of the system: an environment's own `bin` is never searched, because nothing in it may be run.
+_FOLDERS = (
+    "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/usr/local/nvidia/bin:/usr/lib/wsl/lib:/run/current-system/sw/bin"
+)
+_MAX_XML = 16 << 20
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device; what it did not tell is None or empty.
+    """One GPU; a value the driver does not report is None or empty.
 
     Attributes:
-        capability: CUDA compute capability, as "9.0".
+        capability: CUDA compute capability, as "9.0"; empty, because `nvidia-smi -q` does not report it.
         compute_mode: `default`, `exclusive_process`, `exclusive_thread` or `prohibited`.
-        ecc_uncorrected: Memory errors that could not be corrected, since the driver was loaded.
-        rows_pending: Whether broken memory waits to be replaced at the next reset, or could not be.
+        ecc_uncorrected: Uncorrectable memory errors since the driver was loaded.
+        rows_pending: Whether broken memory waits for a reset, or could not be replaced.
     """
 
     index: int
@@ -41,15 +44,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All devices, or why there are none.
+    """All GPUs, or why there are none.
 
     Attributes:
-        state: `ok`; `none` (no NVIDIA driver, which is no failure); `failed` (the driver answers with an error);
-            `timeout` (it does not answer); `unknown` (it was not asked).
-        problem: Its words, where the state is not `ok`.
-        driver: Release of the driver, as "570.86.15".
-        cuda: The newest CUDA that this driver runs, as "12.8".
-        module: Release of the kernel's module, where it is loaded.
+        state: `ok`; `none` (no NVIDIA driver, not a failure); `failed` (the driver reports an error); `timeout`;
+            `unknown` (not queried).
+        problem: The driver's message if the state is not `ok`.
+        driver: Driver release, as "570.86.15".
+        cuda: The newest CUDA that this driver supports, as "12.8".
+        module: Release of the loaded kernel module.
         nodes: Device files, as "/dev/nvidia0".
     """
 
@@ -62,38 +65,111 @@ class Gpus:
     nodes: tuple[str, ...] = ()
 
 
-def collect(limit_s: float = LIMIT_S, program: Path = _PROGRAM) -> Gpus:
-    """Asks the driver; a driver that crashes or hangs the asking process is a fact, not a failure of ours."""
-    found = {"module": _module(), "nodes": sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]"))}
+def collect(limit_s: float = LIMIT_S, program: str | None = None) -> Gpus:
+    """Query the driver. A driver that crashes or hangs the child process is reported as such."""
+    traces: dict[str, Any] = {
+        "module": _kernel_module(),
+        "nodes": tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*[0-9l]"))),
+    }
+    program = program or shutil.which("nvidia-smi", path=_FOLDERS)
+    if program is None:
+        return Gpus("none", "nvidia-smi is not installed", **traces)
+    code, output = _run(program, limit_s)
+    if code is None:
+        return Gpus("timeout", f"nvidia-smi did not answer within {limit_s:g} s", **traces)
+    if code:
+        lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+        reason = f": {lines[-1][:300]}" if lines else ""
+        return Gpus("failed", f"nvidia-smi ended with {code}{reason}", **traces)
     try:
-        return decode(Gpus, {**_ask(limit_s, program), **found}, "gpus")
-    except FactsError as error:
-        return Gpus(state="failed", problem=f"no usable answer: {error}")
+        return parse_report(output, **traces)
+    except (ET.ParseError, ValueError) as error:
+        return Gpus("failed", f"nvidia-smi gave no usable answer: {error}", **traces)
 
 
-def _ask(limit_s: float, program: Path) -> dict[str, object]:
-    command = [sys.executable, "-I", "-S", str(program)]
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> Gpus:
+    """Parse the XML of `nvidia-smi -q -x`.
+
+    Raises:
+        ValueError: It is no such document (ElementTree.ParseError if it is no XML).
+    """
+    # The doctype names a DTD, and entities could expand without end: nothing of it is needed.
+    if b"<!ENTITY" in xml:
+        raise ValueError("it declares entities")
+    log = ET.fromstring(xml)  # noqa: S314 - entities were refused above
+    if log.tag != "nvidia_smi_log":
+        raise ValueError(f"expected nvidia_smi_log, found {log.tag}")
+    devices = tuple(_gpu(index, node) for index, node in enumerate(log.findall("gpu")))
+    return Gpus(
+        "ok", "", _field_text(log, "driver_version"), _field_text(log, "cuda_version"), devices, module, nodes
     )
+
+
+def _gpu(index: int, node: ET.Element) -> Gpu:
+    errors = [
+        _number(node, f"ecc_errors/volatile/{name}")
+        for name in ("dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded",
+                     "sram_uncorrectable", "device_memory_uncorrectable")
+    ]  # fmt: skip
+    counted = [number for number in errors if number is not None]
+    pending = [
+        _field_text(node, path)
+        for path in ("remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure",
+                     "retired_pages/pending_retirement")
+    ]  # fmt: skip
+    known = [value for value in pending if value]
+    mig = _field_text(node, "mig_mode/current_mig")
+    broken = _field_text(node, "product_name").lower() in {"", "unknown error"}
+    return Gpu(
+        index, _field_text(node, "product_name"), _field_text(node, "uuid"),
+        memory_gb=_gigabytes(node, "fb_memory_usage/total"), used_gb=_gigabytes(node, "fb_memory_usage/used"),
+        compute_mode=_field_text(node, "compute_mode").lower().replace(" ", "_"),
+        mig=mig == "Enabled" if mig else None,
+        ecc_uncorrected=sum(counted) if counted else None,
+        rows_pending="Yes" in known if known else None,
+        problem="the driver reports nothing about this GPU" if broken else "",
+    )  # fmt: skip
+
+
+def _field_text(node: ET.Element, path: str) -> str:
+    """Return a value; empty for what the GPU does not support."""
+    value = (node.findtext(path) or "").strip()[:200]
+    return (
+        ""
+        if value in {"N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated"}
+        else value
+    )
+
+
+def _number(node: ET.Element, path: str) -> int | None:
+    value = _field_text(node, path).partition(" ")[0]
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 19 else None
+
+
+def _gigabytes(node: ET.Element, path: str) -> float | None:
+    mebibytes = _number(node, path)
+    return None if mebibytes is None else round(mebibytes * 1048576 / 1e9, 1)
+
+
+def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
+    """Return exit code and output; the code is None if the program did not end in time."""
+    try:
+        child = subprocess.Popen(
+            [program, "-q", "-x"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    except OSError as error:
+        return 127, str(error.strerror or error).encode()
     try:
         output, _ = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return {"state": "timeout", "problem": f"the driver did not answer within {limit_s:g} s"}
+        return None, b""
     finally:
-        _end(child)
-    if child.returncode:
-        return {"state": "failed", "problem": f"the process that asked it ended with {child.returncode}"}
-    try:
-        answer = json.loads(output)
-    except ValueError:
-        answer = None
-    usable = isinstance(answer, dict)
-    return answer if usable else {"state": "failed", "problem": "the process that asked it gave no answer"}
+        _kill(child)
+    return child.returncode, output[:_MAX_XML]
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills the child; one that the kernel holds in the driver cannot be waited for, and is left to it."""
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child. One that the kernel holds in the driver cannot be waited for."""
     if child.poll() is None:
         child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -102,12 +178,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.stdout.close()
 
 
-def _module() -> str:
-    """Release of the loaded kernel module, empty where there is none."""
+def _kernel_module() -> str:
+    """Return the release of the loaded kernel module; empty if there is none."""
     try:
-        line = (
-            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").splitlines()[0]
-        )
-    except (OSError, IndexError):
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return ""
-    return next((word for word in line.split() if word[:1].isdigit() and "." in word), "")
+    first = text.splitlines()[0] if text else ""
+    return next((word for word in first.split() if word[:1].isdigit() and "." in word), "")

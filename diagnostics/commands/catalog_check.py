@@ -32,21 +32,14 @@ def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> li
     Raises:
         CatalogueError: The first entry whose own patterns and samples are not as they should be.
     """
-    from diagnostics.doctor import checks as judges
-    from diagnostics.doctor.checks import registered as doctor
     from diagnostics.lint import rules
 
     for issue in issues.values():
         signatures.check(issue)
-    result = [
-        *signatures.ambiguous_samples(issues.values()),
-        *_releases(issues.values()),
-        *_confirmed(issues),
-    ]
-    result += rules.find_registration_errors({*issues, *checks}, issues.values())
-    for package, places in ((rules, rules.registered_rules()), (judges, doctor.checks())):
-        result += unregistered(Path(package.__path__[0]), [item.place for item in places])
-    return [_short(line) for line in (*result, *doctor.problems())]
+    found = [*signatures.ambiguous_samples(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
+    found += rules.find_registration_errors({*issues, *checks}, issues.values())
+    found += unregistered(Path(rules.__path__[0]), [each.place for each in rules.registered_rules()])
+    return [_short(line) for line in found]
 
 
 def unregistered(folder: Path, places: Collection[tuple[str, int]]) -> list[str]:

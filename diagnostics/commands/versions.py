@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from diagnostics import UserError
+from diagnostics import UserError, compat_table
 from diagnostics.cli import Command
-from diagnostics.collect import compat
 from diagnostics.findings import FINE, INCOMPLETE
 from diagnostics.output import json_output, pairs, sanitize
 from diagnostics.versions import is_release
@@ -41,7 +40,7 @@ class ReleaseType(click.ParamType):  # type: ignore[type-arg]  # generic from cl
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 def command(vllm: str | None, trl: str | None, every: bool, format: str) -> int:  # noqa: A002 - the option's name
     """Show which releases of vLLM and TRL ran together, and which pair to install."""
-    published = compat.load()
+    published = compat_table.load()
     if published.problem:
         raise UserError(f"versions: {published.problem}")
     tried, expected = pairs.tried(published.cells), (vllm or "", trl or "")

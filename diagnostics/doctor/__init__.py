@@ -1,1 +1,1 @@
-"""Is this environment sound? Its packages, its machine, what starts, its fleet, and one plan of the remedies."""
+"""Check an environment and its machine: static checks, probes in child processes, fleets, and a fix plan."""

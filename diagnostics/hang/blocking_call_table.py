@@ -180,25 +180,17 @@ SIDE_SERVICES = r"(?:wandb|sentry_sdk|tensorboard|opentelemetry)/.*"
 # A thread whose first frame outside machinery is one of these is idle, and nobody waits for that to change.
 IDLE_FRAMES: tuple[tuple[str, str], ...] = (
     (r"concurrent/futures/(thread|process)\.py", r"_worker|_process_worker|wait_result_broken_or_wakeup|run"),
-    (
-        r"(?:multiprocess|multiprocessing|billiard)/pool\.py",
-        r"worker|_handle_(?:tasks|results|workers)|_wait_for_updates",
-    ),
-    (
-        r"multiprocessing/(forkserver|resource_tracker|resource_sharer|managers)\.py",
-        # Except who calls one of these.
-        r"(?!(?:_callmethod|_connect|_create|_incref|dispatch|detach|get_connection)$).*",
-    ),
+    (r"(?:multiprocess|multiprocessing|billiard)/pool\.py",
+     r"worker|_handle_(?:tasks|results|workers)|_wait_for_updates"),
+    # Except who calls one of these functions.
+    (r"multiprocessing/(forkserver|resource_tracker|resource_sharer|managers)\.py",
+     r"(?!(?:_callmethod|_connect|_create|_incref|dispatch|detach|get_connection)$).*"),
     (r"vllm/v1/engine/core\.py", r"_process_input_queue|process_input_sockets|process_output_sockets"),
     (r"vllm/v1/engine/(core_client|utils)\.py", r"monitor_engine_cores|monitor_engine_liveness|_run"),
-    (
-        r"vllm/v1/executor/multiproc_executor\.py",
-        r"worker_busy_loop|async_output_busy_loop|monitor_workers|death_pipe_monitor",
-    ),
-    (
-        r"(?:torch/utils/data/_utils|torchdata/stateful_dataloader)/(worker|pin_memory)\.py",
-        r"_worker_loop|do_one_step|_pin_memory_loop",
-    ),
+    (r"vllm/v1/executor/multiproc_executor\.py",
+     r"worker_busy_loop|async_output_busy_loop|monitor_workers|death_pipe_monitor"),
+    (r"(?:torch/utils/data/_utils|torchdata/stateful_dataloader)/(worker|pin_memory)\.py",
+     r"_worker_loop|do_one_step|_pin_memory_loop"),
     (rf"tqdm/_monitor\.py|{SIDE_SERVICES}|ray/_private/.*", r"(?!get|get_objects|wait$).*"),
     (r"torch/_inductor/compile_worker/.*|torch/_inductor/async_compile\.py", r".*"),
     (r"twisted/internet/(\w+reactor|base|asyncioreactor)\.py", r".*"),
@@ -212,68 +204,19 @@ IDLE_FRAMES: tuple[tuple[str, str], ...] = (
     (r"prometheus_client/.*", r".*"),
     # Subscribers.
     (r"redis/(asyncio/)?client\.py", r"listen|get_message|run"),
-    (
-        r"torch/distributed/elastic/.*",
-        r"(?!(?:next_rendezvous|run|_?wait_\w+|synchronize|barrier|get_all)$).*",
-    ),
+    (r"torch/distributed/elastic/.*",
+     r"(?!(?:next_rendezvous|run|_?wait_\w+|synchronize|barrier|get_all)$).*"),
     (r"ray/(_private/)?workers/default_worker\.py", r".*"),
     # Ray's own threads, and a worker that waits for its next task.
     (r"ray/(profiling|import_thread|log_monitor|monitor|memory_monitor)\.py", r".*"),
     (r"ray/worker\.py", r"main_loop|_get_next_task\w*|listen_error_messages\w*|print_\w+|import_thread"),
-)
+)  # fmt: skip
 # Packages as stack tools print them without their folder.
 _LIBRARY_NAMES = (
-    r"accelerate",
-    r"aiohttp",
-    r"anyio",
-    r"asyncio",
-    r"billiard",
-    r"botocore",
-    r"click",
-    r"concurrent",
-    r"datasets",
-    r"deep_ep",
-    r"deep_gemm",
-    r"deepspeed",
-    r"eventlet",
-    r"fastapi",
-    r"filelock",
-    r"flash_attn\w*",
-    r"flashinfer",
-    r"gevent",
-    r"grpc",
-    r"horovod",
-    r"http",
-    r"httpcore",
-    r"httpx",
-    r"huggingface_hub",
-    r"importlib",
-    r"joblib",
-    r"lightning",
-    r"megatron",
-    r"multiprocess",
-    r"multiprocessing",
-    r"numpy",
-    r"openai",
-    r"peft",
-    r"pytorch_lightning",
-    r"ray",
-    r"redis",
-    r"requests",
-    r"safetensors",
-    r"sgl_kernel",
-    r"sglang",
-    r"starlette",
-    r"tokenizers",
-    r"torch",
-    r"torch_npu",
-    r"tqdm",
-    r"transformers",
-    r"triton",
-    r"urllib3",
-    r"uvicorn",
-    r"wandb",
-    r"xformers",
-    r"zmq",
+    "accelerate aiohttp anyio asyncio billiard botocore click concurrent datasets deep_ep deep_gemm deepspeed "
+    r"eventlet fastapi filelock flash_attn\w* flashinfer gevent grpc horovod http httpcore httpx "
+    "huggingface_hub importlib joblib lightning megatron multiprocess multiprocessing numpy openai peft "
+    "pytorch_lightning ray redis requests safetensors sgl_kernel sglang starlette tokenizers torch torch_npu "
+    "tqdm transformers triton urllib3 uvicorn wandb xformers zmq "
 )
-LIBRARIES = "|".join(_LIBRARY_NAMES)
+LIBRARIES = "|".join(_LIBRARY_NAMES.split())

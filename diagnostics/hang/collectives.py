@@ -14,7 +14,7 @@ from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.snapshot import Process
-from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.verdict import Edge
 
 IN_COLLECTIVE = ("collective", "rendezvous")
 # Engines that receive weights are in a group with the trainer that no variable of theirs shows.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +21,7 @@ from diagnostics.hang.parsers import bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import build_report, print_hang_report
 from diagnostics.hang.snapshot import Snapshot
+from diagnostics.node_options import node_options
 from diagnostics.output import progress
 
 FORMATS = ("terminal", "json", "markdown", "html")
@@ -69,35 +69,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
     "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
 )
 @click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
-@click.option(
-    "--hosts",
-    "host_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Observe these hosts over ssh.",
-)
-@click.option(
-    "--ray",
-    is_flag=False,
-    flag_value="auto",
-    default="",
-    metavar="ADDRESS",
-    help="Observe the nodes of a Ray cluster.",
-)
-@click.option(
-    "--host-command", default="", metavar="WORDS", help="Instead of ssh, e.g. 'kubectl exec -i {host} --'."
-)
-@click.option(
-    "--host-python", default="", metavar="PATH", help="Python on the hosts; with --ray one here that has Ray."
-)
-@click.option(
-    "--node-limit",
-    type=float,
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit for each host.",
-)
+@node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
 @click.option("--seconds", type=Duration(), default=1.5, show_default=True, help="How long to observe.")
 @click.option(
     "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
@@ -147,7 +119,7 @@ def _run(request: SimpleNamespace) -> int:
     try:
         snapshot = collect_snapshot(request)
     except NoProcessError as error:
-        if request.pids or request.host_file or request.ray:
+        if request.pids or request.nodes:
             raise UserError(f"hang: {error}") from None
         click.echo(f"hang: {error}", err=True)
         return INCOMPLETE
@@ -164,12 +136,10 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
     if request.files:
         progress.update("reading the dumps")
         return read_files(request.files)
-    if request.host_file or request.ray:
-        nodes = Namespace(
-            hosts=request.host_file, ray=request.ray, host_command=request.host_command,
-            host_python=request.host_python, node_limit=request.node_limit,
-        )  # fmt: skip
-        return hosts.take_snapshots(nodes, hosts.collector(request.pattern, request.seconds, request.samples))
+    if request.nodes:
+        return hosts.take_snapshots(
+            request.nodes, hosts.collector(request.pattern, request.seconds, request.samples)
+        )
     progress.update(f"observing processes for {request.seconds:g} s")
     selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
     return take_snapshot(selection)
@@ -226,15 +196,17 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
     words = [word for pid in request.pids for word in ("--pid", str(pid))]
     words += ["--match", request.pattern] if request.pattern else []
     words += ["--all"] if request.everything else []
-    words += ["--hosts", str(request.host_file)] if request.host_file else []
-    words += ["--ray", request.ray] if request.ray else []
-    words += ["--host-command", request.host_command] if request.host_command else []
-    words += ["--host-python", request.host_python] if request.host_python else []
+    words += ["--hosts", str(request.nodes.hosts)] if request.nodes.hosts else []
+    words += ["--ray", request.nodes.ray] if request.nodes.ray else []
+    words += ["--host-command", request.nodes.host_command] if request.nodes.host_command else []
+    words += ["--host-python", request.nodes.host_python] if request.nodes.host_python else []
     return tuple(words)
 
 
 def _check_usage(request: SimpleNamespace) -> None:
-    remote = [name for name, value in (("--hosts", request.host_file), ("--ray", request.ray)) if value]
+    remote = [
+        name for name, value in (("--hosts", request.nodes.hosts), ("--ray", request.nodes.ray)) if value
+    ]
     local = (("--pid", request.pids), ("--match", request.pattern), ("--all", request.everything))
     selecting = [name for name, value in local if value] + remote
     names = " and ".join(selecting)
@@ -246,8 +218,6 @@ def _check_usage(request: SimpleNamespace) -> None:
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
         (f"--pid is a number of this host; with {' and '.join(remote)} use --match", remote and request.pids),
-        ("--hosts and --ray exclude each other", len(remote) > 1),
-        ("--host-command belongs to --hosts, not to --ray", request.ray and request.host_command),
         (f"--node-limit {request.node_limit:g}: expected seconds, up to 3600", not 0 < request.node_limit <= 3600),
     )  # fmt: skip
     for text, applies in problems:

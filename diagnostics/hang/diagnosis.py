@@ -12,8 +12,7 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import RootBlocker, find_root_blocker
 from diagnostics.hang.snapshot import Snapshot
-from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Verdict
-from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
 
 PATIENCE_S = 60.0

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 
+from diagnostics.collect.remote import Answer, NodeError, Program, query_nodes
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
-from diagnostics.nodes import cluster, hosts, reach
-from diagnostics.nodes.answer import AnswerError, NodeAnswer
-from diagnostics.nodes.program import Carried
+from diagnostics.node_options import NodeOptions
 from diagnostics.output.redact import mask
 
-_PARTS = (
+_SOURCES = (
     "__init__.py",
     "safe_io.py",
     "hang/__init__.py",
@@ -24,37 +22,32 @@ _PARTS = (
 """Sources that travel: standard library only."""
 
 
-def collector(pattern: str, seconds: float, samples: int) -> Carried:
+def collector(pattern: str, seconds: float, samples: int) -> Program:
     """Return the program that runs on a host."""
     options = {"pattern": pattern, "seconds": seconds, "samples": samples}
-    return Carried("diagnostics.hang.collect.remote", _PARTS, options)
+    return Program("diagnostics.hang.collect.remote", "look", _SOURCES, options)
 
 
-def take_snapshots(nodes: Namespace, program: Carried) -> Snapshot:
+def take_snapshots(nodes: NodeOptions, program: Program) -> Snapshot:
     """Return what all hosts observed, as one job; a host without an answer is named as missing.
 
     Args:
-        nodes: The options `hosts`, `ray`, `host_command`, `host_python` and `node_limit`.
+        nodes: Which hosts, and how they are reached.
         program: What runs on each.
 
     Raises:
-        HostsError: The list of hosts cannot be used.
-        ClusterError: The cluster cannot be reached.
+        RemoteError: The list of hosts cannot be used, or the cluster cannot be reached.
         NoProcessError: All answered, and none has a process of a job.
     """
-    if nodes.ray:
-        labelled = [(member.name, member.answer) for member in cluster.chosen(nodes, "", program)]
-    else:
-        listed, answers = reach.chosen(nodes, "", lambda _: program)
-        labelled = [(hosts.name(host, listed), answer) for host, answer in zip(listed, answers, strict=True)]
+    members = query_nodes(nodes, lambda _: program)
     # The report may be shared: names of hosts stand on standard error only.
-    for number, (name, answer) in enumerate(labelled, start=1):
-        reason = f": {answer.problem}" if answer.problem else ""
-        print(mask(f"host-{number} is {name}{reason}"), file=sys.stderr)
-    return join_answers([answer for _, answer in labelled])
+    for number, member in enumerate(members, start=1):
+        reason = f": {member.answer.problem}" if member.answer.problem else ""
+        print(mask(f"host-{number} is {member.name}{reason}"), file=sys.stderr)
+    return join_answers([member.answer for member in members])
 
 
-def join_answers(answers: Sequence[NodeAnswer]) -> Snapshot:
+def join_answers(answers: Sequence[Answer]) -> Snapshot:
     """Return one snapshot of all answers; hosts are called host-1, host-2, ... in order.
 
     Raises:
@@ -64,8 +57,10 @@ def join_answers(answers: Sequence[NodeAnswer]) -> Snapshot:
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            parts.append(Snapshot.from_json(answer.document()).on_host(host))
-        except (AnswerError, SnapshotError) as error:
+            document = answer.document()
+            document.pop("clock", None)
+            parts.append(Snapshot.from_json(document).on_host(host))
+        except (NodeError, SnapshotError) as error:
             parts.append(Snapshot(blind=(f"{host}: {error}",), missing=(host,)))
     joined = join_snapshots(parts)
     if not joined.processes and not joined.missing:

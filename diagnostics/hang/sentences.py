@@ -9,8 +9,7 @@ from diagnostics.hang.blocking_calls import KINDS, frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import asked_collective
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING, Verdict
-from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 
 _MAX_NAMES = 4
 _NOT_OBSERVED = {

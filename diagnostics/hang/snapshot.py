@@ -7,9 +7,7 @@ to other hosts.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
-import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,16 +257,20 @@ class Snapshot:
         """
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise SnapshotError(f"no snapshot: expected a document with schema {SCHEMA}")
+        import msgspec  # not at the top: other hosts, to which this module travels, do not have it
+
         # `said` is what earlier releases wrote of a dump's prose.
         values = {key: value for key, value in document.items() if key not in {"schema", "said"}}
         try:
-            snapshot: Snapshot = _build(Snapshot, values)
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            if unknown := set(values) - {field.name for field in dataclasses.fields(Snapshot)}:
+                raise ValueError(f"unknown keys {cut_at_word(str(sorted(unknown)), 60)}")  # noqa: TRY301
+            snapshot: Snapshot = msgspec.convert(values, Snapshot)
+        except (ValueError, RecursionError) as error:
             raise SnapshotError(f"a broken snapshot: {error}") from None
         return snapshot
 
 
-def join_snapshots(parts: typing.Sequence[Snapshot]) -> Snapshot:
+def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Join snapshots of several hosts or files."""
     return Snapshot(
         processes=tuple(process for part in parts for process in part.processes),
@@ -302,30 +304,3 @@ def _without_empty(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_empty(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value
-
-
-@functools.cache
-def _fields(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """Build a value of a type from JSON; refuse what does not fit."""
-    origin = typing.get_origin(kind)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{cut_at_word(repr(value), 60)}: expected a list")
-        return tuple(_build(typing.get_args(kind)[0], item) for item in value)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(typing.get_args(kind)[0], value)
-    if dataclasses.is_dataclass(kind):
-        fields = _fields(typing.cast("type", kind))
-        if not isinstance(value, dict) or not set(value) <= set(fields):
-            raise TypeError(f"{cut_at_word(repr(value), 60)}: expected an object with keys of {kind}")
-        return typing.cast("Any", kind)(**{key: _build(fields[key], item) for key, item in value.items()})
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{cut_at_word(repr(value), 60)}: expected {kind.__name__}")
-    return value

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnostics.hang.wait_edge import Edge
-
 HANG, WAITING, PROGRESS, IDLE_JOB, UNKNOWN = "hang", "waiting", "progress", "idle", "unknown"
 CAUSES = {
     "deadlock": "the processes wait for each other",
@@ -37,6 +35,29 @@ CAUSES = {
     "busy": "computes",
 }
 """Classes of causes, and what each means."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One process waits for another.
+
+    Attributes:
+        target: Key of a process, or of something that was not observed, as "tcp 10.0.0.2:8000".
+        label: The target's name in sentences.
+        text: The wait, as "waits for an HTTP response from".
+        evidence: Where that was read: a file of /proc, a frame.
+        needs: "all": each target of this kind must come; "any": one would do, or it is not known which.
+        certain: Whether it was read directly; else it is what remains when everything else is excluded.
+    """
+
+    source: str
+    target: str
+    kind: str
+    label: str
+    text: str
+    evidence: tuple[str, ...] = ()
+    needs: str = "any"
+    certain: bool = True
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import collective_edges
 from diagnostics.hang.job_index import JobIndex, port_of
 from diagnostics.hang.snapshot import Process, Socket, Thread
-from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.verdict import Edge
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", *COMPUTING)
 _MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native")

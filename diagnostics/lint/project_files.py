@@ -14,6 +14,7 @@ from diagnostics.lint.readers.structured import MAX_BYTES
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "requirements.txt")
 _MAX_PARENTS = 5
+_MAX_NAME = 300
 _MAX_FILES = 4000
 _MAX_STARTERS, _MAX_STARTER_BYTES = 400, 200_000
 _STARTER_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb")
@@ -41,20 +42,30 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in sorted(files))
 
 
+def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None:
+    """Find a file of readable size that another file names, from that file's folder or one above."""
+    if not name or "\0" in name or len(name) > _MAX_NAME:
+        return None
+    start = Path(file).absolute().parent
+    for folder in (start, *list(start.parents)[:parents]):
+        try:
+            path = folder / name
+            if path.is_file() and path.stat().st_size <= MAX_BYTES:
+                return path
+        except (OSError, ValueError):
+            return None
+    return None
+
+
 def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
     """Find the Python script or module that a command names, from the folder of its file or one above."""
-    if not name or "\0" in name or len(name) > 300:
+    if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
     relative = name.replace(".", "/") + ".py" if module else name
-    start = Path(file).absolute().parent
-    for folder in (start, *list(start.parents)[:_MAX_PARENTS]):
-        for path in (folder / relative, folder / "src" / relative):
-            try:
-                if path.is_file() and path.stat().st_size <= MAX_BYTES:
-                    return path
-            except (OSError, ValueError):
-                return None
-    return _find_by_tail(relative, start) if not module and relative.endswith(".py") else None
+    path = find_above(relative, file) or find_above(f"src/{relative}", file)
+    if path is None and not module and relative.endswith(".py"):
+        return _find_by_tail(relative, Path(file).absolute().parent)
+    return path
 
 
 def _find_by_tail(name: str, start: Path) -> Path | None:

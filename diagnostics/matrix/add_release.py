@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 from packaging.version import InvalidVersion
 
+from diagnostics import UserError
 from diagnostics.matrix import locks, workflow
 from diagnostics.matrix.cells import Cell, load_matrix
 from diagnostics.matrix.context import Context
@@ -15,7 +16,7 @@ from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.releases import Release, ReleaseList, load_releases, pair_cell, releases_file
 from diagnostics.matrix.results import ResultsGrid, make_questions
 from diagnostics.matrix.runner import QuietProgress, Run, RunOptions
-from diagnostics.toml_source import TomlError, close_matches
+from diagnostics.toml_source import close_matches
 
 READ_LAYERS = ("resolve", "contract")
 
@@ -33,15 +34,15 @@ def add_release(
         write: Whether the cell is added to the matrix file, with its lock.
 
     Raises:
-        TomlError: a release is unknown.
+        UserError: a release is unknown.
     """
     name, _, version = release.partition("==")
     if name != "vllm" or not version:
-        raise TomlError(f"{release}: expected vllm==VERSION, or vllm==newest")
+        raise UserError(f"{release}: expected vllm==VERSION, or vllm==newest")
     breadth, releases = context.matrix.breadth, load_releases(context.matrix)
     if breadth is None or releases is None:
         path = context.matrix.path if breadth is None else releases_file(context.matrix)
-        raise TomlError(f"{path}: expected a table [breadth], and a list of releases by `lock --releases`")
+        raise UserError(f"{path}: expected a table [breadth], and a list of releases by `lock --releases`")
     engine, trainer = find_release(releases, "vllm", version), find_release(releases, "trl", trl)
     cell = msgspec.structs.replace(
         pair_cell(breadth, releases.read, trainer, engine, READ_LAYERS), declares=None, profiles=("full",)
@@ -91,7 +92,7 @@ def find_release(releases: ReleaseList, distribution: str, version: str) -> Rele
     """Return a release by its version, or the newest.
 
     Raises:
-        TomlError: it is not in the list.
+        UserError: it is not in the list.
     """
     known: tuple[Release, ...] = getattr(releases, distribution)
     if version == "newest":
@@ -102,7 +103,7 @@ def find_release(releases: ReleaseList, distribution: str, version: str) -> Rele
         release = None
     if release is None:
         close = close_matches(version, [item.version for item in known])
-        raise TomlError(
+        raise UserError(
             f"no {distribution} {version} in locks/releases.json{close}, read on {releases.read}; "
             "`nox -s matrix -- lock --releases` reads the index again"
         )

@@ -12,7 +12,6 @@ import fnmatch
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any, NoReturn
 
 import click
 
+from diagnostics import UserError
+from diagnostics.cli import report_error
 from diagnostics.matrix import gpu_results, locks, workflow
 from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import Cell, load_matrix
@@ -29,7 +30,7 @@ from diagnostics.matrix.environments import BuildError, ensure_environment, envi
 from diagnostics.matrix.layers import LAYERS, SOLVING
 from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.publish import make_publication, publication_text, read_published
-from diagnostics.matrix.ray_cells import RayError, run_on_ray
+from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import PROFILE as BREADTH
 from diagnostics.matrix.releases import fetch_releases, generated_cells, releases_file
 from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
@@ -41,17 +42,14 @@ from diagnostics.matrix.results import (
     select_layers,
 )
 from diagnostics.matrix.runner import Run, RunOptions, in_run_order
-from diagnostics.matrix.store import Store, StoreError
-from diagnostics.matrix.uv import UvMissingError
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
-from diagnostics.matrix.wheels import WheelError
 from diagnostics.output import sanitize
-from diagnostics.output.redact import mask, mask_and_cut
-from diagnostics.toml_source import TomlError, close_matches
+from diagnostics.output.redact import mask
+from diagnostics.toml_source import close_matches
 
 # uv waits for the index most of the time.
 JOBS_PER_CORE = 4
-_USER_ERRORS = (TomlError, StoreError, UvMissingError, WheelError, RayError, InterpreterError)
 
 
 def run_command(job: Job) -> int:
@@ -199,7 +197,7 @@ def merge_stores(job: Job) -> None:
     folders = [path for path in paths if path not in results]
     for folder in folders:
         if not (folder / "store.jsonl").is_file():
-            raise TomlError(f"{folder}: has no store.jsonl: expected the folder of a store")
+            raise UserError(f"{folder}: has no store.jsonl: expected the folder of a store")
     if not paths:
         return
     with job.context.store.locked():
@@ -236,7 +234,7 @@ def choose_repeats(job: Job) -> None:
     """Choose what runs again although it has an answer: --fresh, --only-failed, --since."""
     options = job.options
     if options["ray"] and options["jobs"]:
-        raise TomlError(
+        raise UserError(
             "--jobs: with --ray the nodes' resources decide how much runs at a time: leave it out"
         )
     wide = options["profile"] == BREADTH
@@ -322,7 +320,7 @@ def fetch_release_list(job: Job) -> int | None:
         return None
     matrix = job.context.matrix
     if matrix.breadth is None:
-        raise TomlError(f"{matrix.path}: expected a table [breadth]")
+        raise UserError(f"{matrix.path}: expected a table [breadth]")
     today = datetime.datetime.now(datetime.UTC).date()
     releases = fetch_releases(job.context.environ, today, matrix.breadth)
     path = releases_file(matrix)
@@ -335,7 +333,7 @@ def fetch_release_list(job: Job) -> int | None:
 def refresh_locks(job: Job) -> int:
     """Resolve the locks of the chosen cells again."""
     if job.options["profile"] == BREADTH and job.options["into"] is None:
-        raise TomlError(
+        raise UserError(
             "--profile breadth: generated cells have no committed locks; name a folder with --into"
         )
     job.context = replace(job.context, locks_folder=job.options["into"])
@@ -366,7 +364,7 @@ def make_table(job: Job) -> None:
     names = [cell.id for cell in (*matrix.cells, *generated)]
     for pattern in options["cells"]:
         if not fnmatch.filter(names, pattern):
-            raise TomlError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
+            raise UserError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
     events = job.context.store.read()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     patterns = options["cells"] or ["*"]
@@ -575,7 +573,7 @@ def _add_removed(name: str, replacement: str) -> None:
     @click.argument("arguments", nargs=-1)
     def refuse(arguments: tuple[str, ...]) -> NoReturn:
         del arguments
-        raise TomlError(f"{name} was removed: {replacement}")
+        raise UserError(f"{name} was removed: {replacement}")
 
 
 for _name, _replacement in REMOVED.items():
@@ -606,23 +604,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.UsageError as error:
         message = " ".join(error.format_message().split())
         print(f"matrix: {message}; see --help", file=sys.stderr)
-        code = 2
+        return 2
     except click.Abort as error:
         stopped = isinstance(error.__cause__, Terminated)
-        code = 128 + (signal.SIGTERM if stopped else signal.SIGINT)
-    except _USER_ERRORS as error:
-        print(f"matrix: {error}", file=sys.stderr)
-        code = 2
+        return 128 + (signal.SIGTERM if stopped else signal.SIGINT)
     except OSError as error:
-        print(
-            f"matrix: {error.filename or 'a file'}: {error.strerror or error}: finished answers are kept",
-            file=sys.stderr,
+        place = error.filename or "a file"
+        return report_error(
+            UserError(f"{place}: {error.strerror or error}: finished answers are kept"), "matrix"
         )
-        code = 2
     except Exception as error:  # noqa: BLE001 - the one place for unforeseen errors
-        if os.environ.get("GRPO_DOCTOR_DEBUG"):
-            traceback.print_exception(error)
-        text = mask_and_cut(" ".join(f"{type(error).__name__}: {error}".split()), 400)
-        print(f"matrix: internal error: {text} (GRPO_DOCTOR_DEBUG=1 shows where)", file=sys.stderr)
-        code = 2
+        return report_error(error, "matrix")
     return code

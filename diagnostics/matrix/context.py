@@ -9,16 +9,17 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from diagnostics import UserError
 from diagnostics.matrix.cells import Cell, Matrix
 from diagnostics.matrix.identity import SourceDigests
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.uv import find_uv, uv_environment
-from diagnostics.process import end_group, start
+from diagnostics.process import Completed, run
 
 # The project: the folder that holds diagnostics, grpo_core and repro.
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,16 +37,8 @@ _OFFLINE = {
 }
 
 
-class InterpreterError(RuntimeError):
+class InterpreterError(UserError):
     """Raised when a cell's Python is not on this machine and cannot be fetched."""
-
-
-class CommandResult(NamedTuple):
-    """A finished command; code 124 with the reason in `errors` where it took too long."""
-
-    code: int
-    output: str
-    errors: str
 
 
 def machine() -> str:
@@ -94,15 +87,10 @@ class Context:
         return find_uv()
 
     def run_command(
-        self,
-        command: Sequence[str | Path],
-        *,
-        timeout_s: float,
-        stdin: str | None = None,
-        wheels: bool = True,
+        self, command: Sequence[str | Path], *, timeout_s: float, stdin: str | None = None, wheels: bool = True,
         folder: Path | None = None,
-    ) -> CommandResult:
-        """Run uv or an interpreter to its end; an interrupted run can end it.
+    ) -> Completed:  # fmt: skip
+        """Run uv or an interpreter to its end; an interrupted run can end it. A timeout is code 124 and its reason.
 
         Args:
             command: Program and arguments.
@@ -112,29 +100,10 @@ class Context:
                 resolved: no user gets a local build.
             folder: Working folder.
         """
-        with start(
-            list(command),
-            env=self._uv_environ(wheels=wheels),
-            cwd=folder,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            self.running.add(process)
-            try:
-                data = stdin.encode() if stdin is not None else None
-                output, errors = process.communicate(data, timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                end_group(process)
-                return CommandResult(124, "", f"no result within {timeout_s:.0f} s")
-            except BaseException:
-                end_group(process)
-                raise
-            finally:
-                self.running.discard(process)
-        return CommandResult(
-            process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
-        )
+        environ = self._uv_environ(wheels=wheels)
+        done = run(command, timeout_s=timeout_s, env=environ, cwd=folder, stdin=stdin, running=self.running)
+        late: dict[str, Any] = {"code": 124, "output": "", "errors": f"no result within {timeout_s:.0f} s"}
+        return replace(done, **late) if done.timed_out else done
 
     def _uv_environ(self, *, wheels: bool) -> dict[str, str]:
         """Return uv's environment: the user's, with pip's settings under uv's names."""

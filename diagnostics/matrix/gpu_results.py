@@ -36,7 +36,7 @@ class GpuResults(Struct, tag_field="schema", tag="grpo-doctor.gpu.v2"):
 
     def summary(self) -> str:
         """Return one line: how many steps ended how, and on which GPU."""
-        counts = Counter(step.outcome for step in self.steps)
+        counts = Counter[str](step.outcome for step in self.steps)
         listed = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _OUTCOMES if counts[outcome])
         return f"{len(self.steps)} steps on {self.device}: {listed}"
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from rich.console import Console
 from rich.status import Status
@@ -17,51 +16,33 @@ from diagnostics.matrix.runner import QuietProgress
 from diagnostics.output import sanitize
 
 
-class LineProgress(QuietProgress):
-    """One plain line an event."""
+class ConsoleProgress(QuietProgress):
+    """Lines with the elapsed time; on a terminal the running layer is in the status line below them."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console, self._status = console, status
         self._start = time.monotonic()
-
-    def started(self, question: Question) -> None:
-        """Print which layer starts."""
-        self.note(f"{question.cell.id} {question.layer.name} …")
-
-    def finished(self, result: LayerResult, remaining: int) -> None:
-        """Print the verdict and how much remains."""
-        self.note(f"{result_line(result)} ({remaining} open)")
-
-    def note(self, text: str) -> None:
-        """Print a line with the elapsed time."""
-        elapsed = time.monotonic() - self._start
-        print(f"[{elapsed:7.1f} s] {sanitize.escape(text)}", file=self._stream, flush=True)
-
-
-class StatusProgress(QuietProgress):
-    """A status line with the running layer; finished results scroll above it."""
-
-    def __init__(self, status: Status) -> None:
-        self._status = status
         self._running = ""
 
     def started(self, question: Question) -> None:
         """Display which layer runs."""
         self._running = f"{question.cell.id} {question.layer.name}"
         self._status.update(self._running)
+        if not self._console.is_terminal:
+            self.note(f"{self._running} …")
 
     def finished(self, result: LayerResult, remaining: int) -> None:
-        """Print the verdict above the status line."""
-        self._status.update(f"{self._running} ({remaining} open)")
-        self.note(result_line(result))
+        """Print the verdict and how much remains."""
+        self.note(f"{result_line(result)} ({remaining} open)")
 
     def say(self, text: str) -> None:
-        """Display the current action."""
+        """Display the current action in the status line."""
         self._status.update(f"{self._running}: {sanitize.escape(text)}")
 
     def note(self, text: str) -> None:
-        """Print a line above the status line."""
-        self._status.console.print(sanitize.escape(text))
+        """Print a line."""
+        elapsed = time.monotonic() - self._start
+        self._console.print(f"[{elapsed:7.1f} s] {sanitize.escape(text)}", soft_wrap=True)
 
 
 def result_line(result: LayerResult) -> str:
@@ -74,10 +55,7 @@ def result_line(result: LayerResult) -> str:
 
 @contextmanager
 def displayed_progress() -> Iterator[QuietProgress]:
-    """Yield the display that suits standard error."""
-    if not sys.stderr.isatty():
-        yield LineProgress(sys.stderr)
-        return
-    console = Console(stderr=True, markup=False, highlight=False)
+    """Yield the display of standard error."""
+    console = Console(file=sys.stderr, markup=False, highlight=False)
     with console.status("reading the store") as status:
-        yield StatusProgress(status)
+        yield ConsoleProgress(console, status)

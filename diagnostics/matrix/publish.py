@@ -11,15 +11,14 @@ from typing import Any
 
 from packaging.version import Version
 
-from diagnostics import safe_io
-from diagnostics.collect.compat import problem_of
+from diagnostics import UserError, safe_io
+from diagnostics.compat_table import problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.contract import AT_IMPORT
 from diagnostics.matrix.match_issues import depends_on_setting
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import Outcome
-from diagnostics.toml_source import TomlError
 
 SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
@@ -47,16 +46,16 @@ def read_published(path: Path) -> dict[str, Any]:
     """Return the table of a file, {} for none.
 
     Raises:
-        TomlError: it cannot be read: its verdicts would be lost.
+        UserError: it cannot be read: its verdicts would be lost.
     """
     if not path.exists():
         return {}
     try:
         published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT))
     except (OSError, ValueError, RecursionError) as error:
-        raise TomlError(f"{path}: cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot be read: {error}") from None
     if problem := problem_of(published):
-        raise TomlError(f"{path}: expected a table of the schema {SCHEMA}: {problem}")
+        raise UserError(f"{path}: expected a table of the schema {SCHEMA}: {problem}")
     return published
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics import safe_io
+from diagnostics import UserError, safe_io
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
@@ -35,7 +35,7 @@ CANCEL_S = 10.0
 LOG_BYTES = safe_io.MIB
 
 
-class RayError(RuntimeError):
+class RayError(UserError):
     """Raised when no cluster can be used; one line."""
 
 

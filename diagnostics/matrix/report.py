@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import jinja2
 import msgspec
 from rich import box
 from rich.table import Table
@@ -22,6 +21,8 @@ from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Verdict
 from diagnostics.output import sanitize
+from diagnostics.output.html import render_page
+from diagnostics.output.junit import to_document, xml_text
 from diagnostics.output.markdown import escape as escape_markdown
 from diagnostics.output.redact import redact
 
@@ -261,18 +262,8 @@ def junit_report(rows: Sequence[CellResults], made: str) -> str:
     A timeout or infrastructure fault is an error, an unexpected verdict a failure; an expected failure, and a layer
     that was not run or not checked, is skipped with the reason.
     """
-    root = ET.Element("testsuites", name="grpo-doctor matrix", timestamp=made)
-    kinds = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    for row in rows:
-        cases = [_junit_case(result) for result in row.layers.values()]
-        suite = ET.SubElement(root, "testsuite", name=row.cell.id, tests=str(len(cases)))
-        for kind, tag in kinds:
-            suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
-        suite.extend(cases)
-    for kind in ("tests", "failures", "errors", "skipped"):
-        root.set(kind, str(sum(int(suite.get(kind, "0")) for suite in root)))
-    ET.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+    suites = [(row.cell.id, [_junit_case(result) for result in row.layers.values()]) for row in rows]
+    return to_document("grpo-doctor matrix", suites, timestamp=made) + "\n"
 
 
 def _junit_case(result: LayerResult) -> ET.Element:
@@ -284,40 +275,20 @@ def _junit_case(result: LayerResult) -> ET.Element:
     skipped = judgement.expected or judgement.verdict in _JUNIT_OPEN
     tag = "error" if judgement.verdict in _JUNIT_ERRORS else "skipped" if skipped else "failure"
     remark = f" ({judgement.remark})" if judgement.remark else ""
-    mark = ET.SubElement(case, tag, message=_xml_text(f"{verdict_text(judgement)}: {result.summary}{remark}"))
+    mark = ET.SubElement(case, tag, message=xml_text(f"{verdict_text(judgement)}: {result.summary}{remark}"))
     if result.event is not None:
         answer = result.event.answer
-        mark.text = _xml_text("\n".join([*answer.details, answer.excerpt, question.command]))
+        mark.text = xml_text("\n".join([*answer.details, answer.excerpt, question.command]))
     return case
-
-
-def _xml_text(text: str) -> str:
-    """Replace the control characters that XML cannot represent."""
-    return "".join(item if item >= " " or item in "\t\n" else "�" for item in text)
 
 
 def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
     """Return the grid as one HTML page without outside assets; the template escapes everything."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page: str = environment.get_template("page.html").render(
-        made=made,
-        totals=totals(grid),
-        layers=[BY_NAME[name] for name in grid.layers],
-        rows=rows,
-        verdicts=VERDICTS,
-        evidence=EVIDENCE_SYMBOLS,
-        symbols=symbols,
-        verdict_text=verdict_text,
-        link=_link,
-        curve_points=_curve_points,
-    )
-    return page
+    return render_page(
+        "page.html", TEMPLATES, made=made, totals=totals(grid), layers=[BY_NAME[name] for name in grid.layers],
+        rows=rows, verdicts=VERDICTS, evidence=EVIDENCE_SYMBOLS, symbols=symbols, verdict_text=verdict_text,
+        link=_link, curve_points=_curve_points,
+    )  # fmt: skip
 
 
 def _link(result: LayerResult) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from diagnostics import UserError
 from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
 from diagnostics.matrix.cells import PROFILES, Cell, Matrix, family
@@ -21,7 +22,7 @@ from diagnostics.matrix.releases import PROFILE as BREADTH
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
-from diagnostics.toml_source import TomlError, close_matches
+from diagnostics.toml_source import close_matches
 
 
 @dataclass(frozen=True)
@@ -74,18 +75,18 @@ def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> l
     The profile `breadth` has generated cells; patterns then choose among them.
 
     Raises:
-        TomlError: a pattern matches no cell, or the profile is unknown.
+        UserError: a pattern matches no cell, or the profile is unknown.
     """
     known = (*PROFILES, BREADTH)
     if profile is not None and profile not in known:
-        raise TomlError(
+        raise UserError(
             f"unknown profile {profile!r}{close_matches(profile, known)}; there are {', '.join(known)}"
         )
     cells = generated_cells(matrix, LAYERS, SOLVING) if profile == BREADTH else list(matrix.cells)
     for pattern in globs:
         if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in cells):
             close = close_matches(pattern, [cell.id for cell in cells])
-            raise TomlError(
+            raise UserError(
                 f"no cell matches {pattern!r}{close}; --list --profile {profile or 'full'} shows all"
             )
     if globs:
@@ -104,7 +105,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
         quick: Whether the profile `quick` applies.
 
     Raises:
-        TomlError: a layer is unknown.
+        UserError: a layer is unknown.
     """
     chosen: list[str] = []
     for name in (part.strip() for text in lists for part in text.split(",") if part.strip()):
@@ -112,7 +113,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
         members = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
         if not members:
             known = ", ".join(dict.fromkeys(map(family, BY_NAME)))
-            raise TomlError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
+            raise UserError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
         chosen += members
     if not chosen and quick:
         left_out = set(matrix.quick_without)

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from diagnostics import safe_io
+from diagnostics import UserError, safe_io
 from diagnostics.collect.names import names_a_package
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
@@ -38,7 +38,7 @@ _Time = Annotated[
 ]
 
 
-class StoreError(RuntimeError):
+class StoreError(UserError):
     """Raised when a store cannot be read or written; one line that says which, and why."""
 
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from diagnostics import UserError
+
 # (pip's variable, uv's variable, separator of several values).
 _SETTINGS = (
     ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", " "),
@@ -26,7 +28,7 @@ _SETTINGS = (
 _TORCH_WHEEL = re.compile(r"torch-(?P<version>[0-9.]+)\+cpu-(?P<tag>cp\d+)-")
 
 
-class UvMissingError(RuntimeError):
+class UvMissingError(UserError):
     """Raised when no uv executable can be found on this machine."""
 
 

@@ -27,6 +27,7 @@ import requests
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from diagnostics import UserError
 from diagnostics.matrix.uv import find_links
 from diagnostics.output.redact import mask_and_cut
 
@@ -37,7 +38,7 @@ _TIMEOUT_S = 60.0
 _T = TypeVar("_T")
 
 
-class WheelError(RuntimeError):
+class WheelError(UserError):
     """Raised when a wheel cannot be found or read; `absent` means that there is no such wheel."""
 
     def __init__(self, message: str, *, absent: bool = False) -> None:
@@ -132,21 +133,6 @@ def find_wheel(
         _write_atomically(location, json.dumps(_find_in_index(distribution, version, environ)))
     sha256, address = json.loads(location.read_text(encoding="utf-8"))
     return WheelSources(distribution, version, sha256, address, cache)
-
-
-def wheel_names(distribution: str, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the file names of all wheels of a distribution for x86_64 Linux, of all releases.
-
-    Raises:
-        WheelError: there is none (`absent`), or the index cannot be read.
-    """
-    names = [path.name for folder in find_links(environ) for path in folder.glob("*.whl")]
-    try:
-        names += [package.filename for page in _pages(distribution, environ) for package in page.packages]
-    except WheelError:
-        if not any(_installable(name, distribution) for name in names):
-            raise
-    return [name for name in names if _installable(name, distribution)]
 
 
 def uploads(

@@ -16,16 +16,16 @@ TEMPLATES = Path(__file__).parent / "templates"
 STYLE = Path(__file__).parent / "look.css"
 
 
-def render_page(template: str, **values: Any) -> str:
-    """Return a page; every value is escaped unless it is Markup."""
-    page: str = _environment().get_template(template).render(**values)
+def render_page(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
+    """Return a page of a template in a folder; every value is escaped unless it is Markup."""
+    page: str = _environment(folder).get_template(template).render(**values)
     return page + "\n"
 
 
 @cache
-def _environment() -> Environment:
+def _environment(folder: Path) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=select_autoescape(("html", "html.j2")),
     )  # fmt: skip
     environment.globals["style"] = Markup(STYLE.read_text(encoding="utf-8"))  # noqa: S704 - our own file

@@ -9,6 +9,7 @@ from typing import Any
 from diagnostics.findings import EVIDENCE_LEVELS
 from diagnostics.frameworks import SHOWN
 from diagnostics.output.issue_text import edits_of
+from diagnostics.output.markdown import prose
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -39,15 +40,6 @@ def page(document: Mapping[str, Any]) -> str:
         text_lines = [f"- {prose(one['ref'])}: {prose(one['about'])}" for one in document["references"]]
         parts += ["## References", "\n".join(text_lines)]
     return "\n\n".join(parts) + "\n"
-
-
-def prose(text: str) -> str:
-    """Escape a text of the catalog; text between backticks is code."""
-    pieces = re.split(r"(`[^`\n]+`)", " ".join(text.split()))
-    return "".join(
-        piece if place % 2 else re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", piece)
-        for place, piece in enumerate(pieces)
-    )
 
 
 def _claim(claim: Mapping[str, Any]) -> str:

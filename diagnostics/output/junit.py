@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
 from diagnostics.findings import CheckResult, Finding, Report, Severity
@@ -19,47 +20,49 @@ def render(report: Report, fail_on: Severity) -> str:
     if report.unresolved:
         # No known cause was found, so this test did not pass.
         case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": "verdict"})
-        ET.SubElement(case, "error", {"message": _xml_text(report.unresolved), "type": "unresolved"})
+        ET.SubElement(case, "error", {"message": xml_text(report.unresolved), "type": "unresolved"})
         cases.append(case)
-    counts = {
-        "tests": len(cases),
-        "failures": sum(case.find("failure") is not None for case in cases),
-        "errors": sum(case.find("error") is not None for case in cases),
-        "skipped": sum(case.find("skipped") is not None for case in cases),
-    }
-    attributes = {name: str(count) for name, count in counts.items()}
+    return to_document("grpo-doctor", [(report.tool, cases)])
+
+
+def to_document(name: str, suites: Iterable[tuple[str, list[ET.Element]]], **attributes: str) -> str:
+    """Return suites of test cases as one document, with their counts."""
+    root = ET.Element("testsuites", {"name": name, **attributes})
+    for label, cases in suites:
+        suite = ET.SubElement(root, "testsuite", {"name": label, "tests": str(len(cases))})
+        for kind, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            suite.set(kind, str(sum(case.find(tag) is not None for case in cases)))
+        suite.extend(cases)
     # Jenkins' schema has no `skipped` here, and a skipped case has its reason as text.
-    full = {name: count for name, count in attributes.items() if name != "skipped"}
-    root = ET.Element("testsuites", {"name": "grpo-doctor", **full})
-    suite = ET.SubElement(root, "testsuite", {"name": report.tool, **attributes})
-    suite.extend(cases)
+    for kind in ("tests", "failures", "errors"):
+        root.set(kind, str(sum(int(suite.get(kind, "0")) for suite in root)))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
 
 
 def _case(report: Report, check: CheckResult, fail_on: Severity) -> ET.Element:
-    case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": _xml_text(check.check)})
+    case = ET.Element("testcase", {"classname": f"grpo-doctor.{report.tool}", "name": xml_text(check.check)})
     if check.outcome == "crashed":
-        ET.SubElement(case, "error", {"message": _xml_text(check.reason), "type": "crashed"})
+        ET.SubElement(case, "error", {"message": xml_text(check.reason), "type": "crashed"})
         return case
     if check.outcome in {"skipped", "ignored"}:
-        ET.SubElement(case, "skipped").text = _xml_text(check.reason)
+        ET.SubElement(case, "skipped").text = xml_text(check.reason)
         return case
     bad = [finding for finding in check.findings if finding.severity >= fail_on]
     rest = [finding for finding in check.findings if finding.severity < fail_on]
     if bad:
         codes = ", ".join(dict.fromkeys(finding.code for finding in bad))
         failure = ET.SubElement(
-            case, "failure", {"message": _xml_text(f"{codes}: {bad[0].title}"), "type": codes}
+            case, "failure", {"message": xml_text(f"{codes}: {bad[0].title}"), "type": codes}
         )
-        failure.text = _xml_text("\n\n".join(map(_finding_text, bad)))
+        failure.text = xml_text("\n\n".join(map(_finding_text, bad)))
     if check.incomplete and not bad:
         # A fault may be in what was not checked, so this test did not pass.
-        ET.SubElement(case, "error", {"message": _xml_text("; ".join(check.unseen)), "type": "not checked"})
+        ET.SubElement(case, "error", {"message": xml_text("; ".join(check.unseen)), "type": "not checked"})
     elif check.outcome == "not_judged":
-        ET.SubElement(case, "skipped").text = _xml_text("; ".join(check.unseen))
+        ET.SubElement(case, "skipped").text = xml_text("; ".join(check.unseen))
     if rest:
-        ET.SubElement(case, "system-out").text = _xml_text("\n\n".join(map(_finding_text, rest)))
+        ET.SubElement(case, "system-out").text = xml_text("\n\n".join(map(_finding_text, rest)))
     return case
 
 
@@ -70,5 +73,6 @@ def _finding_text(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def _xml_text(text: str) -> str:
+def xml_text(text: str) -> str:
+    """Redact a text, and replace what XML cannot contain."""
     return _NOT_XML.sub("?", redact(text))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 from rich.console import Console
 
-from diagnostics.collect.compat import Compat
+from diagnostics.compat_table import Compat
 from diagnostics.fixes import quote_command
 from diagnostics.output.terminal import print_command, print_text
 

@@ -72,7 +72,6 @@ class SanitizedStream:
     """
 
     reader_gone = False
-    unread = False  # old name, to be removed
     _pattern = _CONTROL
 
     def __init__(self, inner: TextIO, change: Callable[[str], str] | None = None) -> None:
@@ -117,7 +116,7 @@ class SanitizedStream:
         try:
             yield
         except BrokenPipeError:
-            SanitizedStream.reader_gone = SanitizedStream.unread = True
+            SanitizedStream.reader_gone = True
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.inner.fileno())
             os.close(nowhere)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from diagnostics.matrix import wheels
@@ -71,7 +70,7 @@ PACKAGES = {
 
 def releases(package: str, since: str) -> list[str]:
     """The final releases of a package with a wheel, oldest first."""
-    found = {parse_wheel_filename(name)[1] for name in wheels.wheel_names(package)}
+    found = {Version(version) for version, _day, _python in wheels.uploads(package)}
     kept = sorted(one for one in found if not one.is_prerelease and one >= Version(since))
     return [str(one) for one in kept]
 

@@ -27,18 +27,18 @@ import pytest
 
 from diagnostics import __main__ as diagnostics
 from diagnostics.audit.command import FORMATS as AUDIT
-from diagnostics.collect import collection
+from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.doctor.fixplan.build import FORMATS as PLAN
+from diagnostics.collect.remote import MARK
+from diagnostics.doctor.command import PLAN_FORMATS as PLAN
 from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import command as matrix
 from diagnostics.matrix.identity import question_identity
-from diagnostics.nodes.program import MARK
-from diagnostics.output.output import FORMATS as REPORT
+from diagnostics.output.report_output import FORMATS as REPORT
+from evaluation.hostile.fuzz_readers import event
 from evaluation.hostile.words import Plain, Words, wrong_in
 from tests.diagnostics.environments import Maker
 from tests.diagnostics.hang.test_parsers import recorder
-from tests.diagnostics.programs.fuzz_readers import event
 from tests.diagnostics.test_output import LOG, SCRIPT
 
 ROOT = Path(__file__).parents[2]

@@ -15,11 +15,11 @@ from repro import processes
 from repro.base import ElsewhereError
 
 
-def ask(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Runs a module of ours as a program, and returns its report; the program dies with this process.
 
     Args:
-        module: one that calls `answer` when it is run.
+        module: one that calls `answer_plan` when it is run.
         plan: what it is given.
         environment: the whole of it.
 
@@ -31,15 +31,15 @@ def ask(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) ->
     with subprocess.Popen(command, env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL) as process:
         os.close(writing)
         with os.fdopen(reading, encoding="utf-8") as answer_:
-            said = answer_.read()
-    if not said:
+            message = answer_.read()
+    if not message:
         ended = processes.how_it_ended(process.returncode)
         raise RuntimeError(f"{module} ended with {ended}, and reported nothing")
-    report: dict[str, Any] = json.loads(said)
+    report: dict[str, Any] = json.loads(message)
     return report
 
 
-def answer(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
     """Is the main program of such a module: reads its plan, runs, and reports."""
     descriptor, parent, plan = sys.argv[1:]
     processes.die_with(int(parent), signal.SIGKILL)
@@ -49,7 +49,7 @@ def answer(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         json.dump(report, out)
 
 
-def told(error: BaseException) -> dict[str, Any]:
+def describe_error(error: BaseException) -> dict[str, Any]:
     """Returns an exception as it stands in a report."""
     frames = traceback.extract_tb(error.__traceback__)
     return {

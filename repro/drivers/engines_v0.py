@@ -62,7 +62,7 @@ class EngineRequest:
         return [self.token] * self.length
 
     @property
-    def due(self) -> int | None:
+    def due_tokens(self) -> int | None:
         """Tokens due; of one that can't have them all, any answer that comes back is one."""
         return self.max_tokens if self.length + self.max_tokens <= LIMIT else None
 
@@ -100,7 +100,7 @@ def count_answers(
     received, stray = [], 0
     for requests, outputs in callers:
         names = {tuple(item.prompt): item.name for item in requests}
-        due |= {item.name: item.due for item in requests}
+        due |= {item.name: item.due_tokens for item in requests}
         for output in outputs:
             name = names.get(tuple(output.prompt_token_ids))
             if name is None:
@@ -229,8 +229,8 @@ class WholeEngine:
     _names = itertools.count()
 
     def __init__(self, mitigation: str | None = None, folder: str | None = None, **more: Any) -> None:
-        given = engine_options(mitigation) | more
-        self.outer = self._start(folder or save_model(), given)
+        inputs = engine_options(mitigation) | more
+        self.outer = self._start(folder or save_model(), inputs)
         self._blocks = self._free()
 
     def _start(self, folder: str, given: dict[str, Any]) -> Any:
@@ -326,10 +326,10 @@ class ServedEngine(WholeEngine):
         self, requests: Sequence[EngineRequest], processor: Processor | None = None
     ) -> list[Any]:
         """Await the last output of each request; the processor goes with the first."""
-        each = (self._one(item, None if index else processor) for index, item in enumerate(requests))
-        return list(await asyncio.gather(*each))
+        entry = (self._request_one(item, None if index else processor) for index, item in enumerate(requests))
+        return list(await asyncio.gather(*entry))
 
-    async def _one(self, item: EngineRequest, processor: Processor | None) -> Any:
+    async def _request_one(self, item: EngineRequest, processor: Processor | None) -> Any:
         last = None
         prompt = {"prompt_token_ids": item.prompt}
         async for output in self.outer.generate(prompt, item.params(processor), str(next(self._names))):
@@ -361,9 +361,9 @@ _PIPES: dict[str, tuple[int, int]] = {}
 
 def hold_server(_tokens: Any, logits: Any) -> Any:
     """Hold the server's step, once, until a client lets it go: the logits processor that a request names."""
-    held, go = _PIPES.pop("hold", (0, 0))
-    if held:
-        os.write(held, b"h")
+    policy, go = _PIPES.pop("hold", (0, 0))
+    if policy:
+        os.write(policy, b"h")
         os.read(go, 1)
     return logits
 
@@ -401,14 +401,14 @@ def read_answers(
     """Read a server's answers, in the form in which vLLM's own engines give theirs."""
     with contextlib.closing(connection):
         answer = connection.getresponse()
-        found = json.loads(answer.read())
+        result = json.loads(answer.read())
     if answer.status != http.client.OK:
-        raise RuntimeError(f"vLLM's server answered {answer.status}: {found}")
+        raise RuntimeError(f"vLLM's server answered {answer.status}: {result}")
     return [
         _as_output(
             requests[choice["index"]], choice["finish_reason"] == "length", choice["logprobs"]["tokens"]
         )
-        for choice in found["choices"]
+        for choice in result["choices"]
     ]
 
 
@@ -425,7 +425,7 @@ _HOLD = f"{hold_server.__module__}.{hold_server.__name__}"
 def serving() -> Iterator[Server]:
     """Fork the server, and end it."""
     engine_options(None)
-    held, reports_held = os.pipe()
+    policy, reports_held = os.pipe()
     waits_for_go, go = os.pipe()
     listening = socket.create_server(("127.0.0.1", 0))
     folder = save_model()
@@ -440,11 +440,11 @@ def serving() -> Iterator[Server]:
     listening.close()  # if the server ends, its clients see it
     os.close(reports_held)
     try:
-        yield Server(port, held, go)
+        yield Server(port, policy, go)
     finally:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        for end in (held, go, waits_for_go):
+        for end in (policy, go, waits_for_go):
             os.close(end)
 
 
@@ -554,11 +554,11 @@ def _swift_class() -> Any:
         processors: dict[int, Any] = {}  # noqa: RUF012 - one attempt, one process
 
         def _prepare_generation_config(self, request_config: Any) -> Any:
-            made = super()._prepare_generation_config(request_config)
-            made.ignore_eos = True
+            built = super()._prepare_generation_config(request_config)
+            built.ignore_eos = True
             first = self.processors.pop(threading.get_ident(), None)
-            made.logits_processors = [first] if first else None
-            return made
+            built.logits_processors = [first] if first else None
+            return built
 
         def _add_stop_words(self, *_: Any, **__: Any) -> None:
             """Adds none: every completion is to have all its tokens."""

@@ -64,8 +64,8 @@ def trigger(
     """Register a function as the program of the trigger that has its name."""
 
     def register(run: Program) -> Program:
-        made = HangProgram(run, names, needs, (simulated,) if simulated else None)
-        PROGRAMS.setdefault(code, {})[run.__name__] = made
+        built = HangProgram(run, names, needs, (simulated,) if simulated else None)
+        PROGRAMS.setdefault(code, {})[run.__name__] = built
         return run
 
     return register
@@ -95,11 +95,11 @@ def repro(
     def run(name: str, mitigation: str | None) -> Work:
         if mitigation is not None and mitigation in reasons:
             raise InapplicableError(reasons[mitigation])
-        if mitigation is not None and name not in made.mitigation(mitigation).helps:
+        if mitigation is not None and name not in built.mitigation(mitigation).helps:
             raise InapplicableError(f"{mitigation} has nothing to change in {name}")
         return attempt(programs[name], mitigation, counted)
 
-    made = base.repro(
+    built = base.repro(
         code,
         distributions=needs,
         simulated=simulated,
@@ -108,10 +108,10 @@ def repro(
                 name,
                 partial(run, name),
                 silent=True,
-                simulated=each.simulated,
-                lacks=partial(_missing, each.needs),
+                simulated=item.simulated,
+                lacks=partial(_missing, item.needs),
             )
-            for name, each in programs.items()
+            for name, item in programs.items()
         ],
         mitigations={**changes, **reasons},
         inapplicable=partial(_missing, needs),
@@ -134,7 +134,7 @@ def _is_importable(name: str) -> bool:
 def main() -> None:
     """Run the main program of a module with such programs: `-m MODULE TRIGGER MITIGATION`."""
     name, mitigation = sys.argv[1:]
-    next(each[name] for each in PROGRAMS.values() if name in each).run(mitigation)
+    next(item[name] for item in PROGRAMS.values() if name in item).run(mitigation)
 
 
 def report(word: str, name: str, pid: int | None = None) -> None:
@@ -230,22 +230,22 @@ def start_ray(cpus: int) -> Any:
     """
     ray: Any = import_module("ray")
     os.environ.pop("RAY_ADDRESS", None)
-    for left in reversed(range(RAY_STARTS)):
+    for remaining in reversed(range(RAY_STARTS)):
         try:
             ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
             break
         except Exception as error:
             # Ray gives a node 30 s, which nothing sets, and where others compute it may need more.
             ray.shutdown()
-            if not left or "timed out during startup" not in str(error):
+            if not remaining or "timed out during startup" not in str(error):
                 raise
     return ray
 
 
 def free_port() -> int:
     """Return a free port of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as policy:
+        port: int = policy.getsockname()[1]
     return port
 
 
@@ -290,7 +290,7 @@ def wait_for_end(children: Sequence[int]) -> None:
 
 def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
     """Fork so many ranks, or these; each is given its rank and a free port. Return their process ids."""
-    port, made = free_port(), []
+    port, built = free_port(), []
     for rank in range(ranks) if isinstance(ranks, int) else ranks:
         child = os.fork()
         if child == 0:
@@ -298,5 +298,5 @@ def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> l
                 run(rank, port)
             finally:
                 os._exit(0)
-        made.append(child)
-    return made
+        built.append(child)
+    return built

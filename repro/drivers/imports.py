@@ -54,7 +54,7 @@ def try_import(module: str, limit_s: float) -> dict[str, Any]:
     return failed | result
 
 
-def line(module: str, result: dict[str, Any]) -> str:
+def describe_import(module: str, result: dict[str, Any]) -> str:
     """Returns the line of one module, for a terminal."""
     if result["ok"]:
         return f"{module}: {result['version'] or 'no version'}, imported in {result['seconds']} s"

@@ -46,13 +46,13 @@ def wait_for(port: int, path: str) -> None:
         time.sleep(0.2)
 
 
-def ask(port: int, path: str, limit: float | None, document: dict[str, Any] | None = None) -> int:
+def request_status(port: int, path: str, limit: float | None, document: dict[str, Any] | None = None) -> int:
     """The status of an answer; 0 where none came within the limit: an error in place of a hang."""
     body = None if document is None else json.dumps(document).encode()
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
+    requests = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     with contextlib.suppress(TimeoutError):
-        asked.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
-        answer = asked.getresponse()
+        requests.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
+        answer = requests.getresponse()
         answer.read()
         return answer.status
     return 0
@@ -69,6 +69,6 @@ def worker(server: int) -> int:
     def below(pid: int) -> bool:
         return pid == server or (pid in parents and below(parents[pid][1]))
 
-    named = {pid: name for pid, (name, _) in parents.items() if name.startswith("VLLM::") and below(pid)}
+    by_name = {pid: name for pid, (name, _) in parents.items() if name.startswith("VLLM::") and below(pid)}
     # Where the engine's core runs the model itself, there is no worker.
-    return next((pid for pid, name in named.items() if name.startswith("VLLM::Worker")), max(named))
+    return next((pid for pid, name in by_name.items() if name.startswith("VLLM::Worker")), max(by_name))

@@ -20,23 +20,20 @@ MODEL_MODULES = ("torch", "transformers", "tokenizers")
 STEPS = 4
 
 
-def tokenizer() -> Any:
-    """Returns a tokenizer of 13 letters and three special tokens."""
+def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace") -> Any:
+    """Return a tokenizer of these words and three special tokens; `split` is how text is cut into words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {word: place for place, word in enumerate([*_SPECIAL, *_LETTERS])}
-    made = Tokenizer(models.WordLevel(words, unk_token=_SPECIAL[0]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    # Without the names TRL 0.22 to 0.25 would hand token types to a model that knows none.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        unk_token=_SPECIAL[0],
-        bos_token=_SPECIAL[1],
-        eos_token=_SPECIAL[2],
-        pad_token=_SPECIAL[2],
-        model_input_names=["input_ids", "attention_mask"],
+    places = {word: place for place, word in enumerate([*_SPECIAL, *words])}
+    built = Tokenizer(models.WordLevel(places, unk_token=_SPECIAL[0]))
+    built.pre_tokenizer = getattr(pre_tokenizers, split)()
+    special = dict(
+        zip(("unk_token", "bos_token", "eos_token", "pad_token"), (*_SPECIAL, _SPECIAL[2]), strict=True)
     )
+    # Without the names TRL 0.22 to 0.25 would hand token types to a model that knows none.
+    names = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names, **special)
 
 
 def model(seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
@@ -123,14 +120,14 @@ def weights_that_stay(rewards: Any, **settings: Any) -> str | None:
     """
     sampled: list[str] = []
 
-    def counted(completions: list[str], **more: Any) -> Any:
+    def recorded_rewards(completions: list[str], **more: Any) -> Any:
         sampled.extend(completions)
         return rewards(completions=completions, **more)
 
-    held = model()
-    before = {name: value.detach().clone() for name, value in held.named_parameters()}
+    policy = model()
+    before = {name: value.detach().clone() for name, value in policy.named_parameters()}
     sizes = {"num_generations": 4, "max_completion_length": 8, "per_device_train_batch_size": 4}
     common = {"learning_rate": 0.1, "max_steps": STEPS}
-    trainer(counted, held=held, **(sizes | common | settings)).train()
-    moved = any(bool((value.detach() != before[name]).any()) for name, value in held.named_parameters())
+    trainer(recorded_rewards, held=policy, **(sizes | common | settings)).train()
+    moved = any(bool((value.detach() != before[name]).any()) for name, value in policy.named_parameters())
     return None if moved else f"no weight moved in {STEPS} steps on {len(sampled)} completions"

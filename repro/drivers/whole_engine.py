@@ -120,8 +120,8 @@ def start(folder: str, **options: Any) -> Any:
 
 def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
     """Samples one completion a prompt."""
-    asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    found = llm.generate(asked, list(params), use_tqdm=False)
+    requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    result = llm.generate(requests, list(params), use_tqdm=False)
     return [
         Sampled(
             tuple(prompt),
@@ -131,7 +131,7 @@ def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) ->
                 for place, token in zip(answer.outputs[0].logprobs, answer.outputs[0].token_ids, strict=True)
             ),
         )
-        for prompt, answer in zip(prompts, found, strict=True)
+        for prompt, answer in zip(prompts, result, strict=True)
     ]
 
 
@@ -180,8 +180,8 @@ def compare_samples(llm: Any, held: Any, trainer_temperature: float = 1.0, **ask
     return compared(
         [
             pair
-            for one in sample(llm, PROMPTS, parameters)
-            for pair in zip(one.logprobs, trainers(held, one, trainer_temperature), strict=True)
+            for item in sample(llm, PROMPTS, parameters)
+            for pair in zip(item.logprobs, trainers(held, item, trainer_temperature), strict=True)
         ]
     )
 

@@ -77,10 +77,10 @@ def engine_actions(engine: str) -> type[EngineActions]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of much that a search does a thousand times
-    found: type[EngineActions] = vars(importlib.import_module(f"repro.fuzz.{engine}"))[
+    result: type[EngineActions] = vars(importlib.import_module(f"repro.fuzz.{engine}"))[
         f"{engine.upper()}Actions"
     ]
-    return found
+    return result
 
 
 def check_needs(engine: str) -> None:
@@ -115,10 +115,10 @@ class Rounds:
         """Play stories until one ends with something new, and return it shortened; None if all were played."""
         import hypothesis
 
-        kept: list[Story] = []
+        selected: list[Story] = []
 
         def run(drawn: tuple[dict[str, Any], list[stories.Step]]) -> None:
-            self._run(*drawn, kept)
+            self._run(*drawn, selected)
 
         settings = hypothesis.settings(
             max_examples=examples,
@@ -130,15 +130,15 @@ class Rounds:
             verbosity=hypothesis.Verbosity.quiet,
             print_blob=False,
         )
-        test = hypothesis.seed(seed)(settings(hypothesis.given(story_strategy(self.make, self.length))(run)))
+        test = hypothesis.seed(seed)(settings(hypothesis.given(story_strategy(self.make, self.length))(run)))  # type: ignore[no-untyped-call]
         try:
             test()
         except Exception as error:
             if stories.find_ending(error) is None:
                 raise
-        if not kept:
+        if not selected:
             return None
-        story = kept[-1]  # Hypothesis ends with the shortest
+        story = selected[-1]  # Hypothesis ends with the shortest
         assert story.finding is not None
         again = stories.play(self.make, story)[1]
         if again is None or again.key != story.finding.key:
@@ -178,13 +178,13 @@ def story_strategy(make: type[EngineActions], length: int) -> Any:
     step = st.one_of(
         *(
             st.fixed_dictionaries(
-                {"do": st.just(name)} | {each: draw(choices) for each, choices in arguments.items()}
+                {"do": st.just(name)} | {item: draw(choices) for item, choices in arguments.items()}
             )
             for name, arguments in make.draws.items()
         )
     )
     part = st.lists(step, max_size=length)
-    steps = st.tuples(part, part, part).map(lambda parts: [each for some in parts for each in some])
+    steps = st.tuples(part, part, part).map(lambda parts: [item for some in parts for item in some])
     setup = st.fixed_dictionaries({name: st.booleans() for name in make.settings})
     return st.tuples(setup, steps)
 
@@ -192,7 +192,7 @@ def story_strategy(make: type[EngineActions], length: int) -> Any:
 def search(plan: Search) -> dict[str, Any]:
     """Make a search in this process, and return what it found as JSON can hold it."""
     rounds = Rounds(plan.engine, engine_actions(plan.engine), LENGTH[plan.engine])
-    found: list[Story] = []
+    result: list[Story] = []
     began, count = time.process_time(), 0
     while time.process_time() - began < plan.cpu_s:
         # Each round draws other stories, and the same ones whenever the seed is the same.
@@ -201,8 +201,8 @@ def search(plan: Search) -> dict[str, Any]:
         if story is None:
             continue
         spent = round(time.process_time() - began, 2)
-        found.append(replace(story, versions=upstream.versions(), seed=plan.seed, cpu_s=spent))
-        if plan.until and set(plan.until) <= {each.finding.code for each in found if each.finding}:
+        result.append(replace(story, versions=upstream.versions(), seed=plan.seed, cpu_s=spent))
+        if plan.until and set(plan.until) <= {item.finding.code for item in result if item.finding}:
             break
     return {
         "seed": plan.seed,
@@ -211,7 +211,7 @@ def search(plan: Search) -> dict[str, Any]:
         "stories": rounds.played,
         "steps": rounds.steps,
         "tally": dict(sorted(rounds.tally.items())),
-        "found": [story.to_json() for story in found],
+        "found": [story.to_json() for story in result],
     }
 
 
@@ -237,10 +237,10 @@ def search_apart(plan: Search) -> dict[str, Any]:
     if not text:
         ended = processes.how_it_ended(code)
         raise SearchError(f"seed {plan.seed}: its process ended with {ended}, without an answer")
-    found: dict[str, Any] = json.loads(text)
-    if "error" in found:
-        raise SearchError(f"seed {plan.seed}: {found['error']}")
-    return found
+    result: dict[str, Any] = json.loads(text)
+    if "error" in result:
+        raise SearchError(f"seed {plan.seed}: {result['error']}")
+    return result
 
 
 def _run_child(plan: Search, parent: int, writing: int) -> None:
@@ -249,22 +249,22 @@ def _run_child(plan: Search, parent: int, writing: int) -> None:
         limit = int(plan.cpu_s + GRACE_S)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
         try:
-            found = search(plan)
+            result = search(plan)
         except Exception as error:  # noqa: BLE001 - the parent reports it
-            found = {"error": judge.of_the_harness(error)}
+            result = {"error": judge.of_the_harness(error)}
         with os.fdopen(writing, "wb") as answer:
-            answer.write(json.dumps(found).encode())
+            answer.write(json.dumps(result).encode())
     finally:
         os._exit(0)
 
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, stories.Ending]]:
     """Return the stories of all seeds, with what each ends with."""
-    found = [Story.from_json(document) for result in results for document in result["found"]]
-    return [(story, story.finding) for story in found if story.finding]
+    entries = [Story.from_json(document) for result in results for document in result["found"]]
+    return [(story, story.finding) for story in entries if story.finding]
 
 
-def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+def finding_lines(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a line for each finding: seed, CPU seconds, steps of the shortest story, what and where."""
     yield f"{'seed':>4}  {'CPU s':>6}  {'steps':>5}  {'code':<6}  finding"
     for result in results:
@@ -300,10 +300,10 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
     return [f"engine {story.engine}: {settings or 'everything off'}; {make.about}", *lines], same
 
 
-def text(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:
+def describe_search(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a search, for a terminal: of each finding the shortest story of all seeds."""
     lines = [totals(results), ", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
-    lines += [f"simulated: {'; '.join(_simulated(engine))}", "", *table(results)]
+    lines += [f"simulated: {'; '.join(_simulated(engine))}", "", *finding_lines(results)]
     shortest: dict[tuple[str, ...], Story] = {}
     by_length = sorted(found_stories(results), key=lambda one: (len(one[0].steps), str(one[0].steps)))
     for story, finding in by_length:
@@ -327,8 +327,8 @@ def document(engine: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _simulated(engine: str) -> tuple[str, ...]:
-    found: tuple[str, ...] = importlib.import_module(f"repro.drivers.schedulers.{engine}").SIMULATED
-    return found
+    result: tuple[str, ...] = importlib.import_module(f"repro.drivers.schedulers.{engine}").SIMULATED
+    return result
 
 
 def save_stories(results: Sequence[dict[str, Any]], folder: Path) -> list[Path]:

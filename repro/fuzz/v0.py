@@ -156,14 +156,16 @@ class V0Actions(EngineActions):
         """Check, after lawful use alone, that everything was answered once and given back."""
         lost = sorted(name for name in self._due if not self._served[name])
         twice = sorted(name for name in self._due if self._served[name] > 1)
-        left = f"{self.engine.leaked_blocks()} KV blocks taken, {self.engine.parked()} set aside as stopped"
+        remaining = (
+            f"{self.engine.leaked_blocks()} KV blocks taken, {self.engine.parked()} set aside as stopped"
+        )
         if lost:
-            detail = f"{' '.join(lost)} never came back; in the empty engine: {left}"
+            detail = f"{' '.join(lost)} never came back; in the empty engine: {remaining}"
             raise BrokenInvariantError("no request is lost", detail)
         if twice:
             raise BrokenInvariantError("no request ends twice", " ".join(twice))
         if self.engine.leaked_blocks() or self.engine.parked():
-            raise BrokenInvariantError("an empty engine holds nothing", left)
+            raise BrokenInvariantError("an empty engine holds nothing", remaining)
 
     def _enter_forward_pass(self, step: Running) -> bool:
         """Let a step run to its forward pass; False if there was nothing to run, and the step ended."""

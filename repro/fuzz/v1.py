@@ -69,9 +69,9 @@ class V1Actions(EngineActions):
         busy = bool(engine.unfinished() or engine.in_flight)
         return {
             "add": listens,
-            "schedule": engine.due() == "schedule",
-            "update": engine.due() == "update",
-            "go": bool(engine.due()),
+            "schedule": engine.next_half() == "schedule",
+            "update": engine.next_half() == "update",
+            "go": bool(engine.next_half()),
             "abort": bool(engine.unfinished()),
             "reset": listens and busy,
             "pause": listens and busy and not engine.pause_mode,
@@ -121,7 +121,7 @@ class V1Actions(EngineActions):
     def _go(self, steps: int) -> bool:
         """Return whether there was nothing left to do before that many halves of steps."""
         for number in range(1, steps + 1):
-            half = self.engine.due()
+            half = self.engine.next_half()
             if not half:
                 return True
             self.progress = f"at number {number}, {half}"
@@ -145,9 +145,9 @@ class V1Actions(EngineActions):
     def _drain(self) -> None:
         self.engine.resume()
         if not self._go(_MOST_STEPS):
-            left = " ".join(self.engine.unfinished())
+            remaining = " ".join(self.engine.unfinished())
             raise BrokenInvariantError(
-                "every request ends", f"{left}: still there after {_MOST_STEPS} half-steps"
+                "every request ends", f"{remaining}: still there after {_MOST_STEPS} half-steps"
             )
         self.tally["requests ended"] += sum(bool(ends) for ends in self.engine.ends.values())
         v1_invariants.check_end(self.engine)

@@ -65,10 +65,10 @@ def check_end(engine: V1Engine) -> None:
     lost = engine.unfinished()
     if lost:
         _broken(LOST, f"{' '.join(lost)} never ended, and the engine says it has nothing to do")
-    taken = engine.setup.blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    if taken or engine.scheduler.requests:
+    calls = engine.setup.blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    if calls or engine.scheduler.requests:
         _broken(
-            BLOCKS, f"{taken} are taken in an empty engine, requests: {sorted(engine.scheduler.requests)}"
+            BLOCKS, f"{calls} are taken in an empty engine, requests: {sorted(engine.scheduler.requests)}"
         )
 
 
@@ -80,12 +80,12 @@ def _blocks(engine: V1Engine) -> None:
     """Each is free once, or held as often as its count says, by requests that exist."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
-    held = Counter(block.block_id for blocks in tables.values() for block in blocks if not block.is_null)
+    policy = Counter(block.block_id for blocks in tables.values() for block in blocks if not block.is_null)
     free = Counter(block.block_id for block in pool.free_block_queue.get_all_free_blocks())
     for block in pool.blocks:
         if block.is_null:
             continue
-        holders, times_free = held[block.block_id], free[block.block_id]
+        holders, times_free = policy[block.block_id], free[block.block_id]
         if block.ref_cnt != holders or times_free != (holders == 0):
             _broken(
                 BLOCKS,
@@ -111,8 +111,8 @@ def _queues(engine: V1Engine) -> None:
     }
     where = Counter(request.request_id for queue in queues.values() for request in queue)
     if set(where) != set(scheduler.requests) or any(count > 1 for count in where.values()):
-        shown = {name: [request.request_id for request in queue] for name, queue in queues.items()}
-        _broken(QUEUES, f"{shown}; known: {sorted(scheduler.requests)}")
+        listed = {name: [request.request_id for request in queue] for name, queue in queues.items()}
+        _broken(QUEUES, f"{listed}; known: {sorted(scheduler.requests)}")
     for name, queue in queues.items():
         for request in queue:
             if (request.status.name == "RUNNING") != (name == "running"):
@@ -135,11 +135,11 @@ def _requests(engine: V1Engine) -> None:
             _broken(
                 LOST, f"{name} is {'still' if known else 'no longer'} known, and ended by {ends or 'nothing'}"
             )
-        whole = [FIRST_TOKEN + number for number in range(1, len(tokens) + 1)]
+        expected = [FIRST_TOKEN + number for number in range(1, len(tokens) + 1)]
         if tokens and tokens[-1] == STOP:
-            whole[-1] = STOP
+            expected[-1] = STOP
         most = min(request.max_tokens, engine.setup.max_model_len - request.prompt)
-        if tokens != whole or len(tokens) > most:
+        if tokens != expected or len(tokens) > most:
             _broken(TEXT, f"{name} got {tokens}, at most {most} are due")
         if ends and ends[0] == "length" and len(tokens) != most:
             _broken(TEXT, f"{name} ended by length after {len(tokens)} of {most} tokens")
@@ -152,9 +152,9 @@ def _pause(engine: V1Engine) -> None:
 
     The engine takes the pause for complete as soon as it has nothing to do; its caller then loads new weights.
     """
-    left = sorted(engine.waited_for & set(engine.scheduler.requests))
-    if left and not engine.due():
-        tokens = ", ".join(f"{name} has {len(engine.tokens[name])} of its tokens" for name in left)
+    remaining = sorted(engine.waited_for & set(engine.scheduler.requests))
+    if remaining and not engine.next_half():
+        tokens = ", ".join(f"{name} has {len(engine.tokens[name])} of its tokens" for name in remaining)
         _broken(WAIT, f"the engine has nothing left to do, and {tokens}")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from repro.drivers import calls, tiny_trl
 
+_repro = partial(calls.repro, needs=("transformers", "torch"), modules=tiny_trl.MODEL_MODULES)
 
-@calls.repro(
+
+@_repro(
     "CFG119",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
     trigger="solution",
     failure=("ValueError", "raise ValueError(", "_validate_model_kwargs"),
     says="are not used by the model",
@@ -34,7 +36,7 @@ def cfg119_solution(mitigation: str | None) -> None:
     failure=(
         "RuntimeError",
         "next_tokens = torch.multinomial(probs, num_samples=1).squeeze(1)",
-        "num020_overflow",
+        "_sample",
     ),
     says="probability tensor contains",
     untried={"find_the_step": calls.SEARCHES},
@@ -44,10 +46,10 @@ def num020_overflow(_mitigation: str | None) -> None:
     """A model with a weight that is no number is sampled from."""
     import torch
 
-    held = tiny_trl.model()
+    policy = tiny_trl.model()
     with torch.no_grad():
-        held.lm_head.weight.fill_(float("inf"))
-    held.generate(input_ids=torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=True)
+        policy.lm_head.weight.fill_(float("inf"))
+    policy.generate(input_ids=torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=True)
 
 
 @calls.repro(
@@ -83,23 +85,17 @@ def num026_head(mitigation: str | None) -> None:
     """A head in float32 over a model in bfloat16, outside of autocast."""
     import torch
 
-    held = tiny_trl.model().bfloat16()
-    held.lm_head.float()
+    policy = tiny_trl.model().bfloat16()
+    policy.lm_head.float()
     if mitigation == "one_type":
-        held.to(torch.bfloat16)
-    held(input_ids=torch.tensor([[3, 4]]))
+        policy.to(torch.bfloat16)
+    policy(input_ids=torch.tensor([[3, 4]]))
 
 
 _ROWS, _LENGTH = 8, 16
 
 
-@calls.repro(
-    "NUM044",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
-    trigger="not_shifted",
-    changes={"align": "the logits of the place before each id"},
-)
+@_repro("NUM044", trigger="not_shifted", changes={"align": "the logits of the place before each id"})
 def num044_not_shifted(mitigation: str | None) -> str | None:
     """Logits are read at the ids' own places, and each log-prob is another token's."""
     import torch
@@ -111,30 +107,32 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
     options = {"max_new_tokens": _LENGTH, "do_sample": True, "suppress_tokens": [2], "top_k": 0}
     with torch.no_grad():
         torch.manual_seed(0)
-        drawn = model.generate(
+        generated = model.generate(
             prompts, attention_mask=torch.ones_like(prompts), return_dict_in_generate=True,
             output_logits=True, **options,
         )  # fmt: skip
-        ids = drawn.sequences[:, -_LENGTH:]
-        told = model.compute_transition_scores(drawn.sequences, drawn.logits, normalize_logits=True)
-        logits = model(drawn.sequences).logits
+        ids = generated.sequences[:, -_LENGTH:]
+        reported = model.compute_transition_scores(
+            generated.sequences, generated.logits, normalize_logits=True
+        )
+        logits = model(generated.sequences).logits
     # The logits at a place are of the id behind it.
     places = slice(-_LENGTH - 1, -1) if mitigation == "align" else slice(-_LENGTH, None)
-    own = logits[:, places].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-    apart = (own - told).abs()
-    wrong = int((apart > 1e-3).sum())  # float32, one model: 1e-6 apart where they are of one token
+    local = logits[:, places].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    differences = (local - reported).abs()
+    wrong = int((differences > 1e-3).sum())  # float32, one model: 1e-6 apart where they are of one token
     return (
-        f"{wrong} of {ids.numel()} log-probs are another token's, {apart.mean():.2f} apart" if wrong else None
+        f"{wrong} of {ids.numel()} log-probs are another token's, {differences.mean():.2f} apart"
+        if wrong
+        else None
     )
 
 
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 
-@calls.repro(
+@_repro(
     "TOK013",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
     trigger="base_model",
     failure=("ValueError", "raise ValueError(", "get_chat_template"),
     says="chat_template is not set",
@@ -148,10 +146,8 @@ def tok013_base_model(mitigation: str | None) -> None:
     tokenizer.apply_chat_template([{"role": "user", "content": "a b"}])
 
 
-@calls.repro(
+@_repro(
     "TOK018",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
     trigger="through_text",
     changes={"keep": "the ids that generate() gave, up to the first end token"},
 )
@@ -176,19 +172,15 @@ def tok018_through_text(mitigation: str | None) -> str | None:
         trained = tokenizer(texts, add_special_tokens=False).input_ids
     else:
         trained = ended
-    kept = sum(end in row for row in trained)
+    selected = sum(end in row for row in trained)
     return (
-        None if kept == len(ended) else f"{kept} of {len(ended)} completions that ended have their end token"
+        None
+        if selected == len(ended)
+        else f"{selected} of {len(ended)} completions that ended have their end token"
     )
 
 
-@calls.repro(
-    "TOK019",
-    needs=("transformers", "torch"),
-    modules=tiny_trl.MODEL_MODULES,
-    trigger="full_text",
-    changes={"ids": "return_full_text=False, which cuts the prompt off"},
-)
+@_repro("TOK019", trigger="full_text", changes={"ids": "return_full_text=False, which cuts the prompt off"})
 def tok019_full_text(mitigation: str | None) -> str | None:
     """An engine that gives prompt and completion together, taken for completions."""
     from transformers import pipeline
@@ -198,8 +190,8 @@ def tok019_full_text(mitigation: str | None) -> str | None:
     if mitigation == "ids":
         settings["return_full_text"] = False
     prompts = list(tiny_trl.PROMPTS)
-    found = [engine(prompt, **settings)[0]["generated_text"] for prompt in prompts]
-    echoes = sum(text.startswith(prompt) for prompt, text in zip(prompts, found, strict=True))
+    result = [engine(prompt, **settings)[0]["generated_text"] for prompt in prompts]
+    echoes = sum(text.startswith(prompt) for prompt, text in zip(prompts, result, strict=True))
     return f"{echoes} of {len(prompts)} completions begin with their prompt" if echoes else None
 
 
@@ -230,9 +222,9 @@ def tok021_first_token_twice(mitigation: str | None) -> str | None:
     )
     words.chat_template = _TEMPLATE
     if mitigation == "ids_of_template":
-        found = words.apply_chat_template(_CHAT, tokenize=True, return_dict=True)["input_ids"]
+        result = words.apply_chat_template(_CHAT, tokenize=True, return_dict=True)["input_ids"]
     else:
         text = words.apply_chat_template(_CHAT, tokenize=False)
-        found = words(text, add_special_tokens=mitigation != "no_special_tokens")["input_ids"]
-    times = found.count(words.bos_token_id)
-    return f"{times} first tokens stand before the prompt: {found}" if times != 1 else None
+        result = words(text, add_special_tokens=mitigation != "no_special_tokens")["input_ids"]
+    times = result.count(words.bos_token_id)
+    return f"{times} first tokens stand before the prompt: {result}" if times != 1 else None

@@ -138,12 +138,12 @@ def answer_missing(mitigation: str) -> None:
     """A rank asks a reward server that never answers; the others are in all_reduce."""
     port = hangs.start_silent_server()
 
-    def asks(limit: float | None) -> None:
-        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
-        asked.request("GET", "/reward")
-        asked.getresponse()
+    def request_reward(limit: float | None) -> None:
+        requests = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
+        requests.request("GET", "/reward")
+        requests.getresponse()
 
-    _alone_before_all_reduce(asks, mitigation)
+    _alone_before_all_reduce(request_reward, mitigation)
 
 
 @hangs.trigger("HNG002", hangs.RANK_NAMES)
@@ -159,9 +159,9 @@ def batch_missing(mitigation: str) -> None:
                 return 1
 
             def __getitem__(self, _: int) -> float:
-                asked = http.client.HTTPConnection("127.0.0.1", port)
-                asked.request("GET", "/row")
-                return asked.getresponse().status
+                requests = http.client.HTTPConnection("127.0.0.1", port)
+                requests.request("GET", "/row")
+                return requests.getresponse().status
 
         loader: Any = DataLoader(cast("Any", Rows()), num_workers=1, timeout=limit or 0)
         next(iter(loader))
@@ -216,7 +216,9 @@ def update_failed(mitigation: str) -> None:
     meeting = hangs.free_port()
 
     def called(method: str, argument: object) -> int:
-        return served_engine.ask(port, "/collective_rpc", None, {"method": method, "args": [argument]})
+        return served_engine.request_status(
+            port, "/collective_rpc", None, {"method": method, "args": [argument]}
+        )
 
     joins = threading.Thread(target=called, args=("join", meeting))
     joins.start()
@@ -263,13 +265,13 @@ def update_beside_step(mitigation: str) -> None:
 
     def rank_of(rank: int, port: int) -> None:
         hangs.join_gloo(rank, port, len(PAIR))
-        own = dist.new_group() if mitigation == "own_group" else None
+        local = dist.new_group() if mitigation == "own_group" else None
         dist.barrier()
         hangs.report_blocking_and_ready(PAIR[rank])
         update = threading.Timer(
             # Which of the two begins first is chance in a job; here the guilty rank's update does.
             0.0 if rank == hangs.blocking_rank(0) else 1.0,
-            lambda: dist.broadcast(torch.ones(2), src=0, group=own),
+            lambda: dist.broadcast(torch.ones(2), src=0, group=local),
         )
         if mitigation != "one_thread":
             update.start()
@@ -300,10 +302,10 @@ def wandb_login(mitigation: str) -> None:
     if mitigation == "no_question":
         os.environ["WANDB_MODE"] = "offline"
 
-    def ask() -> None:
+    def prompt() -> None:
         wandb.login()  # as init() does before a run
 
-    _ask_on_terminal(ask, mitigation)
+    _ask_on_terminal(prompt, mitigation)
 
 
 @hangs.trigger("HNG008", hangs.RANK_NAMES)
@@ -312,16 +314,16 @@ def breakpoint_left(mitigation: str) -> None:
     if mitigation == "no_question":
         os.environ["PYTHONBREAKPOINT"] = "0"
 
-    def ask() -> None:
+    def prompt() -> None:
         breakpoint()  # noqa: T100 - it was left there
         os.getpid()  # the debugger stops at the next line
 
-    _ask_on_terminal(ask, mitigation)
+    _ask_on_terminal(prompt, mitigation)
 
 
-def _ask_on_terminal(ask: Callable[[], object], mitigation: str) -> None:
+def _ask_on_terminal(prompt: Callable[[], object], mitigation: str) -> None:
     """Have a rank ask on a terminal that nobody reads, before the all_reduce."""
-    held, terminal = os.openpty()
+    policy, terminal = os.openpty()
     home = tempfile.mkdtemp(prefix="grpo-doctor-")
     os.environ.update(HOME=home, NETRC=f"{home}/netrc")
 
@@ -332,10 +334,10 @@ def _ask_on_terminal(ask: Callable[[], object], mitigation: str) -> None:
         sys.stdin = os.fdopen(0)
         sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
         with contextlib.suppress(Exception):
-            ask()
+            prompt()
 
     hangs.wait_for_end(hangs.fork_to_all_reduce(hangs.blocking_rank(0), alone))
-    os.close(held)
+    os.close(policy)
 
 
 hangs.repro(
@@ -380,12 +382,12 @@ def other_port(mitigation: str) -> None:
     """A rank has another MASTER_PORT than the others, and waits for a store that nobody serves."""
     import torch.distributed as dist
 
-    one, wrong = hangs.blocking_rank(1), hangs.free_port()
+    sample, wrong = hangs.blocking_rank(1), hangs.free_port()
 
     def rank_of(rank: int, port: int) -> None:
-        if rank == one:
+        if rank == sample:
             hangs.report_blocking_and_ready(hangs.RANK_NAMES[rank])
-        hangs.join_gloo(rank, wrong if rank == one and mitigation != "count_them" else port, hangs.RANKS)
+        hangs.join_gloo(rank, wrong if rank == sample and mitigation != "count_them" else port, hangs.RANKS)
         hangs.report("done", hangs.RANK_NAMES[rank])
         dist.barrier()
 
@@ -398,7 +400,7 @@ def other_port(mitigation: str) -> None:
 def constructor_raised(mitigation: str) -> None:
     """Actors of Ray rendezvous in their constructors; one raised before it came to that, and is dead."""
     ray = hangs.start_ray(hangs.RANKS)
-    port, one = hangs.free_port(), hangs.blocking_rank(0)
+    port, sample = hangs.free_port(), hangs.blocking_rank(0)
     came = Path(tempfile.mkdtemp(prefix="grpo-doctor-"))
 
     class Worker:
@@ -407,7 +409,7 @@ def constructor_raised(mitigation: str) -> None:
                 import_module("torch.distributed")  # before it says that it came: it takes long
             (came / str(rank)).touch()
             self.rank = rank
-            if rank == one:
+            if rank == sample:
                 raise ValueError(rank)
             if mitigation != "meet_after":
                 self.meet()
@@ -423,11 +425,11 @@ def constructor_raised(mitigation: str) -> None:
         time.sleep(0.2)
     hangs.report("ready", *DRIVER)
     # One after the other, as drivers do, and here in the order in which the error comes last.
-    others = [worker for rank, worker in enumerate(workers) if rank != one]
+    rest = [worker for rank, worker in enumerate(workers) if rank != sample]
     with contextlib.suppress(ray.exceptions.RayActorError):
-        ray.get([each.rank_of.remote() for each in others])
-        ray.get(workers[one].rank_of.remote())
-        ray.get([each.meet.remote() for each in workers])
+        ray.get([item.rank_of.remote() for item in rest])
+        ray.get(workers[sample].rank_of.remote())
+        ray.get([item.meet.remote() for item in workers])
     hangs.report("done", *DRIVER)
 
 

@@ -38,10 +38,10 @@ def two_orders(mitigation: str) -> None:
         threading.Thread(target=work, args=(name, *order))
         for name, order in zip(THREADS, orders, strict=True)
     ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for item in threads:
+        item.start()
+    for item in threads:
+        item.join()
 
 
 @hangs.trigger("HNG006", hangs.TRAINER)
@@ -71,7 +71,7 @@ def fork_with_lock(mitigation: str) -> None:
     """A worker is forked while a thread holds a lock: in the worker nobody gives it back, and the trainer joins it."""
     import multiprocessing
 
-    threading.Thread(target=_hold, daemon=True).start()
+    threading.Thread(target=_hold_lock, daemon=True).start()
     time.sleep(0.5)
     method = "spawn" if mitigation == "spawn" else "fork"
     # Of a type that both kinds of context have.
@@ -86,7 +86,7 @@ def fork_with_lock(mitigation: str) -> None:
 _TABLE = threading.Lock()
 
 
-def _hold() -> None:
+def _hold_lock() -> None:
     with _TABLE:
         time.sleep(4.0)
 
@@ -117,7 +117,7 @@ def holder_stopped(mitigation: str) -> None:
     from filelock import FileLock
 
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
-    taken, tell = os.pipe()
+    calls, tell = os.pipe()
     holder = os.fork()
     if not holder:
         with FileLock(f"{folder}/kernel.lock"):
@@ -125,7 +125,7 @@ def holder_stopped(mitigation: str) -> None:
             os.write(tell, b"x")
             os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(0)
-    os.read(taken, 1)
+    os.read(calls, 1)
     if mitigation == "free_it":
         os.kill(holder, signal.SIGKILL)
     hangs.report("ready", LOCKER[0])
@@ -219,7 +219,7 @@ def pattern_backtracks(mitigation: str) -> None:
 def _computed(reward: Callable[[], object], mitigation: str, *, small: bool) -> None:
     hangs.report_blocking_and_ready(REWARD[0])
     if mitigation == "own_process":
-        _apart(reward)
+        _run_in_process(reward)
     elif mitigation != "bound_input" or small:
         # A pool of threads, as a trainer's reward loop has; a daemon, so that this program can be ended.
         thread = threading.Thread(target=reward, daemon=True)
@@ -228,7 +228,7 @@ def _computed(reward: Callable[[], object], mitigation: str, *, small: bool) -> 
     hangs.report("done", REWARD[0])
 
 
-def _apart(reward: Callable[[], object]) -> None:
+def _run_in_process(reward: Callable[[], object]) -> None:
     """In a process that is ended after its limit: the reward is 0 then."""
     child = os.fork()
     if not child:
@@ -254,8 +254,8 @@ hangs.repro(
 @hangs.trigger("HNG014", REWARD)
 def inner_task(mitigation: str) -> None:
     """A reward runs in a pool of one thread, and submits a comparison to the same pool."""
-    outer, other = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-    inner = other if mitigation == "two_pools" else outer
+    outer, second = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    inner = second if mitigation == "two_pools" else outer
     hangs.report_blocking_and_ready(REWARD[0])
     outer.submit(lambda: inner.submit(float, "1").result()).result()
     hangs.report("done", REWARD[0])

@@ -89,7 +89,7 @@ def engine_stopped(mitigation: str) -> None:
     hangs.report("ready", "the trainer")
     if mitigation == "continue_it":
         threading.Timer(2.0, os.kill, (worker, signal.SIGCONT)).start()
-    served_engine.ask(port, "/v1/completions", None, {"model": folder} | served_engine.ASKED)
+    served_engine.request_status(port, "/v1/completions", None, {"model": folder} | served_engine.ASKED)
     hangs.report("done", "the trainer")
 
 
@@ -134,13 +134,13 @@ def lock_of_killed(mitigation: str) -> None:
     import multiprocessing
 
     context = multiprocessing.get_context("fork")
-    lock, taken = context.Lock(), context.Event()
+    lock, calls = context.Lock(), context.Event()
     if not os.fork():
         lock.acquire()
         hangs.report("guilty", "the worker")
-        taken.set()
+        calls.set()
         os.kill(os.getpid(), signal.SIGKILL)
-    taken.wait()
+    calls.wait()
     hangs.report("ready", *hangs.TRAINER)
     lock.acquire(timeout=hangs.wait_limit(mitigation))
     hangs.report("done", *hangs.TRAINER)
@@ -154,17 +154,17 @@ def store_key_of_killed(mitigation: str) -> None:
     limit = timedelta(seconds=hangs.LIMIT_S) if mitigation == "limit" else timedelta(hours=2)
 
     def rank_of(rank: int, port: int) -> None:
-        one = hangs.blocking_rank(1)
-        host = (one + 1) % hangs.RANKS
+        sample = hangs.blocking_rank(1)
+        host = (sample + 1) % hangs.RANKS
         store = TCPStore("127.0.0.1", port, hangs.RANKS, rank == host)
-        if rank == one:
+        if rank == sample:
             hangs.report("ready", hangs.RANK_NAMES[rank])
             hangs.report("guilty", hangs.RANK_NAMES[rank])
             hangs.report("done", hangs.RANK_NAMES[rank])  # it is not the one that stands
             os.kill(os.getpid(), signal.SIGKILL)
         hangs.report("ready", hangs.RANK_NAMES[rank])
         with contextlib.suppress(DistStoreError):
-            store.wait([f"rank {one} has its weights"], limit)
+            store.wait([f"rank {sample} has its weights"], limit)
         hangs.report("done", hangs.RANK_NAMES[rank])
         time.sleep(1.0 if rank == host else 0.0)
 
@@ -282,15 +282,15 @@ def actors(mitigation: str) -> None:
             return os.getpid()
 
         def meet(self, other: Any) -> None:
-            asked = other.process.remote()
+            requests = other.process.remote()
             if mitigation == "one_direction":
                 return  # the answer is fetched later
             with contextlib.suppress(ray.exceptions.GetTimeoutError):
-                ray.get(asked, timeout=hangs.wait_limit(mitigation))
+                ray.get(requests, timeout=hangs.wait_limit(mitigation))
 
     trainer, collector = (ray.remote(Party).remote() for _ in range(2))
-    for each, name in ((trainer, "the trainer"), (collector, "the collector")):
-        hangs.report("guilty", name, ray.get(each.process.remote()))
+    for item, name in ((trainer, "the trainer"), (collector, "the collector")):
+        hangs.report("guilty", name, ray.get(item.process.remote()))
     hangs.report("ready", "the driver")
     ray.get([trainer.meet.remote(collector), collector.meet.remote(trainer)])
     hangs.report("done", "the driver")
@@ -363,19 +363,19 @@ def reply_lost(mitigation: str) -> None:
     import multiprocessing
 
     queues: Any = import_module("vllm.distributed.device_communicators.shm_broadcast").MessageQueue
-    here, there = multiprocessing.Pipe()
+    near_end, far_end = multiprocessing.Pipe()
     # Each side makes the ring that it writes to, as vLLM's do.
     if not os.fork():
-        taken, replies = queues.create_from_handle(there.recv(), 0), queues(1, 1)
-        there.send(replies.export_handle())
-        taken.wait_until_ready()
+        acquired, replies = queues.create_from_handle(far_end.recv(), 0), queues(1, 1)
+        far_end.send(replies.export_handle())
+        acquired.wait_until_ready()
         replies.wait_until_ready()
         hangs.report("guilty", "the worker")
         while True:
-            taken.dequeue(indefinite=True)
+            acquired.dequeue(indefinite=True)
     calls = queues(1, 1)
-    here.send(calls.export_handle())
-    answers = queues.create_from_handle(here.recv(), 0)
+    near_end.send(calls.export_handle())
+    answers = queues.create_from_handle(near_end.recv(), 0)
     calls.wait_until_ready()
     answers.wait_until_ready()
     hangs.report("ready", *ENGINE)

@@ -43,8 +43,8 @@ def get_in_actor(mitigation: str) -> None:
             return os.getpid()
 
         async def update(self, judge: Any) -> int:
-            asked = judge.score.remote()
-            return int(await asked if mitigation == "to_thread" else ray.get(asked))
+            requests = judge.score.remote()
+            return int(await requests if mitigation == "to_thread" else ray.get(requests))
 
     engine = ray.remote(Engine).remote()
     judge = ray.remote(Judge).remote(engine)
@@ -124,7 +124,7 @@ def task_lost(mitigation: str) -> None:
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical", loop="asyncio")
     served_engine.wait_for(port, "/docs")
     hangs.report("ready", *hangs.TRAINER)
-    served_engine.ask(port, "/generate", hangs.wait_limit(mitigation, "ask_again"))
+    served_engine.request_status(port, "/generate", hangs.wait_limit(mitigation, "ask_again"))
     hangs.report("done", *hangs.TRAINER)
 
 
@@ -133,12 +133,12 @@ def engine_paused(mitigation: str) -> None:
     """A real `vllm serve` is paused for a weight update that does not come, and then asked for a completion."""
     engine, folder, port = served_engine.start()
     hangs.report("guilty", "the engine's server", engine.pid)
-    served_engine.ask(port, "/pause", None, {})
+    served_engine.request_status(port, "/pause", None, {})
     hangs.report("ready", *hangs.TRAINER)
     if mitigation == "resume":
-        served_engine.ask(port, "/resume", None, {})
+        served_engine.request_status(port, "/resume", None, {})
     limit = hangs.wait_limit(mitigation, "ask_again")
-    served_engine.ask(port, "/v1/completions", limit, {"model": folder} | served_engine.ASKED)
+    served_engine.request_status(port, "/v1/completions", limit, {"model": folder} | served_engine.ASKED)
     hangs.report("done", *hangs.TRAINER)
 
 
@@ -150,10 +150,10 @@ def trl_client(mitigation: str) -> None:
     engine, _, port = served_engine.start()
     client = import_module(TRL_CLIENT).VLLMClient(base_url=f"http://127.0.0.1:{port}")
     hangs.report("guilty", "the engine's server", engine.pid)
-    served_engine.ask(port, "/pause", None, {})
+    served_engine.request_status(port, "/pause", None, {})
     hangs.report("ready", *hangs.TRAINER)
     if mitigation == "resume":
-        served_engine.ask(port, "/resume", None, {})
+        served_engine.request_status(port, "/resume", None, {})
     client.generate([served_engine.ASKED["prompt"]], max_tokens=4)
     hangs.report("done", *hangs.TRAINER)
 

@@ -101,12 +101,12 @@ def env005_unauthorized(_mitigation: str | None) -> None:
 )
 def env010_cut_off(mitigation: str | None) -> None:
     """A weights file that was cut off: safetensors can't read its header."""
-    folder, held = tempfile.mkdtemp(), tiny_trl.model()
-    held.save_pretrained(folder)
+    folder, policy = tempfile.mkdtemp(), tiny_trl.model()
+    policy.save_pretrained(folder)
     path = Path(folder, "model.safetensors")
     if mitigation != "again":
         path.write_bytes(path.read_bytes()[:1000])
-    type(held).from_pretrained(folder)
+    type(policy).from_pretrained(folder)
 
 
 @calls.repro(

@@ -23,7 +23,7 @@ def application(mitigation: str | None) -> Any:
     app = fastapi.FastAPI()
     routes = app if mitigation == "routes_on_app" else fastapi.APIRouter()
     for path in PATHS:
-        routes.add_api_route(path, _answer)
+        routes.add_api_route(path, _empty_answer)
     if routes is not app:
         app.include_router(routes)
     if mitigation == "no_middleware":
@@ -35,7 +35,7 @@ def application(mitigation: str | None) -> Any:
     return app
 
 
-def _answer() -> dict[str, str]:
+def _empty_answer() -> dict[str, str]:
     return {}
 
 
@@ -68,21 +68,21 @@ def _carry_out(mitigation: str | None) -> Work:
     if mitigation in {"newer_middleware", "older_fastapi"}:
         raise InapplicableError("it is another release: run this there")
     app = application(mitigation)
-    found = {path: asyncio.run(_get(app, path)) for path in PATHS}
-    received = [(path, 1) for path, status in found.items() if status == 200]
+    result = {path: asyncio.run(_get(app, path)) for path in PATHS}
+    received = [(path, 1) for path, status in result.items() if status == 200]
     return Work(dict.fromkeys(PATHS, 1), received, counted="requests are answered with 200")
 
 
 def inapplicable() -> str | None:
     """Says why it can't happen with what is installed, or None."""
     try:
-        found = {name: metadata.version(name) for name in ("fastapi", *_NAMES)}
+        result = {name: metadata.version(name) for name in ("fastapi", *_NAMES)}
     except metadata.PackageNotFoundError as error:
         return f"{error.name} is not installed here"
-    if _numbers(found["fastapi"]) < (0, 137):
-        return f"FastAPI {found['fastapi']} copies a router's routes into the application"
-    if _numbers(found[_NAMES[0]]) >= (8, 0, 1):
-        return f"{_NAMES[0]} {found[_NAMES[0]]} passes over routes without a path"
+    if _numbers(result["fastapi"]) < (0, 137):
+        return f"FastAPI {result['fastapi']} copies a router's routes into the application"
+    if _numbers(result[_NAMES[0]]) >= (8, 0, 1):
+        return f"{_NAMES[0]} {result[_NAMES[0]]} passes over routes without a path"
     return None
 
 

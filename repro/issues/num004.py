@@ -82,10 +82,10 @@ def compared(found: Mapping[str, list[float]], right: Mapping[str, list[float]])
     ratios = {name: _along(found[name], right[name]) for name in right}
     names = list(right)
     received = [(name, 1) for name in names if abs(ratios[name] - 1) <= TOLERANCE]
-    whole = _along(
+    expected = _along(
         [value for name in names for value in found[name]], [value for name in names for value in right[name]]
     )
-    note = f"mean gradient of the steps / gradient of all samples at once: {whole:.4f}"
+    note = f"mean gradient of the steps / gradient of all samples at once: {expected:.4f}"
     return Work(dict.fromkeys(names, 1), received, note=note, counted="parameters' gradients are right")
 
 
@@ -101,11 +101,11 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
         raise InapplicableError(f"this TRL has no loss of the name {trigger}")
     loss = mitigation if mitigation in {"dr_grpo", "grpo"} else trigger
     accumulated = PARTS if mitigation == "equal_settings" else 1
-    found, texts = _gradients(loss, size=MICRO, accumulated=accumulated)
+    result, texts = _gradients(loss, size=MICRO, accumulated=accumulated)
     right, same = _gradients(loss, size=MICRO * PARTS, accumulated=1)
     if texts != same:
         raise RuntimeError("the two trainers did not sample the same completions")
-    return compared(found, right)
+    return compared(result, right)
 
 
 def inapplicable() -> str | None:

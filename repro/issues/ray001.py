@@ -28,7 +28,7 @@ from typing import Any
 from repro import upstream
 from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere
-from repro.drivers.rollout.plan import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
+from repro.drivers.verl_rollout import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
 ASSERTION = "assert len(actor_names) == vllm_dp_size * vllm_tp_size"
 FILE = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
@@ -81,12 +81,12 @@ def planned(trigger: str, mitigation: str | None) -> RolloutPlan:
     reason = _NOTHING.get(mitigation or "", {}).get(trigger)
     if reason:
         raise InapplicableError(reason)
-    given = plan.server_env
+    inputs = plan.server_env
     changed: dict[str, dict[str, Any]] = {
-        "explicit_address": {"server_env": given | {"RAY_ADDRESS": RIGHT}},
+        "explicit_address": {"server_env": inputs | {"RAY_ADDRESS": RIGHT}},
         "address_in_driver": {"driver_address": True},
         "init_first": {"init_first": True},
-        "unset_spawn": {"server_env": {name: value for name, value in given.items() if name not in _SPAWN}},
+        "unset_spawn": {"server_env": {name: value for name, value in inputs.items() if name not in _SPAWN}},
         "running_head": {"head": "default"},
         "same_namespace": {"workers_namespace": NAMESPACE},
         "kept_handles": {"handles": "kept"},
@@ -106,32 +106,32 @@ def work(report: Mapping[str, Any]) -> Work:
     failure = report.get("failure")
     if failure:
         raise elsewhere.failed(failure, describe(report))
-    asked = [(name, len(calls)) for name, calls in report["asked"].items() if calls]
-    return Work(dict.fromkeys(NAMES, CALLS), asked, note=describe(report), nouns=("workers", "calls"))
+    requests = [(name, len(calls)) for name, calls in report["asked"].items() if calls]
+    return Work(dict.fromkeys(NAMES, CALLS), requests, note=describe(report), nouns=("workers", "calls"))
 
 
 def cause(report: Mapping[str, Any]) -> str:
     """Names the reason for which workers were not found, from what the engine process saw."""
-    found = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
+    result = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
     if "engine_address" not in report:
         return "the engine process joined no cluster"
     if report["engine_address"] != report["server_address"]:
         return "the engine process is in another cluster than its server"
     if all(name in report["names"] for name in NAMES):
         return "the workers are there"
-    if found:
-        return f"the workers are in another namespace ({found[0].partition('/')[0]})"
+    if result:
+        return f"the workers are in another namespace ({result[0].partition('/')[0]})"
     return "the right cluster, and no such actor in any namespace: the workers are gone"
 
 
 def describe(report: Mapping[str, Any]) -> str:
     """Returns the line to print in the engine process when this failure is met."""
     engine = ", ".join(f"{name}={value or '(unset)'}" for name, value in report["engine_environment"].items())
-    shown = {key: ", ".join(report.get(key, ())) or "none" for key in ("names", "everywhere")}
+    listed = {key: ", ".join(report.get(key, ())) or "none" for key in ("names", "everywhere")}
     return (
         f"{cause(report)}: {engine}; engine's cluster {report.get('engine_address', 'none')}, "
         f"server's {report['server_address']}; prefix {PREFIX}WorkerDict in namespace {NAMESPACE}, "
-        f"expected {', '.join(NAMES)}; seen {shown['names']}; in all namespaces {shown['everywhere']}"
+        f"expected {', '.join(NAMES)}; seen {listed['names']}; in all namespaces {listed['everywhere']}"
     )
 
 
@@ -140,7 +140,7 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     plan = planned(trigger, mitigation)
     cleared = {"RAY_ADDRESS", "RAY_TMPDIR", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_USE_V1"}
     environment = {name: value for name, value in os.environ.items() if name not in cleared} | _SETTINGS
-    return work(elsewhere.ask("repro.drivers.rollout.job", asdict(plan), environment))
+    return work(elsewhere.run_program("repro.drivers.verl_job", asdict(plan), environment))
 
 
 repro(

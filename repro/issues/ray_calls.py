@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from typing import Any
 
 from repro.drivers import calls
+
+_repro = partial(calls.repro, needs=("ray",), modules=("ray",))
 
 
 class _Engine:
@@ -16,10 +19,8 @@ class _Engine:
         os._exit(1)
 
 
-@calls.repro(
+@_repro(
     "RAY010",
-    needs=("ray",),
-    modules=("ray",),
     trigger="actor_ended",
     failure=("ActorDiedError", "raise value", "get_objects"),
     untried={"find_the_root": calls.SEARCHES},
@@ -35,10 +36,8 @@ def ray010_actor_ended(_mitigation: str | None) -> None:
     ray.get(engine.generate.remote())
 
 
-@calls.repro(
+@_repro(
     "RAY011",
-    needs=("ray",),
-    modules=("ray",),
     trigger="http",
     failure=("ValueError", "raise ValueError(", "_get_builder_from_address"),
     says="Invalid Ray address",
@@ -54,10 +53,8 @@ def ray011_http(mitigation: str | None) -> None:
     ray.init(num_cpus=1, include_dashboard=False)
 
 
-@calls.repro(
+@_repro(
     "RAY013",
-    needs=("ray",),
-    modules=("ray",),
     trigger="auto",
     failure=("ConnectionError", "raise ConnectionError(", "get_ray_address_from_environment"),
     says="Could not find any running Ray instance",

@@ -76,17 +76,17 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     if mitigation == "upgrade":
         raise InapplicableError("it is another release: run this there")
     if mitigation == "main_thread":
-        found = _rewards(function)
+        result = _rewards(function)
     elif mitigation == "own_process":
-        found = elsewhere.ask("repro.issues.rew001", {"trigger": trigger}, os.environ)["rewards"]
+        result = elsewhere.run_program("repro.issues.rew001", {"trigger": trigger}, os.environ)["rewards"]
     else:
         limits = {"seconds": None} if mitigation == "no_timeout" else {}
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(_rewards, function, **limits).result()
-    return counted(found)
+            result = pool.submit(_rewards, function, **limits).result()
+    return count_rewarded(result)
 
 
-def counted(rewards: list[float]) -> Work:
+def count_rewarded(rewards: list[float]) -> Work:
     """Counts the right answers that were rewarded."""
     names = [f"answer {answer}" for _, answer in ANSWERS]
     received = [(name, 1) for name, value in zip(names, rewards, strict=True) if value == 1.0]
@@ -153,4 +153,4 @@ repro(
 )
 
 if __name__ == "__main__":
-    elsewhere.answer(run)
+    elsewhere.answer_plan(run)

@@ -11,10 +11,10 @@ PROCESSED = {"logprobs_mode": "processed_logprobs"}
 def temperature(mitigation: str | None) -> Work:
     """Sample at a temperature below 1, with log-probs as vLLM reports them by default."""
     used = 1.0 if mitigation == "temperature_one" else 0.6
-    held = whole_engine.model(0)
+    policy = whole_engine.model(0)
     options = PROCESSED if mitigation == "processed_logprobs" else {}
-    llm = whole_engine.start(whole_engine.save(held), **options)
-    return whole_engine.compare_samples(llm, held, used, temperature=used)
+    llm = whole_engine.start(whole_engine.save(policy), **options)
+    return whole_engine.compare_samples(llm, policy, used, temperature=used)
 
 
 whole_engine.repro(
@@ -31,14 +31,16 @@ def nucleus(mitigation: str | None) -> Work:
     """Sample within a nucleus, while the trainer's softmax goes over the whole vocabulary."""
     top_p = 1.0 if mitigation == "neutral_sampling" else 0.7
     mode = "raw_logprobs" if mitigation == "raw_logprobs" else "processed_logprobs"
-    held = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(held), logprobs_mode=mode)
+    policy = whole_engine.model(0)
+    llm = whole_engine.start(whole_engine.save(policy), logprobs_mode=mode)
     params = [whole_engine.params(seed, top_p=top_p) for seed in range(len(whole_engine.PROMPTS))]
     pairs = []
-    for one in whole_engine.sample(llm, whole_engine.PROMPTS, params):
-        trainer = whole_engine.trainers(held, one)
-        truth = whole_engine.trainers(held, one, top_p=top_p)  # of the distribution that was sampled from
-        for reported, of_trainer, of_sampling in zip(one.logprobs, trainer, truth, strict=True):
+    for sample in whole_engine.sample(llm, whole_engine.PROMPTS, params):
+        trainer = whole_engine.trainers(policy, sample)
+        truth = whole_engine.trainers(
+            policy, sample, top_p=top_p
+        )  # of the distribution that was sampled from
+        for reported, of_trainer, of_sampling in zip(sample.logprobs, trainer, truth, strict=True):
             # What is reported may agree with the trainer and still not be what was sampled from.
             hidden = abs(of_sampling - of_trainer) > whole_engine.TOLERANCE
             pairs.append((of_sampling if hidden else reported, of_trainer))
@@ -57,14 +59,14 @@ whole_engine.repro(
 
 def defaults(mitigation: str | None) -> Work:
     """Sample with the engine's own default parameters, as a server does for what a request leaves out."""
-    held = whole_engine.model(0)
-    folder = whole_engine.save(held, {"repetition_penalty": 1.3})
+    policy = whole_engine.model(0)
+    folder = whole_engine.save(policy, {"repetition_penalty": 1.3})
     options = {"generation_config": "vllm"} if mitigation == "generation_config_vllm" else {}
     llm = whole_engine.start(folder, **PROCESSED, **options)
     penalty = llm.get_default_sampling_params().repetition_penalty
     if mitigation == "pin_every_parameter":
         penalty = 1.0
-    return whole_engine.compare_samples(llm, held, repetition_penalty=penalty)
+    return whole_engine.compare_samples(llm, policy, repetition_penalty=penalty)
 
 
 whole_engine.repro(
@@ -82,14 +84,14 @@ whole_engine.repro(
 
 def other_positions(mitigation: str | None) -> Work:
     """Give the engine another base of the rotary embedding than the checkpoint's config has."""
-    held = whole_engine.model(0)
+    policy = whole_engine.model(0)
     theta = 500000.0
     # From transformers 5 on it stands among the rotary embedding's own parameters.
-    own = getattr(held.config, "rope_parameters", None)
-    override = {"rope_parameters": {**own, "rope_theta": theta}} if own else {"rope_theta": theta}
+    local = getattr(policy.config, "rope_parameters", None)
+    override = {"rope_parameters": {**local, "rope_theta": theta}} if local else {"rope_theta": theta}
     options = {} if mitigation == "one_config" else {"hf_overrides": override}
-    llm = whole_engine.start(whole_engine.save(held), **PROCESSED, **options)
-    return whole_engine.compare_samples(llm, held)
+    llm = whole_engine.start(whole_engine.save(policy), **PROCESSED, **options)
+    return whole_engine.compare_samples(llm, policy)
 
 
 whole_engine.repro(
@@ -106,18 +108,18 @@ whole_engine.repro(
 
 def folders_temperature(mitigation: str | None) -> Work:
     """Take the temperature of the model's folder, where a request has none."""
-    held = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(held, {"temperature": 0.6}), **PROCESSED)
-    asked = 1.0 if mitigation == "pin" else llm.get_default_sampling_params().temperature
-    return whole_engine.compare_samples(llm, held, temperature=asked)
+    policy = whole_engine.model(0)
+    llm = whole_engine.start(whole_engine.save(policy, {"temperature": 0.6}), **PROCESSED)
+    requests = 1.0 if mitigation == "pin" else llm.get_default_sampling_params().temperature
+    return whole_engine.compare_samples(llm, policy, temperature=requests)
 
 
 def presence_penalty(mitigation: str | None) -> Work:
     """Sample with a penalty on ids that the completion has already."""
-    held = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(held), **PROCESSED)
-    asked = {} if mitigation == "pin" else {"presence_penalty": 0.7}
-    return whole_engine.compare_samples(llm, held, **asked)
+    policy = whole_engine.model(0)
+    llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)
+    requests = {} if mitigation == "pin" else {"presence_penalty": 0.7}
+    return whole_engine.compare_samples(llm, policy, **requests)
 
 
 whole_engine.repro(

@@ -114,7 +114,7 @@ def _cancelled_client() -> Work:
     server.cancel(TRAINING)
     server.submit(EVALUATION)
     owners.take_turns([loop])
-    return _work([server.engine], [(EVALUATION, server.answers(EVALUATION))])
+    return _work([server.engine], [(EVALUATION, server.answers_to(EVALUATION))])
 
 
 def _two_owners(mitigation: str | None) -> Work:
@@ -142,7 +142,9 @@ def _two_clients() -> Work:
     next(loop)
     server.submit(EVALUATION)
     owners.take_turns([loop])
-    return _work([server.engine], [(asked, server.answers(asked)) for asked in (TRAINING, EVALUATION)])
+    return _work(
+        [server.engine], [(requests, server.answers_to(requests)) for requests in (TRAINING, EVALUATION)]
+    )
 
 
 def _work(
@@ -151,9 +153,9 @@ def _work(
     """Counts, for each caller's requests, what came back to that caller."""
     received, stray = [], 0
     for requests, completions in callers:
-        asked = {request.id for request in requests}
-        received += [(done.id, done.tokens) for done in completions if done.id in asked]
-        stray += sum(done.id not in asked for done in completions)
+        arguments = {request.id for request in requests}
+        received += [(done.id, done.tokens) for done in completions if done.id in arguments]
+        stray += sum(done.id not in arguments for done in completions)
     return Work(
         due={request.id: request.max_tokens for requests, _ in callers for request in requests},
         received=received,
@@ -197,7 +199,7 @@ def _two_threads(
     if mitigation == "server_mode":
         return _two_clients_of_server()
     engine = kind(mitigation)
-    other = kind(mitigation) if mitigation == "fresh_engine" else engine
+    peer = kind(mitigation) if mitigation == "fresh_engine" else engine
     hold, turns = Hold(), Turns("training", "evaluation") if mitigation == "lock_around_step" else None
     lock: Any = threading.Lock() if mitigation == "lock_around_generate" else contextlib.nullcontext()
 
@@ -215,14 +217,14 @@ def _two_threads(
         if mitigation == "abort_in_flight":
             engine.abort_in_flight()
         owner = first if mitigation == "one_owner" else second
-        evaluated = owner.submit(generate, "evaluation", other, evaluation, None)
+        evaluated = owner.submit(generate, "evaluation", peer, evaluation, None)
         if mitigation not in {"one_owner", "lock_around_generate", "lock_around_step"}:
             evaluated.exception()  # waits: all that evaluation does falls within training's step
         hold.go.set()
         _raise_failure(evaluated, trained, "training", engines_v0.TRAINING)
         _raise_failure(trained, evaluated, "evaluation", evaluation)
         callers = [(engines_v0.TRAINING, trained.result()), (evaluation, evaluated.result())]
-        return count_answers(callers, {engine, other})
+        return count_answers(callers, {engine, peer})
 
 
 def _raise_failure(
@@ -238,7 +240,7 @@ def _raise_failure(
         done = count_answers([(requests, other.result())])
         strays = f" and {done.stray} that it had not asked for" if done.stray else ""
         note = f"{name} got {done.finished} of its {len(requests)} completions{strays}, without an error"
-    raise elsewhere.failed(elsewhere.told(failure), note) from failure
+    raise elsewhere.failed(elsewhere.describe_error(failure), note) from failure
 
 
 def _two_clients_of_server() -> Work:
@@ -310,7 +312,7 @@ def _used_again(
         engine.abort_in_flight()
         done = count_answers([(evaluation, engine.generate(evaluation))], [engine])
         note = f"caught, everything aborted, asked once more: {done.describe()}"
-        raise elsewhere.failed(elsewhere.told(error), note) from error
+        raise elsewhere.failed(elsewhere.describe_error(error), note) from error
     return count_answers([(evaluation, outputs)], [engine])
 
 

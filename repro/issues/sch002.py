@@ -115,26 +115,28 @@ def _min_tokens_chunked(mitigation: str | None) -> Work:
 def _work(engine: v0.V0Engine, requests: Sequence[SchedulerRequest], received: Sequence[Delivered]) -> Work:
     """Counts what came back; says so where a sequence grew past the limit, which only a device would punish."""
     tokens = {done.id: done.tokens for done in received}
-    asked = {request.id: request for request in requests}
+    arguments = {request.id: request for request in requests}
     past = [
         f"{name} reached {length} of {LIMIT} tokens: what a device makes of that is not shown here"
         for name, length in (
-            (name, asked[name].prompt + count) for name, count in tokens.items() if count and name in asked
+            (name, arguments[name].prompt + count)
+            for name, count in tokens.items()
+            if count and name in arguments
         )
         if length > LIMIT + 1
     ]
     empty = [f"{name} came back empty" for name, count in tokens.items() if not count]
     return Work(
-        due={request.id: _due(request) for request in requests},
-        received=[(done.id, done.tokens) for done in received if done.id in asked],
-        stray=sum(done.id not in asked for done in received),
+        due={request.id: _due_tokens(request) for request in requests},
+        received=[(done.id, done.tokens) for done in received if done.id in arguments],
+        stray=sum(done.id not in arguments for done in received),
         leaked_blocks=engine.leaked_blocks(),
         parked=engine.parked(),
         note="; ".join(empty + past),
     )
 
 
-def _due(request: SchedulerRequest) -> int | None:
+def _due_tokens(request: SchedulerRequest) -> int | None:
     """Tokens due; of one that can't have them all, any answer that comes back is one."""
     fits = request.prompt + request.max_tokens <= LIMIT
     return request.max_tokens if fits else None
@@ -142,8 +144,12 @@ def _due(request: SchedulerRequest) -> int | None:
 
 # On the whole engine of vLLM's CPU build async output is off, and the assertion can't fire; below it is given one.
 _OVERLONG = EngineRequest("overlong", 30, LIMIT + 16, 5)
-_ROWS = (EngineRequest("row-0", 31, 8, 5), EngineRequest("row-1", 32, 11, 5), _OVERLONG)
-_ROWS += (EngineRequest("row-3", 33, 9, 5),)
+_ROWS = (
+    EngineRequest("row-0", 31, 8, 5),
+    EngineRequest("row-1", 32, 11, 5),
+    _OVERLONG,
+    EngineRequest("row-3", 33, 9, 5),
+)
 _NEXT = (EngineRequest("next-0", 34, 8, 5), EngineRequest("next-1", 35, 12, 5))
 _OFF_ALREADY = {
     "chunked_prefill_off": "chunked prefill is off already in this engine",
@@ -166,8 +172,8 @@ def llm_overlong(mitigation: str | None) -> Work:
     if mitigation:
         raise InapplicableError("the failure does not get that far here, so there is nothing to mitigate")
     engine = Offline()
-    platform = _line("vllm/platforms/cpu.py", "def is_async_output_supported")
-    config = _line("vllm/config.py", "current_platform.is_async_output_supported")
+    platform = _line_number("vllm/platforms/cpu.py", "def is_async_output_supported")
+    config = _line_number("vllm/config.py", "current_platform.is_async_output_supported")
     reason = (
         f"vLLM's CPU platform has no async output (vllm/platforms/cpu.py:{platform} returns False, and "
         f"vllm/config.py:{config} turns it off)"
@@ -179,7 +185,7 @@ def llm_overlong(mitigation: str | None) -> Work:
     raise InapplicableError(reason)
 
 
-def _line(path: str, text: str) -> int:
+def _line_number(path: str, text: str) -> int:
     lines = (upstream.source(path) or "").splitlines()
     return next((number for number, line in enumerate(lines, 1) if text in line), 0)
 
@@ -213,17 +219,17 @@ def llm_past_limit(mitigation: str | None) -> Work:
         raise InapplicableError(_OFF_ALREADY[mitigation])
     if mitigation not in {None, "async_output_off", "cap_min_tokens"}:
         raise InapplicableError(_NOTHING_TO_CHANGE)
-    held = whole_engine.model(0)
-    held.config.max_position_embeddings = LIMIT
+    policy = whole_engine.model(0)
+    policy.config.max_position_embeddings = LIMIT
     engines_v0.save_model()
-    engine = Offline(mitigation, whole_engine.save(held))
+    engine = Offline(mitigation, whole_engine.save(policy))
     request = replace(_ROWS[0], length=LIMIT - 4, max_tokens=30, min_tokens=16)
     params = request.params()
     params.logprobs = 0
     if mitigation == "cap_min_tokens":
         params.min_tokens = LIMIT - request.length
     [answer] = engine.outer.generate([{"prompt_token_ids": request.prompt}], [params], use_tqdm=False)
-    return _count_model_logprobs(held, request.prompt, params.min_tokens, answer.outputs[0])
+    return _count_model_logprobs(policy, request.prompt, params.min_tokens, answer.outputs[0])
 
 
 def _count_model_logprobs(held: Any, prompt: Sequence[int], minimum: int, answer: Any) -> Work:
@@ -285,7 +291,7 @@ def _with_async_output(mitigation: str | None, calls: int) -> Work:
     (info / "entry_points.txt").write_text(f"[vllm.platform_plugins]\n{entry_point}\n")
     paths = [str(plugins), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    report = elsewhere.ask(_MODULE, {"calls": calls, "mitigation": mitigation}, environment)
+    report = elsewhere.run_program(_MODULE, {"calls": calls, "mitigation": mitigation}, environment)
     if report["failure"]:
         raise elsewhere.failed(report["failure"], report["note"])
     return Work(**report["work"])
@@ -335,7 +341,7 @@ def _answer_plan(plan: dict[str, Any]) -> Mapping[str, Any]:
             callers.append(([_LEGAL], engine.generate([_LEGAL])))
         return {"failure": None, "work": asdict(count_answers(callers, [engine])), "note": ""}
     except AssertionError as error:
-        failure = elsewhere.told(error)
+        failure = elsewhere.describe_error(error)
     note = "caught, everything aborted, a legal prompt asked for: "
     engine.abort_in_flight()
     try:
@@ -397,4 +403,4 @@ repro(
 )
 
 if __name__ == "__main__":
-    elsewhere.answer(_answer_plan)
+    elsewhere.answer_plan(_answer_plan)

@@ -38,7 +38,7 @@ def _generation(model: Any) -> Any:
 
     # Of TRL before 1.0 alone.
     known = inspect.signature(VLLMGeneration.__init__).parameters
-    made = VLLMGeneration(
+    built = VLLMGeneration(
         model=model,
         accelerator=import_module("accelerate").Accelerator(cpu=True),
         **({"is_fsdp_enabled": False} if "is_fsdp_enabled" in known else {}),
@@ -50,8 +50,8 @@ def _generation(model: Any) -> Any:
         logprobs=0,
         generation_kwargs={"ignore_eos": True, "seed": 3},
     )
-    _push(made.llm, model)  # as after the trainer's first synchronisation
-    return made
+    _push(built.llm, model)  # as after the trainer's first synchronisation
+    return built
 
 
 def _push(llm: Any, model: Any) -> None:
@@ -65,12 +65,12 @@ def _sampled(generation: Any) -> list[whole_engine.Sampled]:
     """Has TRL's class generate, and returns completions with the log-prob of each token."""
     known = inspect.signature(generation.generate).parameters
     images = {"images": None} if "images" in known else {}
-    found = generation.generate(
+    result = generation.generate(
         [list(prompt) for prompt in whole_engine.PROMPTS], num_generations=1, **images
     )
     return [
         whole_engine.Sampled(tuple(prompt), tuple(ids), tuple(_first(value) for value in logprobs))
-        for prompt, ids, logprobs in zip(whole_engine.PROMPTS, found[1], found[2], strict=True)
+        for prompt, ids, logprobs in zip(whole_engine.PROMPTS, result[1], result[2], strict=True)
     ]
 
 
@@ -96,10 +96,10 @@ def _carry_out(mitigation: str | None) -> Work:
         policy.save_pretrained(folder, safe_serialization=True)
     sampled = _sampled(generation)
     of = {
-        name: [value for one in sampled for value in whole_engine.trainers(held, one)]
-        for name, held in (("policy", policy), ("base", base))
+        name: [value for sample in sampled for value in whole_engine.trainers(tiny_model, sample)]
+        for name, tiny_model in (("policy", policy), ("base", base))
     }
-    return compared([value for one in sampled for value in one.logprobs], of["policy"], of["base"])
+    return compared([value for sample in sampled for value in sample.logprobs], of["policy"], of["base"])
 
 
 def compared(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Work:

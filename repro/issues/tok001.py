@@ -12,27 +12,18 @@ from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import whole_engine
+from repro.drivers import tiny_trl, whole_engine
 
 TOKENS = 113  # of the tokenizer; the model has whole_engine.VOCABULARY rows
 # In the V0 engine; later releases compare with the larger of the tokenizer's and the model's.
 ASSERTION, FUNCTION = "raise ValueError(", "_validate_token_prompt"
 _CHECKS = ("vllm/engine/llm_engine.py", "vllm/v1/engine/processor.py", "vllm/v1/engine/input_processor.py")
 _REFUSES = "max_input_id > tokenizer.max_token_id"
-_SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 def tokenizer() -> Any:
-    """Returns a tokenizer of words, with fewer tokens than the model has rows."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = [*_SPECIAL, *(f"w{number}" for number in range(TOKENS - len(_SPECIAL)))]
-    places = {word: place for place, word in enumerate(words)}
-    made = Tokenizer(models.WordLevel(places, unk_token=_SPECIAL[0]))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = dict(zip(("unk_token", "bos_token", "eos_token"), _SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token=_SPECIAL[2], **special)
+    """Return a tokenizer of words, with fewer tokens than the model has rows."""
+    return tiny_trl.tokenizer([f"w{number}" for number in range(TOKENS - 3)], "WhitespaceSplit")
 
 
 def _limits(mitigation: str | None) -> dict[str, Any]:
@@ -46,15 +37,15 @@ def _limits(mitigation: str | None) -> dict[str, Any]:
 
 def _engine(mitigation: str | None) -> tuple[Any, Any, Any]:
     """Starts the engine on a padded model with a tokenizer; returns (model, tokenizer, engine)."""
-    held, words = whole_engine.model(0), tokenizer()
+    policy, words = whole_engine.model(0), tokenizer()
     if mitigation == "trimmed_model":
-        held.resize_token_embeddings(TOKENS)
-    folder = whole_engine.save(held)
+        policy.resize_token_embeddings(TOKENS)
+    folder = whole_engine.save(policy)
     words.save_pretrained(folder)
-    return held, words, whole_engine.start(folder, skip_tokenizer_init=False)
+    return policy, words, whole_engine.start(folder, skip_tokenizer_init=False)
 
 
-def _answers(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None) -> list[Any]:
+def _sample_answers(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None) -> list[Any]:
     """Samples one completion a prompt, with its text."""
     import vllm
 
@@ -63,22 +54,22 @@ def _answers(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None)
         vllm.SamplingParams(**(whole_engine.settings(seed) | common | _limits(mitigation)))
         for seed in range(len(prompts))
     ]
-    asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    return [answer.outputs[0] for answer in llm.generate(asked, params, use_tqdm=False)]
+    requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    return [answer.outputs[0] for answer in llm.generate(requests, params, use_tqdm=False)]
 
 
 def _sampled(mitigation: str | None) -> Work:
     """Counts the sampled tokens that have a text."""
     if mitigation == "token_ids":
         raise InapplicableError("the token is sampled all the same; see re_encoded")
-    held, _, llm = _engine(mitigation)
-    answers = _answers(llm, whole_engine.PROMPTS, mitigation)
+    policy, _, llm = _engine(mitigation)
+    answers = _sample_answers(llm, whole_engine.PROMPTS, mitigation)
     ids = [int(token) for answer in answers for token in answer.token_ids]
-    mass = _surviving(held, answers)
-    return counted(ids, f"the trainer's softmax leaves {mass:.3f} to them (geometric mean)")
+    mass = _surviving(policy, answers)
+    return count_with_text(ids, f"the trainer's softmax leaves {mass:.3f} to them (geometric mean)")
 
 
-def counted(ids: Sequence[int], note: str = "") -> Work:
+def count_with_text(ids: Sequence[int], note: str = "") -> Work:
     """Counts token ids that the tokenizer has."""
     names = [f"token {place}" for place in range(len(ids))]
     received = [(name, 1) for name, token in zip(names, ids, strict=True) if token < TOKENS]
@@ -102,7 +93,7 @@ def _re_encoded(mitigation: str | None) -> Work:
     """Counts the tokens that come back when the completion's text is tokenised again."""
     _, words, llm = _engine(mitigation)
     due, received, sampled, back = {}, [], 0, 0
-    for place, answer in enumerate(_answers(llm, whole_engine.PROMPTS, mitigation)):
+    for place, answer in enumerate(_sample_answers(llm, whole_engine.PROMPTS, mitigation)):
         ids = list(answer.token_ids)
         again = ids if mitigation == "token_ids" else words(answer.text, add_special_tokens=False).input_ids
         due[f"completion {place}"] = 1
@@ -119,9 +110,9 @@ def _fed_back(mitigation: str | None) -> Work:
     if mitigation == "token_ids":
         raise InapplicableError("the ids are what is refused; see re_encoded")
     _, _, llm = _engine(mitigation)
-    first = _answers(llm, whole_engine.PROMPTS, mitigation)
+    first = _sample_answers(llm, whole_engine.PROMPTS, mitigation)
     turns = [(*prompt, *answer.token_ids) for prompt, answer in zip(whole_engine.PROMPTS, first, strict=True)]
-    second = _answers(llm, turns, mitigation)
+    second = _sample_answers(llm, turns, mitigation)
     names = [f"turn {place}" for place in range(len(turns))]
     due = {name: len(answer.token_ids) for name, answer in zip(names, first, strict=True)}
     return Work(due, [(name, len(answer.token_ids)) for name, answer in zip(names, second, strict=True)])

@@ -7,16 +7,17 @@ import socket
 import tempfile
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from repro.base import InapplicableError
 from repro.drivers import calls, hangs
 
+_repro = partial(calls.repro, needs=("torch",), modules=("torch.distributed",))
 
-@calls.repro(
+
+@_repro(
     "CFG109",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="rendezvous",
     failure=("DistNetworkError", "return TCPStore(", "_create_c10d_store"),
     says="EADDRINUSE",
@@ -27,11 +28,11 @@ def cfg109_rendezvous(mitigation: str | None) -> None:
     """The port of the trainers' rendezvous is taken by another socket."""
     import torch.distributed as dist
 
-    with socket.socket() as other, socket.socket() as spare:
-        for each in (other, spare):
-            each.bind(("127.0.0.1", 0))
-        other.listen()
-        port = (spare if mitigation == "own_ports" else other).getsockname()[1]
+    with socket.socket() as second, socket.socket() as spare:
+        for item in (second, spare):
+            item.bind(("127.0.0.1", 0))
+        second.listen()
+        port = (spare if mitigation == "own_ports" else second).getsockname()[1]
         spare.close()
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
         dist.destroy_process_group()
@@ -111,10 +112,8 @@ def mem010_table(mitigation: str | None) -> None:
     torch.nn.Embedding(SHORT if mitigation == "shorter" else LONG, 1000)
 
 
-@calls.repro(
+@_repro(
     "NET011",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="alone",
     failure=("DistStoreError", "return TCPStore(", "_create_c10d_store"),
     says="waiting for clients",
@@ -135,10 +134,8 @@ def net011_alone(_mitigation: str | None) -> None:
     )
 
 
-@calls.repro(
+@_repro(
     "NET014",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="late",
     failure=("RuntimeError", "work.wait()", "all_reduce"),
     says="Timed out waiting",
@@ -164,10 +161,8 @@ def net014_late(mitigation: str | None) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-@calls.repro(
+@_repro(
     "NET021",
-    needs=("torch",),
-    modules=("torch.distributed",),
     trigger="ended",
     failure=("RuntimeError", "work.wait()", "all_reduce"),
     says="Connection closed by peer",
@@ -184,10 +179,10 @@ def net021_ended(_mitigation: str | None) -> None:
         dist.barrier()
 
     port = hangs.free_port()
-    other = os.fork()
-    if other == 0:
+    second = os.fork()
+    if second == 0:
         join(1, port)
         os._exit(1)
     join(0, port)
-    os.waitpid(other, 0)
+    os.waitpid(second, 0)
     dist.all_reduce(torch.ones(1))

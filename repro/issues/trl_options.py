@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 
 from repro.drivers import calls, tiny_trl
 
+_repro = partial(calls.repro, needs=("trl",), modules=("trl",))
 
-@calls.repro(
+
+@_repro(
     "CFG101",
-    needs=("trl",),
-    modules=("trl",),
     trigger="sizes",
     failure=("ValueError", "raise ValueError(", "__post_init__"),
     says="must be divisible by num_generations",
@@ -22,10 +23,8 @@ def cfg101_sizes(mitigation: str | None) -> None:
     tiny_trl.config(num_generations=group, per_device_train_batch_size=3)
 
 
-@calls.repro(
+@_repro(
     "CFG110",
-    needs=("trl",),
-    modules=("trl",),
     trigger="one",
     failure=("ValueError", "raise ValueError(", "__post_init__"),
     says="at least 2 generations",
@@ -37,10 +36,8 @@ def cfg110_one(mitigation: str | None) -> None:
     tiny_trl.config(num_generations=group, per_device_train_batch_size=8)
 
 
-@calls.repro(
+@_repro(
     "CFG111",
-    needs=("trl",),
-    modules=("trl",),
     trigger="both",
     failure=("ValueError", "raise ValueError(", "__post_init__"),
     says="can not be both configured",
@@ -54,10 +51,8 @@ def cfg111_both(mitigation: str | None) -> None:
     tiny_trl.config(**both)
 
 
-@calls.repro(
+@_repro(
     "CFG113",
-    needs=("trl",),
-    modules=("trl",),
     trigger="vllm_device",
     failure=(
         "ValueError",

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError
 from repro.drivers import calls, tiny_trl
 
+_repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
 
-def _one(completions: list[Any], **_: Any) -> list[float]:
+
+def _reward_once(completions: list[Any], **_: Any) -> list[float]:
     return [0.0] if completions else []
 
 
-@calls.repro(
+@_repro(
     "CFG022",
-    needs=("trl",),
-    modules=tiny_trl.MODULES,
     trigger="one_for_all",
     failure=("ValueError", "raise ValueError(", ""),
     says="rewards, but",
@@ -25,13 +26,11 @@ def _one(completions: list[Any], **_: Any) -> list[float]:
 )
 def cfg022_one_for_all(mitigation: str | None) -> None:
     """A reward function returns one number for a batch of completions."""
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _one)
+    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _reward_once)
 
 
-@calls.repro(
+@_repro(
     "CFG116",
-    needs=("trl",),
-    modules=tiny_trl.MODULES,
     trigger="question",
     failure=("KeyError", 'prompts = [x["prompt"] for x in inputs]', ""),
     changes={"rename": "dataset.rename_column('question', 'prompt')"},
@@ -75,18 +74,16 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
 
     common = {"use_cpu": True, "report_to": [], "max_steps": 1, "save_strategy": "no"}
     ids = [[3, 4]] * 8
-    made = (Newer if mitigation == "take_it" else Older)(
+    built = (Newer if mitigation == "take_it" else Older)(
         model=tiny_trl.model(),
         args=TrainingArguments(output_dir=tempfile.mkdtemp(), **common),
         train_dataset=Dataset.from_dict({"input_ids": ids, "labels": ids}),
     )
-    made.train()
+    built.train()
 
 
-@calls.repro(
+@_repro(
     "ENV012",
-    needs=("trl",),
-    modules=tiny_trl.MODULES,
     trigger="use_vllm",
     failure=("ImportError", "raise ImportError(", ""),
     says="vLLM is not available",
@@ -103,10 +100,8 @@ def _nothing(*_: Any, **__: Any) -> dict[str, list[Any]]:
     return {"prompt_ids": [], "completion_ids": [], "logprobs": []}
 
 
-@calls.repro(
+@_repro(
     "NUM023",
-    needs=("trl",),
-    modules=tiny_trl.MODULES,
     trigger="empty_rollout",
     failure=("RuntimeError", "raise RuntimeError(", ""),
     says="No completions were generated",
@@ -122,10 +117,8 @@ def _narrow(completions: list[Any]) -> list[float]:
     return [0.0] * len(completions)
 
 
-@calls.repro(
+@_repro(
     "REW002",
-    needs=("trl",),
-    modules=tiny_trl.MODULES,
     trigger="narrow",
     failure=("TypeError", "output_reward_func = reward_func(", ""),
     says="got an unexpected keyword argument",

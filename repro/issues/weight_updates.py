@@ -21,8 +21,8 @@ def same_prompt(mitigation: str | None) -> Work:
     whole_engine.push_weights(llm, new)
     if mitigation == "reset_prefix_cache" and not llm.reset_prefix_cache():
         raise InapplicableError("the prefix cache was not reset")
-    [one] = whole_engine.sample(llm, [whole_engine.LONG], [whole_engine.params(1)])
-    return whole_engine.compared(list(zip(one.logprobs, whole_engine.trainers(new, one), strict=True)))
+    [sample] = whole_engine.sample(llm, [whole_engine.LONG], [whole_engine.params(1)])
+    return whole_engine.compared(list(zip(sample.logprobs, whole_engine.trainers(new, sample), strict=True)))
 
 
 whole_engine.repro(
@@ -96,8 +96,8 @@ def _adapter(held: Any) -> tuple[str, dict[str, Any]]:
         added[name] = (_ALPHA / _RANK) * up @ down
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
     save_file(tensors, Path(folder, "adapter_model.safetensors"))
-    told = {"peft_type": "LORA", "r": _RANK, "lora_alpha": _ALPHA, "target_modules": list(_MODULES)}
-    Path(folder, "adapter_config.json").write_text(json.dumps(told), encoding="utf-8")
+    reported = {"peft_type": "LORA", "r": _RANK, "lora_alpha": _ALPHA, "target_modules": list(_MODULES)}
+    Path(folder, "adapter_config.json").write_text(json.dumps(reported), encoding="utf-8")
     return folder, added
 
 

@@ -10,17 +10,14 @@ long and asked twice, so that the second answer rests on cached keys and values.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from repro import upstream
 from repro.drivers import whole_engine
-from repro.drivers.scratch import scratch
+from repro.drivers.scratch import print_answer
 
 SCHEMA = "grpo-doctor.logprobs.v1"
 BOUND = 1e-4
@@ -52,15 +49,15 @@ def observe() -> dict[str, Any]:
 
 def _sampled() -> tuple[list[float], list[float]]:
     """Returns the engine's log-probs, and those of the forward pass, token by token."""
-    held = whole_engine.model(0)
-    llm = whole_engine.start(whole_engine.save(held))
+    policy = whole_engine.model(0)
+    llm = whole_engine.start(whole_engine.save(policy))
     prompts = [*whole_engine.PROMPTS, whole_engine.LONG]
-    found: list[whole_engine.Sampled] = []
+    result: list[whole_engine.Sampled] = []
     for seed in range(SEEDS):
         params = [whole_engine.params(seed * len(prompts) + place) for place in range(len(prompts))]
-        found += whole_engine.sample(llm, prompts, params)
-    engine = [value for one in found for value in one.logprobs]
-    return engine, [value for one in found for value in whole_engine.trainers(held, one)]
+        result += whole_engine.sample(llm, prompts, params)
+    engine = [value for sample in result for value in sample.logprobs]
+    return engine, [value for sample in result for value in whole_engine.trainers(policy, sample)]
 
 
 def compared(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any]:
@@ -71,35 +68,29 @@ def compared(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any
     >>> compared([math.nan], [-1.0])["max_difference"]
     inf
     """
-    apart = [
+    differences = [
         abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
         for a, b in zip(engine, trainer, strict=True)
     ]
     return {
-        "tokens": len(apart),
-        "max_difference": max(apart, default=math.inf),
-        "mean_difference": sum(apart) / max(1, len(apart)),
+        "tokens": len(differences),
+        "max_difference": max(differences, default=math.inf),
+        "mean_difference": sum(differences) / max(1, len(differences)),
         "least_logprob": min(trainer, default=0.0),
     }
 
 
-def main() -> int:
-    """Prints what was found; 0: within the bound, 1: not."""
+def main() -> None:
+    """Print what was found; exit code 0: within the bound, 1: not."""
     parser = argparse.ArgumentParser(description="Compare vLLM's log-probs with a forward pass.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    options = parser.parse_args()
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is not the answer
-    with scratch():
-        document = observe()
-    said = (
-        document["error"] or f"{document['tokens']} tokens, apart by at most {document['max_difference']:.1e}"
-    )
-    print(json.dumps(document) if options.json else f"log-probs: {said}", file=answer)
-    answer.close()
-    sys.stderr.flush()
-    # vLLM's threads outlive main in some releases; the answer is out.
-    os._exit(0 if document["error"] is None else 1)
+    print_answer(observe, _describe, as_json=parser.parse_args().json)
+
+
+def _describe(document: dict[str, Any]) -> str:
+    if document["error"]:
+        return f"log-probs: {document['error']}"
+    return f"log-probs: {document['tokens']} tokens, apart by at most {document['max_difference']:.1e}"
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from grpo_core.rollout.http.identify import identify
 from grpo_core.rollout.vllm.releases import prepare_start
 from grpo_core.tasks import model
 from grpo_core.versions import versions
+from repro.drivers import hangs
 
 SCHEMA = "grpo-doctor.started.v1"
 TOKENS = 8  # sampled in the one request
@@ -76,21 +77,21 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="grpo-core-started-") as folder:
         options = ModelConfig()
         model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
-        port = _free_port()
-        given = [f"--model={folder}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32"]
-        command = [sys.executable, "-m", module, *given, f"{longest}={options.max_length}", *arguments]
+        port = hangs.free_port()
+        inputs = [f"--model={folder}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32"]
+        command = [sys.executable, "-m", module, *inputs, f"{longest}={options.max_length}", *arguments]
         try:
             with _serving(command):
                 _reach(port)
                 document["start_s"] = round(time.monotonic() - began)
-                document |= _asked(HttpClient(name, "127.0.0.1", port, timeout_s=ANSWER_S))
+                document |= _sample_once(HttpClient(name, "127.0.0.1", port, timeout_s=ANSWER_S))
             document |= {"outcome": "ok", "error": None}
         except (NotStartedError, EngineError) as failure:
             document |= {"outcome": "failed", "error": str(failure).replace(folder, "MODEL")}
     return {**document, "versions": {**versions(), "trl": _version("trl")}}
 
 
-def _asked(http: HttpClient) -> dict[str, Any]:
+def _sample_once(http: HttpClient) -> dict[str, Any]:
     """What it answers to one request in its own protocol: how many ids, and why it ended."""
     kind = identify(http)
     if kind == "trl":
@@ -141,16 +142,16 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         errors="replace",
     )
     assert process.stdout is not None
-    said: list[str] = []
+    message: list[str] = []
     up, ready = threading.Event(), threading.Event()
-    reader = threading.Thread(target=_read, args=(process.stdout, said, up, ready), daemon=True)
+    reader = threading.Thread(target=_forward_output, args=(process.stdout, message, up, ready), daemon=True)
     reader.start()
     try:
         ready.wait(LIMIT_S)
         if not up.is_set():
             code = process.wait() if ready.is_set() else None
             state = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
-            raise NotStartedError(f"{state}: {first_failure(''.join(said))}")
+            raise NotStartedError(f"{state}: {first_failure(''.join(message))}")
         yield
     finally:
         process.terminate()
@@ -173,7 +174,7 @@ def _reach(port: int) -> None:
     raise NotStartedError(f"said that it is up, and nobody listens at port {port}")
 
 
-def _read(stream: IO[str], said: list[str], up: threading.Event, ready: threading.Event) -> None:
+def _forward_output(stream: IO[str], said: list[str], up: threading.Event, ready: threading.Event) -> None:
     """Passes on what it says; `ready` when it is up, or says no more."""
     for line in stream:
         said.append(line)
@@ -194,8 +195,8 @@ def first_failure(said: str) -> str:
     >>> first_failure("INFO ValueErrors are fine\nbye\n")
     'bye'
     """
-    if found := _ERROR.search(said):
-        return found.group(1)
+    if result := _ERROR.search(said):
+        return result.group(1)
     return next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
 
 
@@ -204,12 +205,6 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def main() -> int:
@@ -224,8 +219,8 @@ def main() -> int:
     if options.json:
         print(json.dumps(document))
     else:
-        said = f"answered with {document['tokens']} tokens after {document['start_s']} s" if ok else ""
-        print(f"{document['server']}: {said or document['error']}")
+        message = f"answered with {document['tokens']} tokens after {document['start_s']} s" if ok else ""
+        print(f"{document['server']}: {message or document['error']}")
     return 0 if ok else 1
 
 

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from repro import upstream
+from repro import judge, upstream
 from repro.drivers import tiny_trl, whole_engine
-from repro.drivers.scratch import scratch
+from repro.drivers.scratch import print_answer
 
 SCHEMA = "grpo-doctor.peer.v1"
 STEPS, LENGTH = 3, 8
@@ -52,13 +50,13 @@ def observe(engine: str) -> dict[str, Any]:
     except Exception as failure:  # noqa: BLE001 - whatever it is goes on record
         traceback.print_exc()
         document |= {"outcome": "failed", "error": f"{type(failure).__name__}: {failure}"}
-        document["where"] = _where(failure)
+        document["where"] = _failing_line(failure)
     return document | {"versions": upstream.versions()}
 
 
 def _without_colocation() -> str | None:
     """Says why this TRL does not sample with vLLM in its own process, or None."""
-    known = _known()
+    known = _option_names()
     if "vllm_mode" in known:
         return None
     # TRL 0.16 and 0.17 still have the setting of before, and no use for it.
@@ -67,7 +65,7 @@ def _without_colocation() -> str | None:
     return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
 
 
-def _known() -> set[str]:
+def _option_names() -> set[str]:
     """Returns the names of this TRL's settings."""
     from trl import GRPOConfig
 
@@ -76,21 +74,16 @@ def _known() -> set[str]:
 
 def _trained(engine: str) -> dict[str, Any]:
     """Runs the trainer; returns what it logged, and by how much the weights moved."""
-    import transformers
-
-    class Quiet(transformers.TrainerCallback):  # type: ignore[misc] # transformers is looked into in cells alone
-        """Does nothing."""
-
-    held, settings = _settings(engine)
-    made = tiny_trl.trainer(_reward, Quiet(), held=held, **settings)
-    before = [parameter.detach().clone() for parameter in made.model.parameters()]
+    policy, settings = _settings(engine)
+    built = tiny_trl.trainer(_reward, held=policy, **settings)
+    before = [parameter.detach().clone() for parameter in built.model.parameters()]
     began = time.monotonic()
-    made.train()
-    pairs = zip(before, made.model.parameters(), strict=True)
+    built.train()
+    pairs = zip(before, built.model.parameters(), strict=True)
     moved = max(float((old - new.detach()).abs().max()) for old, new in pairs)
-    logged = [entry for entry in made.state.log_history if "loss" in entry]
+    logged = [entry for entry in built.state.log_history if "loss" in entry]
     return {
-        "steps": made.state.global_step,
+        "steps": built.state.global_step,
         "seconds": round(time.monotonic() - began, 1),
         "moved": moved,
         "logged": {name: [entry[name] for entry in logged] for name in LOGGED if _has(logged, name)},
@@ -113,12 +106,12 @@ def _settings(engine: str) -> tuple[Any, dict[str, Any]]:
         return None, settings
     # What a CPU asks of any vLLM; of TRL and vLLM themselves nothing is changed.
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
-    held = _from_folder()
+    policy = _from_folder()
     settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
     # By default TRL asks for more than the tiny model can hold; which of the two there is depends on the release.
     sizes = {"max_prompt_length": 16, "vllm_max_model_length": 64}
-    settings |= {name: value for name, value in sizes.items() if name in _known()}
-    return held, settings
+    settings |= {name: value for name, value in sizes.items() if name in _option_names()}
+    return policy, settings
 
 
 def _from_folder() -> Any:
@@ -150,31 +143,26 @@ def _unsound(document: dict[str, Any]) -> str | None:
     return None if document["moved"] > 0 else "the weights did not move"
 
 
-def _where(failure: BaseException) -> str | None:
-    """Returns `file:line in function` of the last frame within an installed package."""
+def _failing_line(failure: BaseException) -> str | None:
+    """Return `file:line in function` of the last frame within an installed package."""
     for frame in reversed(traceback.extract_tb(failure.__traceback__)):
-        _, found, below = frame.filename.rpartition("site-packages/")
-        if found:
-            return f"{below}:{frame.lineno} in {frame.name}"
+        if path := judge.below_site_packages(frame.filename):
+            return f"{path}:{frame.lineno} in {frame.name}"
     return None
 
 
-def main() -> int:
-    """Prints what was observed; 0: steps were taken, or there is no such mode; 1: not."""
+def main() -> None:
+    """Print what was observed; exit code 0: steps were taken, or there is no such mode; 1: not."""
     parser = argparse.ArgumentParser(description="Take three steps with this environment's TRL.")
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args()
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is not the answer
-    with scratch():
-        document = observe(options.engine)
-    said = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
-    print(json.dumps(document) if options.json else f"TRL, {options.engine}: {said}", file=answer)
-    answer.close()
-    sys.stderr.flush()
-    # vLLM's threads and TRL's process groups outlive main in some releases; the answer is out.
-    os._exit(1 if document["outcome"] == "failed" else 0)
+
+    def describe(document: dict[str, Any]) -> str:
+        message = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
+        return f"TRL, {options.engine}: {message}"
+
+    print_answer(lambda: observe(options.engine), describe, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -4,23 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnostics.collect import (
-    clusters,
-    collection,
-    configs,
-    extensions,
-    gpus,
-    machine,
-    plain,
-    processors,
-    variables,
-)
-from diagnostics.collect.gpus import Gpu, Gpus
+from diagnostics.collect import elf, env_vars, gpus, host, ray
+from diagnostics.collect import facts as collection
+from diagnostics.collect.gpus import Gpu
+from diagnostics.doctor.fleet import decode_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +20,7 @@ def test_facts_survive_json(environment):
     """What one node writes, another reads: the same facts."""
     facts = collection.collect(environment.add("vllm", "0.8.5").prefix, {"VLLM_USE_V1": "1"})
     sent = json.loads(json.dumps(facts.to_json()))
-    assert collection.from_json(sent) == facts
+    assert decode_facts(sent) == facts
     assert facts.machine.processors.count >= 1
     assert facts.environment.version("vllm") == "0.8.5"
 
@@ -39,28 +30,27 @@ def test_facts_of_a_newer_release_are_read(environment):
     document = collection.collect(environment.prefix, {}).to_json()
     document["machine"]["added_later"] = 1
     del document["machine"]["interfaces"]
-    assert collection.from_json(document).machine.interfaces == ()
+    assert decode_facts(document).machine.interfaces == ()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"schema": "other"}, "expected the schema"),
-        ({"machine": 3}, "facts.machine: expected dict, found int"),
-        ({"machine": {"host": "a"}}, "facts.machine: "),
+        ({"machine": 3}, "got `int` - at `[$].machine`"),
+        ({"machine": {"host": "a"}}, "missing required field"),
     ],
 )
 def test_a_document_that_holds_something_else_is_refused(environment, change, message):
     """By the field, in one line."""
     document = collection.collect(environment.prefix, {}).to_json()
-    with pytest.raises(plain.FactsError, match=message):
-        collection.from_json(document | change)
+    with pytest.raises(ValueError, match=message):
+        decode_facts(document | change)
 
 
 # Our modules that travel with the collector.
 STANDARD_LIBRARY_MODULES = [
     "diagnostics.frameworks",
-    "diagnostics.given",
     "diagnostics.output",
     "diagnostics.output.redact",
     "diagnostics.safe_io",
@@ -83,7 +73,7 @@ def test_the_facts_need_the_standard_library_alone(environment):
         str(environment.add("trl", "1.9.2").prefix),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
-    assert collection.from_json(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
+    assert decode_facts(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
     assert done.stderr.strip() == str(STANDARD_LIBRARY_MODULES)
 
 
@@ -93,60 +83,82 @@ def test_variables_that_may_hold_secrets_are_not_read():
         "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
         "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
-    seen = variables.collect(environ)
-    assert seen == {
-        "HF_TOKEN": variables.HIDDEN, "VLLM_API_KEY": variables.HIDDEN, "https_proxy": "proxy:80",
+    known = env_vars.collect(environ)
+    assert known == {
+        "HF_TOKEN": env_vars.HIDDEN, "VLLM_API_KEY": env_vars.HIDDEN, "https_proxy": "proxy:80",
         "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
 
 
+GPU_XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <driver_version>570.1</driver_version>
+  <cuda_version>12.8</cuda_version>
+  <gpu id="00000000:01:00.0">
+    <product_name>NVIDIA H100</product_name>
+    <uuid>GPU-1234</uuid>
+    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
+    <compute_mode>Exclusive_Process</compute_mode>
+    <fb_memory_usage><total>81559 MiB</total><used>4 MiB</used></fb_memory_usage>
+    <ecc_errors><volatile><dram_uncorrectable>2</dram_uncorrectable><sram_uncorrectable>N/A</sram_uncorrectable>
+    </volatile></ecc_errors>
+    <remapped_rows><remapped_row_pending>Yes</remapped_row_pending></remapped_rows>
+  </gpu>
+</nvidia_smi_log>
+"""
+
+
+def nvidia_smi(folder, script):
+    """Write a program in place of nvidia-smi."""
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!{sys.executable}\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.mark.parametrize(
-    ("program", "state", "problem"),
+    ("script", "state", "problem"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "ended with -11"),
         ("import threading; threading.Event().wait()", "timeout", "within 0.5 s"),
-        ("print('driver says hello')", "failed", "gave no answer"),
-        ("print('[1]')", "failed", "gave no answer"),
-        ('print(\'{"state": "ok", "devices": 3}\')', "failed", "gpus.devices: expected"),
+        ("print('NVIDIA-SMI has failed'); raise SystemExit(9)", "failed", "NVIDIA-SMI has failed"),
+        ("print('driver says hello')", "failed", "no usable answer"),
+        ("print('<a/>')", "failed", "expected nvidia_smi_log"),
+        ("print('<!DOCTYPE a [<!ENTITY b \"c\">]><nvidia_smi_log/>')", "failed", "entities"),
     ],
 )
-def test_a_driver_that_crashes_or_hangs_is_a_fact(tmp_path, program, state, problem):
-    """It takes its own process along, not the tool."""
-    path = tmp_path / "driver.py"
-    path.write_text(program)
-    seen = gpus.collect(limit_s=0.5 if state == "timeout" else 500, program=path)
-    assert seen.state == state
-    assert problem in seen.problem
+def test_a_driver_that_crashes_or_hangs_is_a_fact(tmp_path, script, state, problem):
+    """The tool goes on without it."""
+    limit_s = 0.5 if state == "timeout" else 500
+    known = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))
+    assert known.state == state
+    assert problem in known.problem
 
 
-def test_gpus_are_told_by_the_management_library(tmp_path):
-    """A library in NVML's place, with one device and what NVML answers about it."""
-    answer = {
-        "state": "ok",
-        "driver": "570.1",
-        "cuda": "12.8",
-        "devices": [{"index": 0, "name": "A", "mig": False}],
-    }
-    path = tmp_path / "driver.py"
-    path.write_text(f"print({json.dumps(json.dumps(answer))})")
-    seen = gpus.collect(limit_s=500, program=path)
-    assert replace(seen, module="", nodes=()) == Gpus("ok", "", "570.1", "12.8", (Gpu(0, "A", mig=False),))
+def test_gpus_are_those_of_nvidia_smi(tmp_path):
+    """One GPU, with what a check can report of it."""
+    known = gpus.collect(limit_s=500, program=nvidia_smi(tmp_path, f"print({GPU_XML!r})"))
+    assert (known.state, known.driver, known.cuda) == ("ok", "570.1", "12.8")
+    assert known.devices == (
+        Gpu(0, "NVIDIA H100", "GPU-1234", 85.5, 0.0, "", "exclusive_process", False, 2, True),
+    )
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7})])
 def test_lists_of_processors(text, numbers):
     """As the kernel writes them."""
-    assert processors._listed(text) == numbers
+    assert host._parse_list(text) == numbers
 
 
 def test_an_extension_says_what_it_asks_for():
     """Python's own compiled modules are ELF files: libc, and a release of it."""
     import _ctypes
 
-    needed, versions = extensions.read(Path(_ctypes.__file__))
+    needed, versions = elf.read_elf(Path(_ctypes.__file__))
     assert "libc.so.6" in needed
-    assert extensions.newest(versions)[0].startswith("GLIBC_2.")
-    assert extensions.newest(["GLIBCXX_3.4.9", "GLIBCXX_3.4.32", "GLIBC_PRIVATE"]) == ["GLIBCXX_3.4.32"]
+    assert elf.newest_versions(versions)[0].startswith("GLIBC_2.")
+    assert elf.newest_versions(["GLIBCXX_3.4.9", "GLIBCXX_3.4.32", "GLIBC_PRIVATE"]) == ["GLIBCXX_3.4.32"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 58, b"text" * 40])
@@ -155,8 +167,8 @@ def test_a_broken_extension_is_a_fact(environment, data):
     folder = environment.add("vllm", "0.8.5").site / "vllm"
     folder.mkdir()
     (folder / "_C.abi3.so").write_bytes(data)
-    (seen,) = extensions.collect([environment.site], environment.prefix, os.environ)
-    assert seen.problem.startswith("no readable ELF file")
+    (known,) = elf.collect([environment.site], environment.prefix, os.environ)
+    assert known.problem.startswith("no readable ELF file")
 
 
 def test_accelerates_default_file_is_read(tmp_path):
@@ -165,9 +177,9 @@ def test_accelerates_default_file_is_read(tmp_path):
     folder.mkdir()
     text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
     (folder / "default_config.yaml").write_text(text)
-    (seen,) = configs.collect({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
-    assert seen.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
-    assert seen.lines["num_processes"] == 3
+    (known,) = host.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
+    assert known.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
+    assert known.lines["num_processes"] == 3
 
 
 def test_what_ray_left_is_read(tmp_path):
@@ -177,9 +189,9 @@ def test_what_ray_left_is_read(tmp_path):
     (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
     (tmp_path / "ray" / "session_latest").symlink_to(session)
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
-    (seen,) = clusters.collect({"TMPDIR": str(tmp_path)})
-    assert (seen.sessions, seen.current, seen.release) == (1, "10.0.0.1:6379", "2.44.1")
-    assert clusters.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
+    (known,) = ray.collect({"TMPDIR": str(tmp_path)})
+    assert (known.sessions, known.current, known.release) == (1, "10.0.0.1:6379", "2.44.1")
+    assert ray.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 
 @pytest.mark.parametrize(
@@ -199,20 +211,20 @@ def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(processors, "_GROUPS", tmp_path)
-    assert processors._quota() == quota
-    assert processors._limit() == limit_gb
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
+    assert host._cpu_quota() == quota
+    assert host._memory_limit() == limit_gb
 
 
 def test_folders_follow_the_variables(tmp_path):
     """As huggingface_hub, vLLM, tempfile and Ray read them."""
     environ = {"HF_HOME": "/a", "TMPDIR": "/b", "VLLM_CACHE_ROOT": "/c", "HOME": "/h"}
-    seen = {name: str(path) for name, path in machine.folders("/env", environ).items()}
-    assert (seen["hub cache"], seen["temporary"], seen["vllm cache"], seen["ray"]) == (
+    known = {name: str(path) for name, path in host.run_folders("/env", environ).items()}
+    assert (known["hub cache"], known["temporary"], known["vllm cache"], known["ray"]) == (
         "/a/hub",
         "/b",
         "/c",
         "/b/ray",
     )
-    seen = {name: str(path) for name, path in machine.folders("/env", {"HOME": "/h"}).items()}
-    assert (seen["hub cache"], seen["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")
+    known = {name: str(path) for name, path in host.run_folders("/env", {"HOME": "/h"}).items()}
+    assert (known["hub cache"], known["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")

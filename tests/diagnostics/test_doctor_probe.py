@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.collect.environment import Environment, Package
-from diagnostics.doctor.probe import outcomes, tiers
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.doctor.probe import probe_results as outcomes
+from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
-from diagnostics.doctor.probe.outcomes import Tried
-from diagnostics.output.wording import text_of
+from diagnostics.doctor.probe.probe_results import Tried
+from diagnostics.fixes import fix_text
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
 from tests.diagnostics.environments import issues
@@ -40,11 +41,11 @@ def modules(tmp_path, monkeypatch):
 
 def try_import(name, limit_s=500):
     with Children(Path(sys.executable), os.environ) as children:
-        return children.ask(f"import {name}", "imports", name, limit_s=limit_s), children
+        return children.run_program(f"import {name}", "imports", name, limit_s=limit_s), children
 
 
 def outcome(ended, rules):
-    return outcomes.result(Tried(ended, "ENV921"), rules)
+    return outcomes.child_result(Tried(ended, "ENV921"), rules)
 
 
 def test_a_module_that_imports_is_ok(modules):
@@ -72,7 +73,7 @@ def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, told, 
     """An exception, an exit, a crash, a question to a person who is not there."""
     (modules / "broken.py").write_text(text)
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=500)
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
         result = outcome(ended, rules)
     (finding,) = result.findings
     assert result.outcome == "findings"
@@ -89,11 +90,11 @@ def test_what_it_printed_is_triaged(modules, rules):
         "raise RuntimeError('The NVIDIA driver on your system is too old (found version 11040). Please update')"
     )
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=500)
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
         (finding,) = outcome(ended, rules).findings
     assert finding.code == "ENV006"
     assert any(item.place.startswith("import broken:") for item in finding.evidence)
-    assert text_of(finding.remedy)
+    assert fix_text(finding.remedy)
 
 
 def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
@@ -107,7 +108,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
     )
     with Children(Path(sys.executable), os.environ) as children:
         for limit_s in (2, 20, 200):  # where the cores are busy it may not have got so far as to have a child
-            ended = children.ask("import hangs", "imports", "hangs", limit_s=limit_s)
+            ended = children.run_program("import hangs", "imports", "hangs", limit_s=limit_s)
             if (modules / "pid").exists() and (modules / "pid").read_text():
                 break
         folder = ended.log.parent
@@ -193,7 +194,7 @@ def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
     )
     program = (
         "import os, sys; from pathlib import Path; from diagnostics.doctor.probe.children import Children\n"
-        "with Children(Path(sys.executable), os.environ) as c: c.ask('x', 'imports', 'waits', limit_s=500)"
+        "with Children(Path(sys.executable), os.environ) as c: c.run_program('x', 'imports', 'waits', limit_s=500)"
     )
     environ = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}", "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=environ) as doctor:
@@ -209,6 +210,10 @@ def environment_of(*names):
     return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
 
 
+def probe(children, rules, *names, machine=NO_GPU):
+    return tiers.Probe(children, environment_of(*names), machine, issues(), rules, lambda _text: None)
+
+
 class Scripted:
     """Children that end as they are told."""
 
@@ -218,7 +223,7 @@ class Scripted:
     def folder(self):
         return self.folder_
 
-    def ask(self, what, program, *arguments, limit_s, offline=False):
+    def run_program(self, what, program, *arguments, limit_s, offline=False):
         if arguments == ("sys",):
             return ChildEnded(what, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
         self.asked.append((program, *arguments))
@@ -231,9 +236,7 @@ class Scripted:
 def test_the_same_failure_is_told_once(tmp_path, rules):
     """What needs PyTorch fails for PyTorch's reason: one finding, and each check refers to it."""
     children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
-    results = tiers.probe(
-        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
-    )
+    results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     imports = [result for result in results if result.check.startswith("import")]
     assert [result.outcome for result in imports] == ["findings"] * 4, "TRL's trainer has an entry of its own"
     assert sum(len(result.findings) for result in imports) == 1
@@ -243,9 +246,7 @@ def test_the_same_failure_is_told_once(tmp_path, rules):
 def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
     """What imports it would wait as long: it is skipped, and says so."""
     children = Scripted(tmp_path, imports={"ok": False, "late": True})
-    results = tiers.probe(
-        children, environment_of("torch", "transformers", "trl"), NO_GPU, issues(), rules, lambda _text: None
-    )
+    results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
     assert len(children.asked) == 1
 
@@ -256,9 +257,7 @@ def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
         tmp_path, platforms={"ok": True, "cuda": "12.8", "available": False, "devices": 0, "platform":
                              "UnspecifiedPlatform", "device": ""},
     )  # fmt: skip
-    results = tiers.probe(
-        children, environment_of("torch", "vllm"), GOOD, issues(), rules, lambda _text: None
-    )
+    results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=GOOD))
     assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
 
 
@@ -276,18 +275,18 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
     """16-bit floats are allowed more than 32-bit ones; no number is no agreement."""
     answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48, "largest": largest}
     children = Scripted(tmp_path, engine=answer)
-    names = environment_of("torch", "transformers", "vllm")
+    context = probe(children, rules, "torch", "transformers", "vllm")
     if largest is None:
-        ended = children.ask("engine", "engine", limit_s=500)
-        (found,) = outcomes.parity(ended)
-        assert found.code == "NUM901"
-        assert "no number" in found.detail
-        assert "importance sampling" not in str(found.remedy)
+        ended = children.run_program("engine", "engine", limit_s=500)
+        (matches,) = outcomes.parity_findings(ended)
+        assert matches.code == "NUM901"
+        assert "no number" in matches.detail
+        assert "importance sampling" not in str(matches.remedy)
         return
-    results = {r.check: r for r in tiers.live(children, names, NO_GPU, rules, lambda _text: None)}
-    judged = results["log-probs against transformers"]
-    assert judged.outcome == outcome_
-    corrects = [finding for finding in judged.findings if "importance sampling" in str(finding.remedy)]
+    results = {item.check: item for item in tiers.run_live(context)}
+    checked = results["log-probs against transformers"]
+    assert checked.outcome == outcome_
+    corrects = [finding for finding in checked.findings if "importance sampling" in str(finding.remedy)]
     assert bool(corrects) == (outcome_ == "findings" and largest != float("inf"))
     assert results["two-rank collective, nccl"].outcome == "skipped"
 
@@ -295,9 +294,7 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
 def test_an_engine_that_dies_says_at_which_step(tmp_path, rules):
     """And parity is skipped, not ok."""
     children = Scripted(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
-    results = tiers.live(
-        children, environment_of("torch", "transformers", "vllm"), NO_GPU, rules, lambda _t: None
-    )
+    results = tiers.run_live(probe(children, rules, "torch", "transformers", "vllm"))
     assert results[0].reason == "crashed with SIGABRT, while starting the engine"
     assert results[0].findings[0].code == "ENG901"
     assert results[1].outcome == "skipped"
@@ -357,7 +354,7 @@ def test_two_ranks_sum_a_tensor(tmp_path):
     pytest.importorskip("torch")
     with Children(Path(sys.executable), os.environ) as children:
         meeting = str(children.folder() / "meeting")
-        ended = children.ask("collective", "collective", "gloo", meeting, limit_s=500)
+        ended = children.run_program("collective", "collective", "gloo", meeting, limit_s=500)
         assert ended.ok, ended.log.read_text()
     assert ended.answer["device"] == "cpu"
 
@@ -422,8 +419,8 @@ def test_the_root_of_a_chain_decides_and_what_is_gone_decides_first(modules, rul
     """What lazy packages raise on top names another package and another cause."""
     (modules / "broken.py").write_text(LAZY.format(root=root))
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
-    here = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
+    current = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
     with Children(Path(sys.executable), os.environ) as children:
-        ended = children.ask("import broken", "imports", "broken", limit_s=500)
-        (finding,) = outcomes.result(Tried(ended, "ENV921", here), rules).findings
+        ended = children.run_program("import broken", "imports", "broken", limit_s=500)
+        (finding,) = outcomes.child_result(Tried(ended, "ENV921", current), rules).findings
     assert finding.code == code

@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.collect import environment as facts
-from diagnostics.collect import extensions
-from diagnostics.collect.compat import Compat
-from diagnostics.collect.environment import Environment, Package
-from diagnostics.doctor import examine as doctor
+from diagnostics.collect import elf as extensions
+from diagnostics.collect import packages as facts
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.compat_table import Compat
+from diagnostics.doctor import run_checks as doctor
 from tests.diagnostics.environments import issues
 from tests.diagnostics.test_doctor_machine import GOOD
 
@@ -41,9 +41,9 @@ def test_no_check_crashes(environ, releases):
         )
         for name, release in zip(names, releases, strict=True)
     }
-    seen = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
+    known = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
     gpus = replace(GOOD.gpus, cuda=releases[1], driver=releases[2])
-    report = doctor.examine(seen, issues(), Compat(problem="no table"), replace(GOOD, gpus=gpus))
+    report = doctor.examine(known, issues(), Compat(problem="no table"), replace(GOOD, gpus=gpus))
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
 
 
@@ -69,7 +69,7 @@ def test_a_damaged_extension_is_read_or_refused(changes, data):
         file.write(binary)
         file.flush()
         with contextlib.suppress(OSError, ValueError, struct.error, IndexError, OverflowError):
-            extensions.read(Path(file.name))
+            extensions.read_elf(Path(file.name))
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,5 +81,5 @@ def test_any_metadata_is_read(content):
         info.mkdir(parents=True)
         (info / "METADATA").write_bytes(content)
         (info / "RECORD").write_bytes(content)
-        seen = facts.collect(Path(folder), {})
-        assert len(seen.broken) + len(seen.packages) == 1
+        known = facts.collect(Path(folder), {})
+        assert len(known.broken) + len(known.packages) == 1

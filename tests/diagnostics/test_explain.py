@@ -10,7 +10,7 @@ import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import catalog
-from diagnostics.doctor import chosen
+from diagnostics.doctor import target_env as chosen
 
 KINDS = ("crash", "hang", "silent", "check")
 
@@ -104,14 +104,14 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
     running = tmp_path / "elsewhere"
     (running / "lib" / "python3.11" / "site-packages" / "vllm-0.10.2.dist-info").mkdir(parents=True)
     (tmp_path / "bare" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-    monkeypatch.setattr(chosen, "_running", lambda: [str(running), str(tmp_path / "bare")])
+    monkeypatch.setattr(chosen, "_running_environments", lambda: [str(running), str(tmp_path / "bare")])
     monkeypatch.chdir(tmp_path)
     own_text = SimpleNamespace(prefix=str(tmp_path / "own"))
     assert chosen.told(own_text, {"VIRTUAL_ENV": str(environment.prefix)}) == {
         "unnamed": [str(environment.prefix), str(running)]
     }
     # What is judged is no other, and one that lies near is found by its usual name.
-    beside = chosen.told(SimpleNamespace(prefix=str(running)), {})
+    beside = chosen.other_environments(SimpleNamespace(prefix=str(running)), {})
     assert beside == {"unnamed": [str(tmp_path / "env")]}
 
 
@@ -120,6 +120,6 @@ def test_a_running_python_is_found_by_how_it_was_started():
     python = sys.executable
     child = subprocess.Popen([python, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        assert str(chosen.Path(python).parent.parent) in chosen._running()
+        assert str(chosen.Path(python).parent.parent) in chosen._running_environments()
     finally:
         child.communicate(b"\n")

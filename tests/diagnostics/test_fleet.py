@@ -21,18 +21,18 @@ import pytest
 
 from diagnostics import catalog
 from diagnostics.__main__ import main
-from diagnostics.collect import collection
-from diagnostics.collect.compat import Compat
+from diagnostics.collect import facts as collection
+from diagnostics.collect import remote
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.doctor import examine as doctor
-from diagnostics.doctor.fleet import compare, nodes, remote
-from diagnostics.doctor.fleet.command import carried
-from diagnostics.doctor.fleet.nodes import Node
-from diagnostics.doctor.fleet.report import examine_fleet, shareable
-from diagnostics.nodes import hosts, program, reach
-from diagnostics.nodes.answer import NodeAnswer
-from diagnostics.output.findings import CheckResult, Severity
-from diagnostics.output.wording import commands_of, text_of
+from diagnostics.collect.remote import Answer
+from diagnostics.compat_table import Compat
+from diagnostics.doctor import fleet as fleet_module
+from diagnostics.doctor import run_checks
+from diagnostics.doctor.fleet import Node, examine_fleet
+from diagnostics.doctor.fleet import shareable_report as shareable
+from diagnostics.findings import CheckResult, Severity
+from diagnostics.fixes import commands_of
+from diagnostics.fixes import fix_text as text_of
 from tests.diagnostics.environments import Maker
 
 ISSUES = catalog.load()
@@ -50,9 +50,9 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
     name = f"gpu-{NAMES[position]}"
     if problem:
         return Node(position, "rank", str(position), name, problem=problem, secrets=(name,), **rest)
-    made = next(iter(facts.environment.packages.values()))
+    created = next(iter(facts.environment.packages.values()))
     installed = {
-        name: replace(made, name=name, version=version, requires=())
+        name: replace(created, name=name, version=version, requires=())
         for name, version in (packages or {}).items()
     }
     environment = replace(
@@ -64,12 +64,12 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
         broken=(),
     )
     machine = replace(facts.machine, host=name, **rest.pop("machine", {}))
-    seen = replace(facts, environment=environment, machine=machine)
-    return Node(position, "rank", str(position), name, facts=seen, secrets=(name,), **rest)
+    known = replace(facts, environment=environment, machine=machine)
+    return Node(position, "rank", str(position), name, facts=known, secrets=(name,), **rest)
 
 
 def found(members):
-    return {item.code: item for item in compare.differences(members)}
+    return {item.code: item for item in fleet_module.differences(members)}
 
 
 def test_the_odd_one_is_named_against_the_majority(facts):
@@ -88,8 +88,8 @@ def test_without_a_majority_nobody_is_the_odd_one(facts):
     """Two against two: both are named, and no command takes a side."""
     fleet = [node(facts, i, packages={"vllm": version}) for i, version in enumerate(["0.8.5", "0.9.2"] * 2)]
     item = found(fleet)["CMP951"]
-    others = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
-    assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {others}"
+    remaining = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
+    assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {remaining}"
     assert commands_of(item.remedy.actions) == ()
 
 
@@ -103,10 +103,10 @@ def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
     good = Gpus(state="ok", driver="570.86.15", cuda="12.8", devices=(Gpu(0, "H100"),))
     quiet = [node(facts, i, machine={"gpus": hung if i == 2 else good}) for i in range(3)]
     assert "ENV951" not in found(quiet)
-    other = [
+    another = [
         node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
     ]
-    assert found(other)["ENV951"].detail.endswith("of 1 it is not known.")
+    assert found(another)["ENV951"].detail.endswith("unknown on 1.")
 
 
 def test_one_command_brings_a_node_to_the_others(facts):
@@ -117,7 +117,7 @@ def test_one_command_brings_a_node_to_the_others(facts):
         for i in range(3)
     ]
     (command,) = commands_of(found(fleet)["CMP951"].remedy.actions)
-    assert "vllm==0.9.2 torch==2.8.0" in command
+    assert "torch==2.8.0 vllm==0.9.2" in command
     assert "trl" not in command
 
 
@@ -125,31 +125,31 @@ def test_one_command_brings_a_node_to_the_others(facts):
 @pytest.mark.parametrize(
     ("answer", "reached"),
     [
-        (NodeAnswer(problem="no answer within 30 s"), False),
-        (NodeAnswer(text=f'{program.MARK} {{"error": "/gone: no such folder"}}'), True),
-        (NodeAnswer(text="Welcome"), True),
-        (NodeAnswer(text=f"{program.MARK} {{}}"), True),
+        (Answer(problem="no answer within 30 s"), False),
+        (Answer(text=f'{remote.MARK} {{"error": "/gone: no such folder"}}'), True),
+        (Answer(text="Welcome"), True),
+        (Answer(text=f"{remote.MARK} {{}}"), True),
     ],
 )
 def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
     """More time, or Ray's word, is for one that was not reached."""
-    fleet = [Node(0, word, "0", "a", **nodes.read(answer))]
+    fleet = [Node(0, word, "0", "a", **fleet_module.read_answer(answer))]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
-    (found,) = [each for each in report.findings if each.code == "NET951"]
-    assert ("Mend there" in text_of(found.remedy)) == reached
-    assert ("--node-limit" in text_of(found.remedy)) == (not reached)
-    assert not reached or other in text_of(found.remedy)
+    (results,) = [item for item in report.findings if item.code == "NET951"]
+    assert ("Fix there" in text_of(results.remedy)) == reached
+    assert ("--node-limit" in text_of(results.remedy)) == (not reached)
+    assert not reached or other in text_of(results.remedy)
 
 
 def test_a_node_with_nothing_installed_is_another_environment(facts):
     """One finding that asks for the right place, and no list of what it lacks."""
     fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]
-    items = compare.differences(fleet)
+    items = fleet_module.differences(fleet)
     assert [item.code for item in items] == ["CMP951"]
     assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
     assert "in the list for one" in text_of(items[0].remedy)
     # The nodes of a cluster stand in no list.
-    items = compare.differences([replace(each, word="node") for each in fleet])
+    items = fleet_module.differences([replace(entry, word="node") for entry in fleet])
     assert "in the list" not in text_of(items[0].remedy)
     assert "--prefix" in text_of(items[0].remedy)
 
@@ -177,7 +177,7 @@ def test_gpus_variables_and_models_are_compared(facts):
 
 def test_equal_nodes_have_no_difference(facts):
     """Nothing is made up."""
-    assert compare.differences([node(facts, i, packages={"vllm": "0.9.2"}) for i in range(4)]) == []
+    assert fleet_module.differences([node(facts, i, packages={"vllm": "0.9.2"}) for i in range(4)]) == []
 
 
 @pytest.mark.parametrize(
@@ -219,22 +219,22 @@ def test_findings_of_a_node_by_itself_say_whose_they_are(facts):
 
 def with_unread(member, *, place):
     """The node with metadata that could not be read."""
-    seen = member.facts
-    environment = replace(seen.environment, unread=((place, "Permission denied"),))
-    return replace(member, facts=replace(seen, environment=environment))
+    known = member.facts
+    environment = replace(known.environment, unread=((place, "Permission denied"),))
+    return replace(member, facts=replace(known, environment=environment))
 
 
 @pytest.mark.parametrize("which", [(0,), (0, 1, 2)])
 def test_what_a_node_could_not_have_judged_is_open_in_the_fleet(facts, which):
     """Not ok, exit 3, with the nodes' names; said once of several; names hidden where the report is shared."""
     fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
-    fleet = [with_unread(each, place="/x/gpu-a") if i in which else each for i, each in enumerate(fleet)]
+    fleet = [with_unread(entry, place="/x/gpu-a") if i in which else entry for i, entry in enumerate(fleet)]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert alone.outcome != "ok"
-    (told,) = [item for item in alone.not_judged if "Permission denied" in item.why]
-    assert told.what.startswith("rank 0 (gpu-a): " if len(which) == 1 else "All 3 nodes that answered: ")
-    assert told.place == "rank 0 (gpu-a): /x/gpu-a"
+    (message,) = [item for item in alone.not_judged if "Permission denied" in item.why]
+    assert message.what.startswith("rank 0 (gpu-a): " if len(which) == 1 else "All 3 nodes that answered: ")
+    assert message.place == "rank 0 (gpu-a): /x/gpu-a"
     assert report.exit_code(Severity.BLOCKER) == 3
     text = json.dumps(
         shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet).to_json()
@@ -246,7 +246,7 @@ def test_what_a_node_could_not_have_judged_is_open_in_the_fleet(facts, which):
 def test_a_check_that_crashes_on_one_node_takes_no_finding_of_the_others(facts, monkeypatch):
     """It is named, the report is incomplete, and what was found stays."""
     fleet = [node(facts, i, packages={"vllm": "0.7.3"}) for i in range(2)]
-    examine = doctor.examine
+    examine = run_checks.examine
 
     def crashes(environment, *rest):
         report = examine(environment, *rest)
@@ -254,7 +254,7 @@ def test_a_check_that_crashes_on_one_node_takes_no_finding_of_the_others(facts, 
         return replace(report, checks=(*report.checks, ended)) if environment is first else report
 
     first = fleet[0].facts.environment
-    monkeypatch.setattr(doctor, "examine", crashes)
+    monkeypatch.setattr(run_checks, "examine", crashes)
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert (alone.outcome, alone.reason) == (
@@ -288,10 +288,10 @@ def test_shared_output_has_numbers_for_names(facts):
         ("# only a comment", "no host in it"),
         ("-oProxyCommand=x", "expected a host"),
         ("a b c", "expected one of slots"),
-        ("a slts=2", "did you mean slots"),
+        ("a slts=2", "expected one of slots"),
         ("a slots=many", "expected a whole number"),
         ("a:99999", "expected a host"),
-        ("a\na", ":2: a stands there twice"),
+        ("a\na", ":2: a is listed twice"),
         ("a\0", "expected a list of hosts"),
     ],
 )
@@ -312,10 +312,10 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
     path.write_text(
         "# nodes\nada@n1:2222 slots=8  # first\n\nn2 slots=4 max_slots=8\n[::1]:22 prefix=/opt/env\n"
     )
-    assert hosts.read(path) == [
-        hosts.Host("n1", "ada", 2222, 8),
-        hosts.Host("n2", slots=4),
-        hosts.Host("::1", port=22, prefix="/opt/env"),
+    assert remote.read_hosts(path) == [
+        remote.Host("n1", "ada", 2222, 8),
+        remote.Host("n2", slots=4),
+        remote.Host("::1", port=22, prefix="/opt/env"),
     ]
 
 
@@ -344,7 +344,7 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
 )
 def test_the_command_for_a_host(template, expected):
     """Batch mode over ssh; elsewhere the user's own words."""
-    assert reach.command(hosts.Host("n1", "ada", 2222), template, "", 5) == expected
+    assert remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5) == expected
 
 
 @pytest.mark.parametrize("template", ["ssh {hots}", "ssh '", "{0} x"])
@@ -358,8 +358,7 @@ def test_a_bad_command_template_is_refused(tmp_path, template, capsys):
 
 def test_the_collector_needs_nothing_but_python(tmp_path):
     """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
-    text = program.program(carried())
-    assert len(text) < program.MOST_BYTES
+    text = remote.collect_program().program_text()
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-"],
         input=text,
@@ -370,27 +369,27 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
         cwd=tmp_path,
         env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
     )
-    read = nodes.read(NodeAnswer(text=done.stdout))
+    read = fleet_module.read_answer(Answer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
-    assert program.program(carried()) == text
+    assert remote.collect_program().program_text() == text
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("Welcome\n", "not with facts"),
-        (f"{program.MARK} {{", "broken"),
-        (f'{program.MARK} {{"facts": 3, "nccl": [], "models": []}}', "broken"),
-        (f"{program.MARK} []", "broken"),
-        (f'{program.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
+        ("Welcome\n", "did not run the collector"),
+        (f"{remote.MARK} {{", "unreadable answer"),
+        (f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}', "unreadable answer"),
+        (f"{remote.MARK} []", "unreadable answer"),
+        (f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
     ],
 )
 def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
     """Whatever ran there."""
-    said = nodes.read(NodeAnswer(text=text))["problem"]
-    assert problem in said
-    assert said.isprintable()
+    message = fleet_module.read_answer(Answer(text=text))["problem"]
+    assert problem in message
+    assert message.isprintable()
 
 
 def test_a_library_of_nccl_outside_python_is_found(tmp_path, monkeypatch):
@@ -405,7 +404,7 @@ def test_models_count_only_with_a_snapshot(tmp_path):
     """A download that broke off is not a model."""
     (tmp_path / "models--org--whole" / "snapshots" / "1").mkdir(parents=True)
     (tmp_path / "models--org--broken").mkdir()
-    assert remote.models(tmp_path) == ["org/whole"]
+    assert remote.cached_models(tmp_path) == ["org/whole"]
 
 
 SCRIPT = """#!/bin/sh
@@ -423,17 +422,17 @@ esac
 def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
     """Stand-ins for ssh: every one gets its own verdict."""
     script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=program.MARK, folder=tmp_path))
+    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
     script.chmod(0o755)
     env = Maker(tmp_path / "env").add("vllm", "0.11.0")
-    other = Maker(tmp_path / "other").add("vllm", "0.10.2")
+    another = Maker(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
     path.write_text(
         "\n".join(
             [
                 f"same1 slots=2 prefix={env.prefix} python={sys.executable}",
                 f"same2 slots=2 prefix={env.prefix} python={sys.executable}",
-                f"odd slots=1 prefix={other.prefix} python={sys.executable}",
+                f"odd slots=1 prefix={another.prefix} python={sys.executable}",
                 "nopython slots=1",
                 "ancient slots=1",
                 f"same1:23 slots=1 prefix={tmp_path}/none python={sys.executable}",
@@ -457,7 +456,7 @@ def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
 def test_a_host_that_hangs_is_given_up_with_all_that_it_started(tmp_path, capsys):
     """No answer within its time: incomplete, never ok; the child of what was started is gone too."""
     script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=program.MARK, folder=tmp_path))
+    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
     script.chmod(0o755)
     (tmp_path / "hosts").write_text("hangs\n")
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
@@ -478,12 +477,12 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
     (tmp_path / "hosts").write_text("a\nb\n")
     os.mkfifo(tmp_path / "ready")
     # Each says when it runs; nothing here waits by the clock.
-    told = f"echo $$ > {tmp_path}/$1.pid\necho up > {tmp_path}/ready"
-    script.write_text(f"#!/bin/sh\n{told}\nexec sleep 1000\n")
+    message = f"echo $$ > {tmp_path}/$1.pid\necho up > {tmp_path}/ready"
+    script.write_text(f"#!/bin/sh\n{message}\nexec sleep 1000\n")
     script.chmod(0o755)
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
     # Open for as long as both may write: what is in a pipe that nobody holds is lost.
-    with (tmp_path / "ready").open("r+b", buffering=0) as said:
+    with (tmp_path / "ready").open("r+b", buffering=0) as text:
         running = subprocess.Popen(
             [sys.executable, "-m", "diagnostics", *words],
             stderr=subprocess.PIPE,
@@ -493,7 +492,7 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
         )
         ready = b""
         while ready.count(b"up\n") < 2:
-            ready += said.read(100)
+            ready += text.read(100)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=500)
     assert running.returncode == 130
@@ -505,17 +504,17 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
 
 def sshd():
     """The server's path, where Debian's package is installed or unpacked, and where its libraries are."""
-    given = os.environ.get("GRPO_DOCTOR_SSHD")
-    found = given or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if not found or not shutil.which("ssh"):
+    provided = os.environ.get("GRPO_DOCTOR_SSHD")
+    results = provided or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if not results or not shutil.which("ssh"):
         pytest.skip("no sshd here; GRPO_DOCTOR_SSHD names one")
-    return found
+    return results
 
 
 def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+    with socket.socket() as holders:
+        holders.bind(("127.0.0.1", 0))
+        return holders.getsockname()[1]
 
 
 @pytest.fixture
@@ -539,13 +538,13 @@ def server(tmp_path):
     )
     assert running.stderr
     # It says when it listens; what it says before is about its own configuration.
-    said = []
-    while not said or "listening" not in said[-1]:
-        said.append(running.stderr.readline())
-        if not said[-1]:
+    text = []
+    while not text or "listening" not in text[-1]:
+        text.append(running.stderr.readline())
+        if not text[-1]:
             running.wait()
             running.stderr.close()
-            pytest.fail(f"sshd did not start: {' '.join(said)}")
+            pytest.fail(f"sshd did not start: {' '.join(text)}")
     (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
     known = f"-o UserKnownHostsFile={tmp_path / 'known'}"
     yield port, f"ssh -T -F none -i {tmp_path / 'user'} {known} -o BatchMode=yes -p {{port}} {{target}}"
@@ -559,14 +558,14 @@ def test_real_ssh_reaches_differs_refuses_and_hangs(tmp_path, server, capsys):
     """One real server: two environments, one port that refuses, one listener that never answers, no such Python."""
     port, ssh = server
     env = Maker(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
-    other = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
+    another = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
     refused = free_port()
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         deaf = silent.getsockname()[1]
         (tmp_path / "hosts").write_text(
             f"{user}@127.0.0.1:{port} slots=8 prefix={env.prefix} python={sys.executable}\n"
-            f"127.0.0.1:{port} slots=8 prefix={other.prefix} python={sys.executable}\n"
+            f"127.0.0.1:{port} slots=8 prefix={another.prefix} python={sys.executable}\n"
             f"127.0.0.1:{refused} slots=8\n127.0.0.1:{deaf} slots=8\n"
             f"localhost.:{port} slots=8 python=/nowhere/python3\n"
         )
@@ -655,7 +654,7 @@ def test_no_ray_cluster_is_one_line(capsys):
     """Nothing at the address: exit 2 at once, and nothing was started."""
     assert main(["doctor", "--ray", f"127.0.0.1:{free_port()}"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("diagnostics: ")
+    assert error.startswith("grpo-doctor: ")
 
 
 def test_an_environment_without_ray_is_one_line(environment, capsys):

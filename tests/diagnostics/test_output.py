@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.output.output import FORMATS
+from diagnostics.output.report_output import FORMATS
 from tests.diagnostics.report_schema import SCHEMA, problems
 
 SCRIPT = (

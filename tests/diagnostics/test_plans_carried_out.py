@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix.uv import UvMissingError, find_uv
-from tests.diagnostics.programs import doctor_real, plans_real, real_cases
-from tests.diagnostics.programs.doctor_real import Case, Made, Seen, doctor, ending
-from tests.diagnostics.programs.plans_real import CRASHED, Tried, plan, typed
+from evaluation.doctor import environment_cases as real_cases
+from evaluation.doctor import real_environments as doctor_real
+from evaluation.doctor import real_plans as plans_real
+from evaluation.doctor.real_environments import Case, Made, Seen, doctor, ending
+from evaluation.doctor.real_plans import CRASHED, Tried, plan, typed
 
 PACKAGES = {
     "numpy": ("2.0.0", ()),
@@ -36,10 +38,10 @@ def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     for name, (version, requires) in [*PACKAGES.items(), *OLDER.items()]:
         info = f"{name}-{version}.dist-info"
-        asked = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        requested = "".join(f"Requires-Dist: {item}\n" for item in requires)
         files = {
             f"{name}/__init__.py": f"RELEASE = {version!r}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requested}",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
         listed = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())
@@ -102,8 +104,8 @@ def test_what_a_plan_prints_mends(place, name):
     assert ending(place.prefix, RUN, place.environ, place.working)
     assert code in doctor(place).stdout
     commands, _words = plan(place)
-    said, environ = typed(commands, place)
-    assert said == ""
+    text, environ = typed(commands, place)
+    assert text == ""
     assert ending(place.prefix, RUN, environ, place.working) == ""
     assert f" {code}" not in doctor(place).stdout.replace("explain", "")
 
@@ -126,15 +128,15 @@ NAMED = [("ENV012", "error")]
 )
 def test_each_way_that_a_plan_can_come_out(before, after, outcome):
     """A doctor that crashed while looking again is no success, though all imports again."""
-    seen = [None if each is None else Seen(TRIED, each[0], 1, each[1]) for each in (before, after)]
-    assert Tried(TRIED, seen[0], ("true",), (), "", seen[1]).outcome == outcome
+    known = [None if item is None else Seen(TRIED, item[0], 1, item[1]) for item in (before, after)]
+    assert Tried(TRIED, known[0], ("true",), (), "", known[1]).outcome == outcome
 
 
 def test_a_doctor_that_prints_no_document_has_crashed(tmp_path, monkeypatch):
     """Its last words stand in the place of findings, and the plan's table says that it crashed."""
     crash = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nKeyError: 'x'")
     monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
-    seen = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")
-    assert seen.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
-    told = plans_real.row(Tried(TRIED, seen))
-    assert (told["outcome"], told["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")
+    known = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")
+    assert known.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
+    text = plans_real.row(Tried(TRIED, known))
+    assert (text["outcome"], text["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")

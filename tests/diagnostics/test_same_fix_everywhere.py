@@ -10,10 +10,12 @@ from diagnostics.audit.document import make_document
 from diagnostics.audit.model import FAULT, RECORDED, Audit, Result
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
-from diagnostics.collect.environment import Environment, Package
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.compat_table import Compat
+from diagnostics.doctor.checks.base import Examined
 from diagnostics.doctor.checks.known_issues import known_issues
-from diagnostics.doctor.fixplan import settings
-from diagnostics.doctor.fixplan.installers import find as installer_of
+from diagnostics.doctor.fix_plan import setting_steps as settings
+from diagnostics.doctor.fix_plan.installers import find_installer as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in
@@ -51,14 +53,14 @@ def environment(releases):
 
 def doctor(entry, releases):
     """What doctor finds."""
-    return next(iter(known_issues(environment(releases), {entry.code: entry})), None)
+    return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
 
 
 def planned(entry, releases):
     """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
-    location = environment(releases)
-    own_text = known_issues(location, {entry.code: entry})
-    steps = settings.steps(own_text, {entry.code: entry}, location, installer_of(location))
+    current = environment(releases)
+    local = list(known_issues(Examined(current, {entry.code: entry}, Compat())))
+    steps = settings.setting_steps(local, {entry.code: entry}, current, installer_of(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 

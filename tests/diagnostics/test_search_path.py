@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics import compat_table as compat
 from diagnostics.__main__ import main
-from diagnostics.collect import compat, environment, search_path
-from diagnostics.collect.modules import Modules
-from diagnostics.doctor import examine
+from diagnostics.collect import packages as environment
+from diagnostics.collect import search_path
+from diagnostics.collect.module_lookup import Modules
+from diagnostics.doctor import run_checks as examine
 from tests.diagnostics.environments import Maker, issues
 
 
@@ -44,8 +46,8 @@ def made(tmp_path):
 
 def test_a_whole_environment_has_nothing_in_the_way(made, monkeypatch, tmp_path):
     """Nothing found, and everything judged."""
-    found, report = judged(made, {}, monkeypatch, tmp_path)
-    assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(found)
+    results, report = judged(made, {}, monkeypatch, tmp_path)
+    assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(results)
     mine = {"package metadata", "search path", "entry points", "declared requirements"}
     assert {check.check: check.outcome for check in report.checks if check.check in mine} == dict.fromkeys(
         mine, "ok"
@@ -60,32 +62,32 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, tmp_path / "v"], check=True)
     prefix = (tmp_path / "v").resolve()
     (extra := tmp_path / "extra").mkdir()
-    (named := tmp_path / "named").mkdir()
+    (names := tmp_path / "named").mkdir()
     (site,) = prefix.glob("lib/python3*/site-packages")
     (site / "more.pth").write_text(f"# a comment\n{extra}\n{tmp_path}/gone\nimport sys\n")
     mine = tmp_path / ".local" / "lib" / site.parent.name / "site-packages"
     mine.mkdir(parents=True)
-    environ = {**os.environ, "PYTHONPATH": str(named), "HOME": str(tmp_path)}
-    told = subprocess.run(
+    environ = {**os.environ, "PYTHONPATH": str(names), "HOME": str(tmp_path)}
+    text = subprocess.run(
         [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"],
         env=environ, capture_output=True, text=True, check=True,
     )  # fmt: skip
     theirs = [
         os.path.realpath(path)
-        for path in json.loads(told.stdout)
+        for path in json.loads(text.stdout)
         if "-packages" in path or not path.startswith(sys.base_prefix)
     ]
-    seen = search_path.collect(prefix, environ)
-    assert [os.path.realpath(folder) for folder in seen.folders] == theirs
-    assert [entry.source for entry in seen.entries if entry.state] == [f"{site}/more.pth:3"]
+    known = search_path.collect(prefix, environ)
+    assert [os.path.realpath(folder) for folder in known.folders] == theirs
+    assert [entry.source for entry in known.entries if entry.state] == [f"{site}/more.pth:3"]
 
 
 def test_files_that_are_gone_are_a_finding_with_their_place(made):
     """By the package's own list, also of what the trainer needs; tests that were left out are none."""
     (made.site / "accelerate" / "state.py").unlink()
-    found, _ = judged(made)
-    assert found["ENV923"].severity.word == "error"
-    assert "accelerate/state.py: not there" in found["ENV923"].evidence[0].text
+    results, _ = judged(made)
+    assert results["ENV923"].severity.word == "error"
+    assert "accelerate/state.py: not there" in results["ENV923"].evidence[0].text
 
 
 def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(made):
@@ -96,13 +98,13 @@ def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(made):
         "if accelerate:\n    import perhaps\nfrom ..helper import thing\n"
     )
     (made.site / "trl" / "helper.py").write_text("from . import other\nimport json, deeper.down\n")
-    found, _ = judged(made)
-    assert found["ENV012"].severity.word == "error"
-    assert [(each.text.split()[2].rstrip(","), each.place) for each in found["ENV012"].evidence] == [
+    results, _ = judged(made)
+    assert results["ENV012"].severity.word == "error"
+    assert [(item.text.split()[2].rstrip(","), item.place) for item in results["ENV012"].evidence] == [
         ("deeper", f"{made.site}/trl/helper.py:2"),
         ("lacking", f"{entry}:2"),
     ]
-    assert found["ENV012"].remedy.actions[1].requirements == ("deeper", "lacking")
+    assert results["ENV012"].remedy.actions[1].requirements == ("deeper", "lacking")
 
 
 def test_a_trainer_that_cannot_be_followed_is_not_judged(made):
@@ -115,21 +117,21 @@ def test_a_trainer_that_cannot_be_followed_is_not_judged(made):
 
 def test_what_pythonpath_and_the_working_folder_hide_is_named(made, monkeypatch, tmp_path):
     """A file of a package's name hides it; another copy may be meant; a folder without a beginning hides nothing."""
-    named, working = tmp_path / "named", tmp_path / "working"
-    (named / "trl" / "trainer").mkdir(parents=True)
+    names, working = tmp_path / "named", tmp_path / "working"
+    (names / "trl" / "trainer").mkdir(parents=True)
     (working / "trl").mkdir(parents=True)
-    (named / "accelerate.py").touch()
-    (named / "trl" / "__init__.py").touch()
+    (names / "accelerate.py").touch()
+    (names / "trl" / "__init__.py").touch()
     (working / "random.py").touch()
     # What is built in or frozen no folder hides.
-    (named / "time.py").touch()
+    (names / "time.py").touch()
     (working / "stat.py").touch()
-    report = judged(made, {"PYTHONPATH": str(named)}, monkeypatch, working)[1]
-    found = [finding for finding in report.findings if finding.code == "ENV925"]
-    told = {item.place: each.severity.word for each in found for item in each.evidence}
-    assert told == {
-        str(named / "accelerate.py"): "error",
-        str(named / "trl"): "warning",
+    report = judged(made, {"PYTHONPATH": str(names)}, monkeypatch, working)[1]
+    results = [finding for finding in report.findings if finding.code == "ENV925"]
+    text = {item.place: entry.severity.word for entry in results for item in entry.evidence}
+    assert text == {
+        str(names / "accelerate.py"): "error",
+        str(names / "trl"): "warning",
         str(working / "random.py"): "warning",
     }
 
@@ -147,9 +149,9 @@ def test_an_editable_install_whose_folder_moved_is_an_error(made, tmp_path):
     (made.site / "__editable___accelerate_finder.py").write_text(
         f"from __future__ import annotations\nMAPPING: dict[str, str] = {{'accelerate': {str(source)!r}}}\n1/0\n"
     )
-    found, _ = judged(made)
-    assert found["ENV926"].severity.word == "error"
-    assert any(str(source) in each.text for each in found["ENV926"].evidence)
+    results, _ = judged(made)
+    assert results["ENV926"].severity.word == "error"
+    assert any(str(source) in item.text for item in results["ENV926"].evidence)
     source.mkdir(parents=True)
     (source / "__init__.py").touch()
     assert "ENV926" not in judged(made)[0]
@@ -158,8 +160,8 @@ def test_an_editable_install_whose_folder_moved_is_an_error(made, tmp_path):
 def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(made):
     """With its line; who had nothing there loses nothing."""
     (made.site / "old.pth").write_text("/no/such/folder\n")
-    found, _ = judged(made)
-    assert (found["ENV926"].severity.word, found["ENV926"].evidence[0].place) == (
+    results, _ = judged(made)
+    assert (results["ENV926"].severity.word, results["ENV926"].evidence[0].place) == (
         "warning",
         f"{made.site}/old.pth:1",
     )
@@ -198,10 +200,10 @@ def test_path_files_of_others_run_nothing_and_say_little(made, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):
         main(["doctor", "--prefix", str(made.prefix), "--format", form])
-        said = "".join(capsys.readouterr())
-        assert len(said) < 60_000
-        assert not {"\x1b]", "\x07", "\0"} & set(said)
-        assert "\n::error::said" not in said
+        text = "".join(capsys.readouterr())
+        assert len(text) < 60_000
+        assert not {"\x1b]", "\x07", "\0"} & set(text)
+        assert "\n::error::said" not in text
     assert not (tmp_path / "ran").exists()
 
 
@@ -211,6 +213,6 @@ def test_a_list_of_editable_modules_that_is_no_list(made):
         finder = f"__editable___a{number}_finder"
         (made.site / f"{finder}.py").write_text(text)
         (made.site / f"a{number}.pth").write_text(f"import {finder}; {finder}.install()\n")
-    found = environment.collect(made.prefix, {}).search
-    assert len(found.editable) == 1000
-    assert [Path(place).name for place, _ in found.unread] == ["__editable___a0_finder.py"]
+    results = environment.collect(made.prefix, {}).search
+    assert len(results.editable) == 1000
+    assert [Path(place).name for place, _ in results.unread] == ["__editable___a0_finder.py"]

@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from diagnostics import __main__ as command
-from diagnostics.collect import compat
+from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
 from tests.screen import COLUMNS, ROWS, plain

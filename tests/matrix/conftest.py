@@ -14,7 +14,7 @@ import textwrap
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -66,10 +66,6 @@ class Index:
     folder: Path
     address: str
     uploaded: str = "2025-01-01T00:00:00Z"
-    hold: threading.Event | None = None
-    """While set to an event, pages wait for it."""
-    asked: threading.Event = field(default_factory=threading.Event)
-    """Somebody waits for a page."""
 
     def add(self, name: str, version: str, files: dict[str, str] | None = None, **more: object) -> Path:
         """Puts a wheel into the index."""
@@ -91,9 +87,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._file(self.index.folder / Path(self.path).name)
 
     def _page(self, project: str) -> None:
-        if self.index.hold is not None:
-            self.index.asked.set()
-            self.index.hold.wait(500)
         names = [
             path
             for path in sorted(self.index.folder.glob("*.whl"))

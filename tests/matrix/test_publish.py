@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from diagnostics.collect.compat import load as load_compat
+from diagnostics.compat_table import load as load_compat
 from diagnostics.matrix import releases
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT

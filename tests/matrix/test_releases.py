@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-import os
 import random
-import select
-import subprocess
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +14,7 @@ from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers import BY_NAME, LAYERS, SOLVING
 from diagnostics.matrix.releases import Release, ReleaseList, allows
 from diagnostics.matrix.results import Question, ResultsGrid
-from diagnostics.matrix.store import Event, Store
+from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.toml_source import TomlError
 
@@ -244,41 +238,3 @@ def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
     unknown = world.run("add", "vllm==9.0")
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
     assert "no vllm 9.0 in locks/releases.json" in unknown.stderr
-
-
-@pytest.mark.long  # hung once in a loaded run, cause not known
-def test_an_interrupt_ends_every_resolver(breadth_world):
-    """SIGTERM while several wait for a hanging index: totals are printed, no resolver stays, no answer is stored."""
-    world = breadth_world
-    assert world.run("lock", "--releases").returncode == 0
-    world.index.hold = threading.Event()
-    cache = str(world.folder / "empty")
-    process = subprocess.Popen(
-        world.command("run", "--profile", "breadth", "--jobs", "3"),
-        env={**world.environ, "UV_CACHE_DIR": cache},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert world.index.asked.wait(500)
-    process.terminate()
-    output, errors = process.communicate(timeout=500)
-    for item in Path("/proc").glob("[0-9]*"):
-        if has_in_environment(item, cache):
-            with contextlib.suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(int(item.name))
-                assert select.select([descriptor], [], [], 500)[0], item
-                os.close(descriptor)
-    world.index.hold.set()
-    assert process.returncode == 143, errors
-    assert "0 of" in output
-    assert Store(world.store).read() == []
-
-
-def has_in_environment(process, text):
-    """Return whether a process has a text in its environment."""
-    try:
-        return text.encode() in (process / "environ").read_bytes()
-    except OSError:
-        return False

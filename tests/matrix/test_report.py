@@ -105,8 +105,8 @@ def test_junit_counts_unexpected_verdicts_as_failures(grid, tmp_path):
     """A timeout is an error; an expected failure and a layer that was not run are skipped."""
     report.write_reports(tmp_path, grid)
     root = ET.parse(tmp_path / "junit.xml").getroot()
-    counts = {key: root.get(key) for key in ("tests", "failures", "errors", "skipped")}
-    assert counts == {"tests": "10", "failures": "1", "errors": "1", "skipped": "4"}
+    assert [root.get(key) for key in ("tests", "failures", "errors")] == ["10", "1", "1"]
+    assert [suite.get("skipped") for suite in root] == ["1", "3"]
 
 
 def test_json_has_the_inputs_and_evidence_of_every_verdict(grid, tmp_path):

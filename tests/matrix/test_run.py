@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -280,36 +279,6 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, 
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 
 
-@pytest.mark.long
-def test_killed_at_any_moment_it_loses_nothing(small, tmp_path):
-    """SIGKILL at random moments, then start again, until done: no finished verdict is lost, the table is the same."""
-    undisturbed = tmp_path / "undisturbed"
-    started = time.monotonic()
-    assert small.run("run", store=undisturbed).returncode == 0
-    whole_s = time.monotonic() - started
-    dice = random.Random(7)
-    finished: set[str] = set()
-    for _ in range(12):
-        process = subprocess.Popen(
-            small.command("run"),
-            env=small.environ,
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            process.wait(timeout=dice.uniform(0.2, whole_s * 0.5))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        now = _complete_lines(small.store / "store.jsonl")
-        assert finished <= now
-        finished = now
-    assert small.run("run").returncode == 0
-    assert finished <= _complete_lines(small.store / "store.jsonl")
-    assert verdicts(small.report()) == verdicts(small.report(undisturbed)) == EXPECTED
-
-
 def test_two_runs_do_not_share_a_store(small):
     """A second run on a store in use is refused in one line that names the holder."""
     import fcntl
@@ -406,16 +375,3 @@ def _alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _complete_lines(path):
-    if not path.exists():
-        return set()
-    found = set()
-    for line in path.read_text().split("\n"):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        found.add(f"{event['identity']} {event['started']} {event['answer']['outcome']}")
-    return found

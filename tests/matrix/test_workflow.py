@@ -133,63 +133,34 @@ def test_the_published_schema_is_that_of_the_gpu_results():
     assert {key: published[key] for key in ("$ref", "$defs")} == msgspec.json.schema(GpuResults)
 
 
-def test_actionlint_finds_nothing():
-    """Expressions, shell and labels, where the tool is on this machine."""
-    actionlint = shutil.which("actionlint")
-    if actionlint is None:
-        pytest.skip("actionlint is not on this machine")
-    done = subprocess.run(
-        [actionlint, *map(str, WHOLE)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+SCHEMA = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
+FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-fault-of-the-tool.yml")
 
 
 @pytest.mark.parametrize(
-    ("schema", "file"),
+    ("command", "files"),
     [
-        ("github-issue-forms", ".github/ISSUE_TEMPLATE/a-run-died.yml"),
-        ("github-issue-forms", ".github/ISSUE_TEMPLATE/a-fault-of-the-tool.yml"),
-        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
-        ("citation-file-format", "CITATION.cff"),
+        (("actionlint",), WHOLE),
+        ((str(Path(sys.executable).with_name("zizmor")), "--offline"), WHOLE),
+        ((*SCHEMA, "vendor.github-workflows"), WHOLE),
+        ((*SCHEMA, "vendor.github-issue-forms"), FORMS),
+        ((*SCHEMA, "vendor.github-issue-config"), [".github/ISSUE_TEMPLATE/config.yml"]),
+        ((*SCHEMA, "vendor.citation-file-format"), ["CITATION.cff"]),
     ],
+    ids=["actionlint", "zizmor", "workflows", "forms", "config", "citation"],
 )
-def test_forms_and_citation_are_valid(schema, file):
-    """By their schemas; every form asks for what triage says, in the format without names and addresses."""
-    pytest.importorskip("check_jsonschema")
-    command = [
-        sys.executable,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        f"vendor.{schema}",
-        str(ROOT / file),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_other_tools_accept_the_files(command, files):
+    """Linters and schemas of GitHub's workflows, issue forms and the citation, where they are installed."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    if command[1:2] == ("-m",):
+        pytest.importorskip("check_jsonschema")
+    done = subprocess.run([*command, *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    text = (ROOT / file).read_text()
-    assert schema != "github-issue-forms" or re.search(r"triage \S+ --format markdown", text)
 
 
-def test_the_citation_is_of_this_version():
-    """As pyproject.toml has it."""
+def test_forms_ask_for_triage_and_the_citation_is_of_this_version():
+    """In the format without names and addresses."""
+    assert all(re.search(r"triage \S+ --format markdown", (ROOT / file).read_text()) for file in FORMS)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
-
-
-@pytest.mark.parametrize("workflow", WHOLE, ids=lambda path: path.stem)
-def test_a_linter_of_workflows_finds_nothing(workflow):
-    """zizmor, offline: actions named by hash, no credentials left, no expression in a script, rights named."""
-    zizmor = Path(sys.executable).with_name("zizmor")
-    if not zizmor.exists():
-        pytest.skip("zizmor is not installed beside this Python")
-    done = subprocess.run([zizmor, "--offline", str(workflow)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("workflow", WHOLE, ids=lambda path: path.stem)
-def test_it_is_a_valid_workflow(workflow):
-    """By the schema of GitHub's workflows, as check-jsonschema ships it."""
-    pytest.importorskip("check_jsonschema")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    done = subprocess.run([*command, str(workflow)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

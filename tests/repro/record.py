@@ -18,25 +18,25 @@ SCHEMA = "grpo-doctor.attempts.v1"
 
 def taken(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
     """By code: where and when it ran, and of each trigger and mitigation that was carried out, what came of it."""
-    found: dict[str, dict[str, Any]] = {}
-    for code, told in document["codes"].items():
+    result: dict[str, dict[str, Any]] = {}
+    for code, reported in document["codes"].items():
         outcomes: dict[str, dict[str, str]] = {}
-        for one in told["attempts"]:
-            if one["outcome"] == "inapplicable":
+        for sample in reported["attempts"]:
+            if sample["outcome"] == "inapplicable":
                 continue
-            if one["outcome"] in {"error", "timeout"} or one["as_recorded"] is False:
+            if sample["outcome"] in {"error", "timeout"} or sample["as_recorded"] is False:
                 raise SystemExit(
-                    f"{code} {one['trigger']} {one['mitigation']}: {one['outcome']}: {one['detail']}"
+                    f"{code} {sample['trigger']} {sample['mitigation']}: {sample['outcome']}: {sample['detail']}"
                 )
-            words = [one["outcome"], one["where"] or ""]
-            outcomes.setdefault(one["trigger"], {})[one["mitigation"] or "unmitigated"] = " ".join(
+            words = [sample["outcome"], sample["where"] or ""]
+            outcomes.setdefault(sample["trigger"], {})[sample["mitigation"] or "unmitigated"] = " ".join(
                 words
             ).strip()
         if outcomes:
             common = {"day": day, "python": document["python"], "versions": document["versions"]}
             command = f"python -m repro run {code}"
-            found[code] = {"command": command, "environment": environment, **common, "outcomes": outcomes}
-    return found
+            result[code] = {"command": command, "environment": environment, **common, "outcomes": outcomes}
+    return result
 
 
 def main() -> None:

@@ -51,8 +51,8 @@ def test_a_release_that_ignores_the_device_named_is_inapplicable(monkeypatch, ar
         "vllm/engine/arg_utils.py": arguments,
     }
     monkeypatch.setattr(repro.upstream, "source", files.get)
-    told = repro.inapplicable()
-    assert told is None if reason is None else reason in told
+    reported = repro.inapplicable()
+    assert reported is None if reason is None else reason in reported
 
 
 @pytest.mark.vllm
@@ -65,7 +65,7 @@ def test_the_question_is_asked_of_an_undetected_platform(cell):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     attempts = {
-        found["mitigation"]: found for found in json.loads(done.stdout)["codes"]["CMP001"]["attempts"]
+        result["mitigation"]: result for result in json.loads(done.stdout)["codes"]["CMP001"]["attempts"]
     }
     bare = attempts[None]
     assert (bare["outcome"], bare["function"]) == ("reproduced", repro.FUNCTION)

@@ -13,7 +13,7 @@ from repro import __main__ as command
 from repro.__main__ import exit_code
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
-from repro.render import visible
+from repro.render import escape_controls
 from repro.upstream import WheelProof
 from tests.screen import COLUMNS, ROWS, show
 
@@ -63,16 +63,16 @@ HOSTILE = "##[error]a\x1b[2J\x9b\n  ::add-mask::b##vso[task.setvariable]\u202e"
 def test_what_was_given_is_no_command_to_a_terminal_or_a_ci_runner(arguments):
     """Neither in a refusal, argparse's own included, nor in an answer."""
     done = repro(*arguments)
-    for told in (done.stdout, done.stderr):
-        assert not re.search(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", told, re.MULTILINE)
+    for reported in (done.stdout, done.stderr):
+        assert not re.search(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", reported, re.MULTILINE)
     assert "#\\u0023[error]a" in done.stdout + done.stderr
 
 
 def test_a_document_stays_the_same_document():
     """Whoever reads it gets what was found."""
-    found = {"a": HOSTILE, "b": ["x\n::error::y"]}
-    assert json.loads(visible(json.dumps(found, indent=1))) == found
-    assert json.loads(visible(json.dumps(found, ensure_ascii=False))) == found
+    result = {"a": HOSTILE, "b": ["x\n::error::y"]}
+    assert json.loads(escape_controls(json.dumps(result, indent=1))) == result
+    assert json.loads(escape_controls(json.dumps(result, ensure_ascii=False))) == result
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_document_says_which_mitigation_does_not_help(toys):
     done = toy_repro("run", "TOY006", "--json")
     code = json.loads(done.stdout)["codes"]["TOY006"]
     assert code["outcome"] == "reproduced"
-    assert {name: found["verdict"] for name, found in code["mitigations"].items()} == {
+    assert {name: result["verdict"] for name, result in code["mitigations"].items()} == {
         "helps": "helps",
         "useless": "does not help",
         "senseless": "not shown",
@@ -173,19 +173,21 @@ def test_the_terminal_says_the_same(toys):
 )
 def test_the_first_screen_has_the_verdict_and_what_helps(toys, line):
     """Each code in five lines that fit; the rest is there on demand."""
-    shown = show(
+    listed = show(
         ["python", "-c", COMMAND, *line.split()], Path.cwd(), {"PYTHONPATH": os.environ["PYTHONPATH"]}
     )
-    told = shown.lines[shown.lines.index(next(line for line in shown.lines if re.match(r"TOY\d+  ", line))) :]
-    assert [line for line in told if len(line) > COLUMNS] == []
-    assert len(told) < ROWS
-    blocks = "\n".join(told).split("\n\n")
+    reported = listed.lines[
+        listed.lines.index(next(line for line in listed.lines if re.match(r"TOY\d+  ", line))) :
+    ]
+    assert [line for line in reported if len(line) > COLUMNS] == []
+    assert len(reported) < ROWS
+    blocks = "\n".join(reported).split("\n\n")
     assert [re.split(" +", block)[0] for block in blocks] == re.findall(r"TOY\d+", line)
     assert all(len(re.findall(r"(?m)^(?:TOY| {8})", block)) <= 5 for block in blocks)
     assert "reproduced; 1 of 4 attempts are NOT what is on record: Nothing upstream" in blocks[-1]
     assert "* helps: " in blocks[-1]
     assert "does not help, or not always: useless" in blocks[-1]
-    assert told[-1] == "--verbose shows each attempt, and what is simulated"
+    assert reported[-1] == "--verbose shows each attempt, and what is simulated"
 
 
 def test_what_cannot_occur_is_told_once(toys):

@@ -28,15 +28,17 @@ def test_the_small_data_set_is_the_beginning_of_the_large_one():
 
 def test_another_seed_is_another_data_set():
     """Of the same kind: half of its rows below the median, give or take."""
-    other = lengths(1000, seed=1)
-    assert other != lengths(1000)
-    assert 400 < sum(length < dataset_lengths.MEDIAN for length in other) < 600
+    second = lengths(1000, seed=1)
+    assert second != lengths(1000)
+    assert 400 < sum(length < dataset_lengths.MEDIAN for length in second) < 600
 
 
 def test_a_line_says_rows_longest_and_first():
     """And, where it ended, in which batch and where; what is nought is not said."""
-    told = Told(20, 70, 1, 7, None, "failed", 4, "vllm/core/scheduler.py:1: assert x", 4, 3, 0, 24, 5, 1.5)
-    assert line(told) == (
+    reported = Told(
+        20, 70, 1, 7, None, "failed", 4, "vllm/core/scheduler.py:1: assert x", 4, 3, 0, 24, 5, 1.5
+    )
+    assert line(reported) == (
         "20 rows, longest 70 of 4096 tokens, 1 over it (the first is row 7); as it is: failed in the batch from "
         "row 4; 3 of 4 rows answered, 24 tokens; 5 KV cache blocks taken in the end; "
         "vllm/core/scheduler.py:1: assert x; 1.5 s"
@@ -60,8 +62,8 @@ def test_a_thousand_rows_pass_and_twenty_thousand_fail():
         "vllm-0.7.3+trl-0.16.1", "-m", "evaluation.repro.dataset_lengths", *arguments, timeout_s=500
     )
     assert done.returncode == 1, done.stderr[-3000:]
-    runs = {(one["rows"], one["mitigation"]): one for one in json.loads(done.stdout)["runs"]}
-    assert {pair: one["outcome"] for pair, one in runs.items()} == {
+    runs = {(sample["rows"], sample["mitigation"]): sample for sample in json.loads(done.stdout)["runs"]}
+    assert {pair: sample["outcome"] for pair, sample in runs.items()} == {
         (1000, None): "passed",
         (1000, "filter_overlong"): "passed",
         (20000, None): "failed",

@@ -27,21 +27,21 @@ def seen(request):
     """What came of each piece of work on either side."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    if "missing" in found:
-        pytest.skip(f"the scheduler's recipe is not enough for this release's LLM: {found['missing']}")
-    return found
+    result = json.loads(done.stdout)
+    if "missing" in result:
+        pytest.skip(f"the scheduler's recipe is not enough for this release's LLM: {result['missing']}")
+    return result
 
 
 def test_every_outcome_is_the_engines(seen):
     """Completions by call, forward passes, blocks left and assertions, all equal."""
-    different = [found for found in seen if found["whole"] != found["driven"]]
+    different = [result for result in seen if result["whole"] != result["driven"]]
     assert different == []
 
 
 def test_the_work_was_worth_comparing(seen):
     """Assertions, failed passes, and plain work that left nothing behind are among it."""
-    whole = [found["whole"] for found in seen]
-    assert any(found["asserted"] for found in whole)
-    assert any("failed" in found["completions"] for found in whole)
-    assert sum(not found["asserted"] and not found["leaked"] for found in whole) > len(whole) // 3
+    expected = [result["whole"] for result in seen]
+    assert any(result["asserted"] for result in expected)
+    assert any("failed" in result["completions"] for result in expected)
+    assert sum(not result["asserted"] and not result["leaked"] for result in expected) > len(expected) // 3

@@ -27,13 +27,13 @@ class Fixed(torch.nn.Module):
 def test_the_trainers_logprob_is_the_closed_form():
     """At a temperature, and within a nucleus: the token that crosses its edge is in, the next is out."""
     weights = [0.5, 0.3, 0.15, 0.05]
-    held = Fixed(*map(math.log, weights))
+    policy = Fixed(*map(math.log, weights))
     sampled = Sampled((0,), (0, 1, 3), (0.0,) * 3)
-    assert whole_engine.trainers(held, sampled) == pytest.approx([math.log(weights[i]) for i in (0, 1, 3)])
+    assert whole_engine.trainers(policy, sampled) == pytest.approx([math.log(weights[i]) for i in (0, 1, 3)])
     squared = [weight**2 for weight in weights]
     at_half = [math.log(squared[i] / sum(squared)) for i in (0, 1, 3)]
-    assert whole_engine.trainers(held, sampled, temperature=0.5) == pytest.approx(at_half)
-    within = whole_engine.trainers(held, sampled, top_p=0.7)
+    assert whole_engine.trainers(policy, sampled, temperature=0.5) == pytest.approx(at_half)
+    within = whole_engine.trainers(policy, sampled, top_p=0.7)
     assert within == pytest.approx([math.log(0.5 / 0.8), math.log(0.3 / 0.8), -math.inf])
 
 
@@ -51,7 +51,7 @@ def test_the_work_counts_what_agrees():
 def test_the_real_engine_shows_it_and_the_mitigation_helps(code, mitigation):
     """No log-prob of the bare run is the trainer's; with the mitigation each is."""
     arguments = [code, "--mitigation", mitigation, "--timeout", "250", "--json"]
-    found = json.loads(run_in_cell(CELL, "-m", "repro", "run", *arguments, timeout_s=550).stdout)
-    bare, helped = found["codes"][code]["attempts"]
+    result = json.loads(run_in_cell(CELL, "-m", "repro", "run", *arguments, timeout_s=550).stdout)
+    bare, helped = result["codes"][code]["attempts"]
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 0)
     assert (helped["outcome"], helped["finished"]) == ("mitigated", helped["expected"])

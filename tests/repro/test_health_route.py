@@ -24,8 +24,8 @@ def test_the_pair_of_releases_decides(monkeypatch, fastapi, middleware, reason):
     """FastAPI from 0.137 on with a middleware up to 8.0.0."""
     versions = {"fastapi": fastapi, "prometheus-fastapi-instrumentator": middleware}
     monkeypatch.setattr(repro.metadata, "version", versions.__getitem__)
-    told = repro.inapplicable()
-    assert told is None if reason is None else reason in told
+    reported = repro.inapplicable()
+    assert reported is None if reason is None else reason in reported
 
 
 @pytest.mark.slow
@@ -37,8 +37,8 @@ def test_a_real_application_answers_500_and_without_the_middleware_200():
         pytest.skip("no GRPO_DOCTOR_FASTAPI: the Python of an environment made from repro/fastapi.txt")
     done = run_with(python, "-m", "repro", "run", "NET001", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    found = {a["mitigation"]: a for a in json.loads(done.stdout)["codes"]["NET001"]["attempts"]}
-    assert (found[None]["outcome"], found[None]["function"]) == ("reproduced", repro.FUNCTION)
-    assert found["excluded_handlers"]["outcome"] == "not_mitigated"
+    result = {a["mitigation"]: a for a in json.loads(done.stdout)["codes"]["NET001"]["attempts"]}
+    assert (result[None]["outcome"], result[None]["function"]) == ("reproduced", repro.FUNCTION)
+    assert result["excluded_handlers"]["outcome"] == "not_mitigated"
     for name in ("no_middleware", "routes_on_app"):
-        assert (found[name]["outcome"], found[name]["finished"]) == ("mitigated", len(repro.PATHS))
+        assert (result[name]["outcome"], result[name]["finished"]) == ("mitigated", len(repro.PATHS))

@@ -20,8 +20,8 @@ def test_what_a_repro_reads_of_its_entry_is_what_toml_has():
     wrong = []
     for code, repro in REPROS.items():
         entry = tomllib.loads((entries.FOLDER / f"{code}.toml").read_text(encoding="utf-8"))
-        helps = {name: frozenset(each.get("helps", ())) for name, each in entry["mitigations"].items()}
-        triggers = {name: each["about"] for name, each in entry.get("triggers", {}).items()}
+        helps = {name: frozenset(item.get("helps", ())) for name, item in entry["mitigations"].items()}
+        triggers = {name: item["about"] for name, item in entry.get("triggers", {}).items()}
         if entries.read_entry(code) != entries.CatalogEntry(entry["title"], triggers, helps):
             wrong.append(code)
         if not all(trigger.about for trigger in repro.triggers):

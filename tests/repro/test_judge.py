@@ -34,27 +34,31 @@ def upstream(tmp_path):
 @pytest.fixture
 def repro(toys, upstream):
     """A toy whose triggers fail upstream, with the assertion sought and with another."""
-    sought = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
-    other = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
+    targets = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
+    second = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
-    return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, sought, other))
+    return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, targets, second))
 
 
 def test_the_assertion_sought_is_reproduced_with_its_place(repro):
     """Statement, path in the wheel, line, function, and the calls that led there."""
-    seen = judge.attempt(repro, "sought", None)
-    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.REPRODUCED, True)
-    assert (seen.assertion, seen.where, seen.function) == ("assert len([1]) == 0", "pack/core.py:4", "fails")
-    assert seen.chain[-1] == "fails (pack/core.py:4)"
-    assert seen.simulated == ("everything",)
+    observed = judge.attempt(repro, "sought", None)
+    assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.REPRODUCED, True)
+    assert (observed.assertion, observed.where, observed.function) == (
+        "assert len([1]) == 0",
+        "pack/core.py:4",
+        "fails",
+    )
+    assert observed.chain[-1] == "fails (pack/core.py:4)"
+    assert observed.simulated == ("everything",)
 
 
 def test_another_assertion_of_upstream_is_not_the_one_sought(repro):
     """It's told, on one line, and doesn't count."""
-    seen = judge.attempt(repro, "other", None)
-    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
-    assert seen.assertion == "assert kind == 'never'"
-    assert "sought" in seen.detail
+    observed = judge.attempt(repro, "other", None)
+    assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
+    assert observed.assertion == "assert kind == 'never'"
+    assert "sought" in observed.detail
 
 
 def elsewhere(repro, upstream, kind, line, mitigation=None):
@@ -67,52 +71,59 @@ def elsewhere(repro, upstream, kind, line, mitigation=None):
 
 def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
     """Its frames are judged as they were there, and what was noted beside it is told."""
-    seen = elsewhere(repro, upstream, "AssertionError", 4)
-    assert (seen.outcome, seen.where, seen.function) == (AttemptOutcome.REPRODUCED, "pack/core.py:4", "fails")
-    assert seen.chain == ("main (repro/x.py:1)", "fails (pack/core.py:4)")
-    assert seen.detail == "a note"
+    observed = elsewhere(repro, upstream, "AssertionError", 4)
+    assert (observed.outcome, observed.where, observed.function) == (
+        AttemptOutcome.REPRODUCED,
+        "pack/core.py:4",
+        "fails",
+    )
+    assert observed.chain == ("main (repro/x.py:1)", "fails (pack/core.py:4)")
+    assert observed.detail == "a note"
 
 
 def test_another_exception_of_upstream_in_another_process_is_told(repro, upstream):
     """It is not the one sought; under a mitigation it is one in its place."""
-    seen = elsewhere(repro, upstream, "RuntimeError", 4)
-    assert seen.outcome is AttemptOutcome.NOT_REPRODUCED
-    assert "another failure than the one sought" in seen.detail
-    assert "RuntimeError: what it said" in seen.detail
-    seen = elsewhere(repro, upstream, "RuntimeError", 4, "helps")
-    assert seen.outcome is AttemptOutcome.NOT_MITIGATED
-    assert seen.detail == "another failure in its place; RuntimeError: what it said; a note"
+    observed = elsewhere(repro, upstream, "RuntimeError", 4)
+    assert observed.outcome is AttemptOutcome.NOT_REPRODUCED
+    assert "another failure than the one sought" in observed.detail
+    assert "RuntimeError: what it said" in observed.detail
+    observed = elsewhere(repro, upstream, "RuntimeError", 4, "helps")
+    assert observed.outcome is AttemptOutcome.NOT_MITIGATED
+    assert observed.detail == "another failure in its place; RuntimeError: what it said; a note"
 
 
 def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
     """No frame of it stands in an installed package."""
     error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
-    seen = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
-    assert seen.outcome is AttemptOutcome.ERROR
-    assert "the harness failed" in seen.detail
+    observed = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
+    assert observed.outcome is AttemptOutcome.ERROR
+    assert "the harness failed" in observed.detail
 
 
 def test_a_statement_that_stands_in_many_functions_is_told_by_its_function(repro, upstream):
     """A `raise NotImplementedError` is the one sought only where it was sought."""
     for function, outcome in (("fails", AttemptOutcome.REPRODUCED), ("other", AttemptOutcome.NOT_REPRODUCED)):
-        seen = elsewhere(replace(repro, function=function), upstream, "AssertionError", 4)
-        assert seen.outcome is outcome
+        observed = elsewhere(replace(repro, function=function), upstream, "AssertionError", 4)
+        assert observed.outcome is outcome
 
 
 def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro):
     """And the text says which of the two it was."""
     assert judge.attempt(repro, "sought", "helps").detail == "the same assertion"
-    seen = judge.attempt(repro, "other", "helps")
-    assert (seen.outcome, seen.detail) == (AttemptOutcome.NOT_MITIGATED, "another assertion in its place")
+    observed = judge.attempt(repro, "other", "helps")
+    assert (observed.outcome, observed.detail) == (
+        AttemptOutcome.NOT_MITIGATED,
+        "another assertion in its place",
+    )
 
 
 @pytest.mark.parametrize("trigger", ["own_assertion", "wrong_value"])
 def test_a_failure_of_the_harness_proves_nothing(repro, trigger):
     """An assertion of ours, and any other exception, is an error that names its place."""
-    seen = judge.attempt(repro, trigger, None)
-    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.ERROR, None)
-    assert "the harness failed at " in seen.detail
-    assert "toys.py:" in seen.detail
+    observed = judge.attempt(repro, trigger, None)
+    assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.ERROR, None)
+    assert "the harness failed at " in observed.detail
+    assert "toys.py:" in observed.detail
 
 
 @pytest.mark.parametrize(
@@ -126,13 +137,13 @@ def test_a_failure_of_the_harness_proves_nothing(repro, trigger):
 )
 def test_a_silent_failure_is_judged_by_its_figures(repro, mitigation, outcome, as_recorded):
     """A lost token reproduces it; a mitigation helped only if all the work was done."""
-    seen = judge.attempt(repro, "silent", mitigation)
-    assert (seen.outcome, seen.as_recorded) == (outcome, as_recorded)
+    observed = judge.attempt(repro, "silent", mitigation)
+    assert (observed.outcome, observed.as_recorded) == (outcome, as_recorded)
     if mitigation == "helps":
-        assert (seen.finished, seen.expected, seen.tokens) == (2, 2, 5)
+        assert (observed.finished, observed.expected, observed.tokens) == (2, 2, 5)
 
 
 def test_work_done_without_the_failure_is_not_reproduced(repro):
     """Where an exception was expected, coming to the end is not a reproduction."""
-    seen = judge.attempt(repro, "chatter", None)
-    assert (seen.outcome, seen.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
+    observed = judge.attempt(repro, "chatter", None)
+    assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)

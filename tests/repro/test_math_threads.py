@@ -20,8 +20,8 @@ def release(monkeypatch):
     """Lets the repro find a release by its sources, with none installed."""
 
     def put(version, parser, verl=None):
-        found = {"math_verify/parser.py": parser, "verl/utils/reward_score/math_verify.py": verl}
-        monkeypatch.setattr(repro.upstream, "source", lambda path, _: found[path])
+        result = {"math_verify/parser.py": parser, "verl/utils/reward_score/math_verify.py": verl}
+        monkeypatch.setattr(repro.upstream, "source", lambda path, _: result[path])
         monkeypatch.setattr(repro.metadata, "version", lambda _: version)
 
     return put
@@ -29,10 +29,10 @@ def release(monkeypatch):
 
 def test_rewards_are_counted_by_answer():
     """A right answer is served by a reward of 1; the mean is told."""
-    work = repro.counted([1.0] * 6 + [0.0, 0.5])
+    work = repro.count_rewarded([1.0] * 6 + [0.0, 0.5])
     assert (work.finished, len(work.due), work.complete) == (6, 8, False)
     assert work.describe() == "6 of 8 right answers are rewarded; mean reward 0.812"
-    assert repro.counted([1.0] * 8).complete
+    assert repro.count_rewarded([1.0] * 8).complete
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def _attempts(version, trigger):
         pytest.skip(f"no environment GRPO_DOCTOR_MATH/{version}: see repro/math.txt")
     done = run_with(python, "-m", "repro", "run", "REW001", "--trigger", trigger, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)["codes"]["REW001"]["attempts"]
-    return {attempt["mitigation"]: attempt for attempt in found}
+    result = json.loads(done.stdout)["codes"]["REW001"]["attempts"]
+    return {attempt["mitigation"]: attempt for attempt in result}
 
 
 @pytest.mark.slow
@@ -73,11 +73,11 @@ def _attempts(version, trigger):
 @pytest.mark.parametrize("version", SILENT)
 def test_up_to_0_7_nothing_is_rewarded_and_nothing_is_raised(version):
     """No limit of time does not help there; a main thread does."""
-    found = _attempts(version, "false_in_thread")
-    assert (found[None]["outcome"], found[None]["finished"]) == ("reproduced", 0)
-    assert (found["no_timeout"]["outcome"], found["no_timeout"]["finished"]) == ("not_mitigated", 0)
+    result = _attempts(version, "false_in_thread")
+    assert (result[None]["outcome"], result[None]["finished"]) == ("reproduced", 0)
+    assert (result["no_timeout"]["outcome"], result["no_timeout"]["finished"]) == ("not_mitigated", 0)
     for name in ("main_thread", "own_process"):
-        assert (found[name]["outcome"], found[name]["finished"]) == ("mitigated", 8)
+        assert (result[name]["outcome"], result[name]["finished"]) == ("mitigated", 8)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_up_to_0_7_nothing_is_rewarded_and_nothing_is_raised(version):
 @pytest.mark.parametrize("version", LOUD)
 def test_from_0_8_on_it_is_raised(version):
     """And no limit of time helps."""
-    found = _attempts(version, "raises_in_thread")
-    assert (found[None]["outcome"], found[None]["function"]) == ("reproduced", "parse")
+    result = _attempts(version, "raises_in_thread")
+    assert (result[None]["outcome"], result[None]["function"]) == ("reproduced", "parse")
     for name in ("no_timeout", "main_thread", "own_process"):
-        assert (found[name]["outcome"], found[name]["finished"]) == ("mitigated", 8)
+        assert (result[name]["outcome"], result[name]["finished"]) == ("mitigated", 8)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.base import ElsewhereError, InapplicableError
-from repro.drivers.rollout.plan import ELSEWHERE, NAMES, RIGHT
+from repro.drivers.verl_rollout import ELSEWHERE, NAMES, RIGHT
 from repro.issues import REPROS
 from repro.issues import ray001 as repro
 from tests.cells import cell_python, run_in_cell
@@ -22,7 +22,7 @@ THERE = [f"training/{name}" for name in NAMES]
 
 def report(**changes):
     """What an engine process reports that found its workers."""
-    found = {
+    result = {
         "engine_environment": {"RAY_ADDRESS": None, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
         "engine_address": "127.0.0.1:1",
         "server_address": "127.0.0.1:1",
@@ -30,7 +30,7 @@ def report(**changes):
         "everywhere": THERE,
         "asked": {name: ["init_worker", "init_device", "load_model"] for name in NAMES},
     }
-    return found | changes
+    return result | changes
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_each_reason_is_told_from_what_the_engine_saw(changes, reason):
 
 def test_a_process_that_joined_no_cluster_says_so():
     """Its own `ray.init()` failed: nothing can be said of the workers."""
-    seen = report()
-    del seen["engine_address"]
-    assert repro.cause(seen) == "the engine process joined no cluster"
+    observed = report()
+    del observed["engine_address"]
+    assert repro.cause(observed) == "the engine process joined no cluster"
 
 
 def test_the_line_names_what_was_looked_for_and_what_was_seen():
@@ -80,17 +80,17 @@ def test_work_counts_what_the_workers_were_asked():
 def test_a_failure_elsewhere_keeps_its_kind_and_its_frames():
     """They are judged here as if it had been raised here."""
     failure = {"kind": "AssertionError", "text": "has 0 actors", "frames": [["a.py", 3, "f"]]}
-    with pytest.raises(ElsewhereError) as raised:
+    with pytest.raises(ElsewhereError) as raised_error:
         repro.work(report(failure=failure))
-    assert (raised.value.kind, raised.value.frames) == ("AssertionError", (["a.py", 3, "f"],))
-    assert "prefix" in raised.value.note
+    assert (raised_error.value.kind, raised_error.value.frames) == ("AssertionError", (["a.py", 3, "f"],))
+    assert "prefix" in raised_error.value.note
 
 
 def test_a_mitigation_changes_what_it_says_and_nothing_else():
     """An address is added to what the server is given; unsetting takes only that variable."""
     bare = repro.planned("wrong_address", None)
-    given = repro.planned("wrong_address", "explicit_address")
-    assert given.server_env == bare.server_env | {"RAY_ADDRESS": RIGHT}
+    inputs = repro.planned("wrong_address", "explicit_address")
+    assert inputs.server_env == bare.server_env | {"RAY_ADDRESS": RIGHT}
     assert repro.planned("wrong_address", "unset_spawn").server_env == {
         "RAY_ADDRESS": bare.server_env["RAY_ADDRESS"]
     }
@@ -107,7 +107,7 @@ def test_every_pair_is_carried_out_or_says_why_not():
                 repro.planned(trigger.name, mitigation.name)
             except InapplicableError:
                 refused.add((trigger.name, mitigation.name))
-    helping = {(name, other.name) for other in REPROS["RAY001"].mitigations for name in other.helps}
+    helping = {(name, second.name) for second in REPROS["RAY001"].mitigations for name in second.helps}
     assert refused
     assert not refused & helping
 
@@ -158,15 +158,15 @@ def test_no_ray_process_is_left_when_the_run_is_ended(number):
 
 def using(folder):
     """The processes whose command line names a folder, but for this one."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes()
         except OSError:
             continue
         if folder.encode() in command and path.parent.name != str(os.getpid()):
-            found.append(command.replace(b"\0", b" ").decode())
-    return found
+            result.append(command.replace(b"\0", b" ").decode())
+    return result
 
 
 if sys.platform != "linux":

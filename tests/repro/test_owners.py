@@ -97,7 +97,7 @@ def test_a_server_gives_answers_by_id():
     server.submit(B)
     server.cancel(A[:1])
     owners.take_turns([loop])
-    assert (names(server.answers(A)), names(server.answers(B))) == (["a2"], ["b1"])
+    assert (names(server.answers_to(A)), names(server.answers_to(B))) == (["a2"], ["b1"])
 
 
 def test_a_closed_call_gives_the_lock_back():

@@ -25,8 +25,8 @@ def test_a_completion_of_two_policies_is_not_done():
 def test_a_completion_that_is_short_is_not_done_either():
     """All its tokens have to be there; otherwise nothing was shown."""
     assert not repro.work(report(["old"] * 3)).complete
-    whole = {"first": ["old"] * repro.TOKENS, "second": ["new"] * repro.TOKENS}
-    assert repro.work({"completions": whole, "at_pause": {}}).complete
+    expected = {"first": ["old"] * repro.TOKENS, "second": ["new"] * repro.TOKENS}
+    assert repro.work({"completions": expected, "at_pause": {}}).complete
 
 
 def test_what_is_neither_policys_is_the_harness_fault():
@@ -53,7 +53,7 @@ def test_new_weights_finish_what_the_old_ones_began():
     )
     assert done.returncode == 0, done.stderr[-3000:]
     attempts = {
-        found["mitigation"]: found for found in json.loads(done.stdout)["codes"]["SYN002"]["attempts"]
+        result["mitigation"]: result for result in json.loads(done.stdout)["codes"]["SYN002"]["attempts"]
     }
     assert attempts[None]["outcome"] == "reproduced"
     assert attempts[None]["finished"] == 1

@@ -47,7 +47,7 @@ def test_the_table_counts_each_pair_and_tells_what_the_others_were():
     """How many of how many; where they differ, what else came, with its words."""
     helped = [replace(BARE, mitigation="m", outcome=AttemptOutcome.MITIGATED)] * 2
     lost = replace(BARE, outcome=AttemptOutcome.NOT_REPRODUCED, detail="nothing happened")
-    lines = repeat.text({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
+    lines = repeat.table_lines({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
     assert "    as it is                    2 of 3 reproduced, 1 of 3 not_reproduced  << differs" in lines
     assert "        1: not_reproduced; vllm/a.py:3 in f; nothing happened" in lines
     assert "    with m                      2 of 2 mitigated" in lines

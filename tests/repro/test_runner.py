@@ -17,18 +17,20 @@ COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1
 
 def run(toys, code, *plan, limit_s=500, **options):
     """The attempts of one code, and what was said meanwhile."""
-    said = []
+    message = []
     repros = {code: toys.REPROS[code]}
-    results = runner.run(repros, {code: plan}, limit_s=limit_s, say=said.append, registry="toys", **options)
-    return results[code], said
+    results = runner.run(
+        repros, {code: plan}, limit_s=limit_s, say=message.append, registry="toys", **options
+    )
+    return results[code], message
 
 
 def test_a_hang_is_a_timeout_and_the_run_goes_on(toys):
     """It ends at its limit; what comes after it has its turn."""
-    attempts, said = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=10.0)
+    attempts, message = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=10.0)
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED]
     assert attempts[0].detail == "no answer within 10 s"
-    assert said == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
+    assert message == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
 
 
 def test_a_crash_is_an_error_that_names_its_signal(toys):
@@ -100,10 +102,10 @@ def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, numb
     monkeypatch.setenv("TOY_FIFO", str(fifo))
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with fifo.open() as held:
-            assert held.readline() == "hanging\n"
+        with fifo.open() as policy:
+            assert policy.readline() == "hanging\n"
             process.send_signal(number)
-            assert held.read() == ""
+            assert policy.read() == ""
         output, errors = process.communicate(timeout=500)
     assert output == ""
     if number == signal.SIGINT:
@@ -123,12 +125,12 @@ def test_what_left_its_session_is_gone_as_well(toys, tmp_path, monkeypatch, inte
     monkeypatch.setenv("TOY_RETURNS", "" if interrupted else "1")
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "escape", "--mitigation", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        with fifo.open() as held:
-            folder = Path(held.readline().strip())
+        with fifo.open() as policy:
+            folder = Path(policy.readline().strip())
             if interrupted:
                 assert folder.is_dir()
                 process.send_signal(signal.SIGINT)
-            assert held.read() == ""
+            assert policy.read() == ""
         process.communicate(timeout=500)
     assert process.returncode == (130 if interrupted else 3)
     assert not folder.exists()
@@ -141,11 +143,11 @@ def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_FIFO", str(fifo))
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
     for limit_s in ("2", "20", "200"):  # where the cores are busy it may not have got so far as to hang
-        with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as held:
+        with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as policy:
             done = subprocess.run([*command, "--timeout", limit_s], capture_output=True, check=False)
             assert done.returncode == 3
-            os.set_blocking(held.fileno(), True)
-            if held.read() == "hanging\n":
+            os.set_blocking(policy.fileno(), True)
+            if policy.read() == "hanging\n":
                 return
     pytest.fail("it never hung")
 
@@ -153,13 +155,13 @@ def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
 def test_what_a_trigger_lacks_is_told_without_a_worker(toys):
     """The pairs of other triggers are tried; those of this one say what is missing, and come last."""
     toy = toys.REPROS["TOY001"]
-    first, *others = toy.triggers
-    lacking = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))
+    first, *rest = toy.triggers
+    missing = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))
     plan = [(first.name, None), (first.name, "helps"), ("silent", "helps")]
-    repros = {"TOY001": replace(toy, triggers=(lacking, *others))}
-    found = runner.run(repros, {"TOY001": plan}, limit_s=500, say=lambda _: None, registry="toys")["TOY001"]
-    assert [(one.trigger, one.mitigation) for one in found] == [plan[2], plan[0], plan[1]]
-    assert found[0].outcome is not AttemptOutcome.INAPPLICABLE
-    assert [(one.outcome, one.detail, one.simulated) for one in found[1:]] == [
+    repros = {"TOY001": replace(toy, triggers=(missing, *rest))}
+    result = runner.run(repros, {"TOY001": plan}, limit_s=500, say=lambda _: None, registry="toys")["TOY001"]
+    assert [(sample.trigger, sample.mitigation) for sample in result] == [plan[2], plan[0], plan[1]]
+    assert result[0].outcome is not AttemptOutcome.INAPPLICABLE
+    assert [(sample.outcome, sample.detail, sample.simulated) for sample in result[1:]] == [
         (AttemptOutcome.INAPPLICABLE, "no engine here", ("its moment",))
     ] * 2

@@ -95,8 +95,8 @@ def seen(request):
 
 def attempts(seen, code, **wanted):
     """The attempts of a code with these values."""
-    found = seen[1]["codes"][code]["attempts"]
-    return [attempt for attempt in found if all(attempt[key] == value for key, value in wanted.items())]
+    result = seen[1]["codes"][code]["attempts"]
+    return [attempt for attempt in result if all(attempt[key] == value for key, value in wanted.items())]
 
 
 def expected(cell, code, trigger, mitigation):
@@ -210,12 +210,12 @@ def in_one_process(request):
 
 def test_lawful_work_is_served_and_nothing_is_left(in_one_process):
     """Sync and async, chunked and not, with room and with preemptions: the driver itself causes nothing."""
-    for name, found in in_one_process["lawful"].items():
-        assert found["received"] == sorted([request, tokens] for request, tokens in found["due"].items()), (
+    for name, result in in_one_process["lawful"].items():
+        assert result["received"] == sorted([request, tokens] for request, tokens in result["due"].items()), (
             name
         )
-        assert (found["leaked"], found["parked"]) == (0, 0), name
-        assert bool(found["preemptions"]) == name.endswith("blocks=7"), name
+        assert (result["leaked"], result["parked"]) == (0, 0), name
+        assert bool(result["preemptions"]) == name.endswith("blocks=7"), name
 
 
 def test_twenty_runs_have_one_outcome(in_one_process):

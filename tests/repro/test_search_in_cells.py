@@ -107,8 +107,8 @@ NOTICED = {
 @pytest.mark.parametrize("engine", NOTICED)
 def test_every_check_can_fail(broken, engine):
     """A piece of what is simulated is broken, and the check that is for it notices; the whole one passes."""
-    for found, expected in zip(broken[engine].values(), NOTICED[engine], strict=True):
-        assert (found or "nothing").removeprefix("broken invariant: ").startswith(expected)
+    for result, expected in zip(broken[engine].values(), NOTICED[engine], strict=True):
+        assert (result or "nothing").removeprefix("broken invariant: ").startswith(expected)
 
 
 @pytest.mark.slow
@@ -118,11 +118,11 @@ def test_the_v0_search_finds_both_from_nothing(searched, cell):
     document = searched(cell, "--engine", "v0", "--seeds", "10", "--until", "SCH001", "SCH002")
     assert document["upstream"]["modified"] == []
     for result in document["seeds"]:
-        found = {story["finding"]["code"]: story for story in result["found"]}
+        entries = {story["finding"]["code"]: story for story in result["found"]}
         for code, line in zip(("SCH001", "SCH002"), LINES[cell], strict=True):
-            assert found[code]["finding"]["line"] == line
-            assert found[code]["cpu_s"] < 60
-            assert len(found[code]["steps"]) <= 6
+            assert entries[code]["finding"]["line"] == line
+            assert entries[code]["cpu_s"] < 60
+            assert len(entries[code]["steps"]) <= 6
 
 
 @pytest.mark.slow

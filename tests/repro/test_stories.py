@@ -74,18 +74,18 @@ def test_a_search_finds_each_failure_once_and_shortens_it():
     """From nothing; the same seed gives the same story; a finding that is known is not found again."""
     for seed in range(3):
         searched = rounds()
-        found = [searched.play_round(seed * 10 + count) for count in range(3)]
-        assert found[0] == rounds().play_round(seed * 10)
-        assert {story.finding.text: len(story.steps) for story in found[:2]} == {"small": 1, "positive": 1}
-        assert found[2] is None
+        result = [searched.play_round(seed * 10 + count) for count in range(3)]
+        assert result[0] == rounds().play_round(seed * 10)
+        assert {story.finding.text: len(story.steps) for story in result[:2]} == {"small": 1, "positive": 1}
+        assert result[2] is None
         assert searched.played > 100
 
 
 def test_findings_are_identified_without_their_line():
     """A statement that moved in its file is the same finding."""
-    here, there = (
+    near_end, far_end = (
         Ending("assertion", "assert a", path="vllm/a.py", line=line, function="f") for line in (1, 2)
     )
-    assert here.key == there.key
-    assert here.describe() == "vllm/a.py:1 in f: assert a"
-    assert stories.find_ending(BrokenInvariantError("small", "x")).key != here.key
+    assert near_end.key == far_end.key
+    assert near_end.describe() == "vllm/a.py:1 in f: assert a"
+    assert stories.find_ending(BrokenInvariantError("small", "x")).key != near_end.key

@@ -13,7 +13,9 @@ from tests.cells import run_in_cell
 
 def test_an_id_at_the_tokenizers_end_has_no_text():
     """The last token is in, the first row beyond it is out."""
-    work = repro.counted([0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1], "and so on")
+    work = repro.count_with_text(
+        [0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1], "and so on"
+    )
     assert (work.finished, len(work.due)) == (2, 4)
     assert work.describe() == "2 of 4 sampled tokens have a text; and so on"
 
@@ -57,12 +59,12 @@ def test_the_real_engine_samples_them_and_the_text_loses_them():
     """vLLM 0.31.0: 8 of 72 tokens have no text, none when the rows are cut off."""
     arguments = ["TOK001", "--mitigation", "trimmed_model", "--timeout", "250", "--json"]
     done = run_in_cell("vllm-0.31.0+trl-1.16.0", "-m", "repro", "run", *arguments, timeout_s=900)
-    found = {
+    result = {
         (a["trigger"], a["mitigation"]): a for a in json.loads(done.stdout)["codes"]["TOK001"]["attempts"]
     }
-    bare = found["sampled", None]
+    bare = result["sampled", None]
     assert (bare["outcome"], bare["finished"], bare["expected"]) == ("reproduced", 64, 72)
-    assert "72 tokens sampled, 64 came back" in found["re_encoded", None]["detail"]
-    assert found["fed_back", None]["outcome"] == "inapplicable"
+    assert "72 tokens sampled, 64 came back" in result["re_encoded", None]["detail"]
+    assert result["fed_back", None]["outcome"] == "inapplicable"
     for trigger in ("sampled", "re_encoded"):
-        assert found[trigger, "trimmed_model"]["outcome"] == "mitigated"
+        assert result[trigger, "trimmed_model"]["outcome"] == "mitigated"

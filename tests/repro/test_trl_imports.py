@@ -37,7 +37,7 @@ def failed(error):
 
 def test_the_failure_is_told_by_place_and_name():
     """Not by the path of the machine it was seen on."""
-    work = trl_imports.judged("CMP002", "server", failed(NAME))
+    work = trl_imports.judge_import("CMP002", "server", failed(NAME))
     assert not work.complete
     assert work.describe() == (
         "0 of 1 modules are imported; trl/scripts/vllm_serve.py:55: "
@@ -48,11 +48,11 @@ def test_the_failure_is_told_by_place_and_name():
 def test_nothing_wrong_and_another_failure_are_inapplicable():
     """Which failure comes first is said; a reason of its own is the harness's."""
     with pytest.raises(InapplicableError, match="is imported beside"):
-        trl_imports.judged("CMP002", "trainer", {"ok": True, "error": None, "where": None})
+        trl_imports.judge_import("CMP002", "trainer", {"ok": True, "error": None, "where": None})
     with pytest.raises(InapplicableError, match="comes first, CMP003"):
-        trl_imports.judged("CMP002", "trainer", failed(ASCEND))
+        trl_imports.judge_import("CMP002", "trainer", failed(ASCEND))
     with pytest.raises(RuntimeError, match="libcuda"):
-        trl_imports.judged("CMP002", "trainer", failed("OSError: libcuda.so.1"))
+        trl_imports.judge_import("CMP002", "trainer", failed("OSError: libcuda.so.1"))
 
 
 def test_a_mitigation_needs_its_release(monkeypatch):
@@ -71,7 +71,7 @@ def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
         "0.28.0", "run", "CMP002", "--trigger", "trainer", "--timeout", "220", "--json"
     )
     done = run_with(cell_python("vllm-0.10.2+trl-0.25.1"), "-c", program, timeout_s=500)
-    bare, other = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]
+    bare, second = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]
     assert bare["outcome"] == "reproduced", bare
     assert "StructuredOutputsParams" in bare["detail"]
-    assert other["outcome"] == "inapplicable"
+    assert second["outcome"] == "inapplicable"

@@ -34,8 +34,8 @@ def test_a_release_is_told_by_what_it_divides_by(monkeypatch, text, reason):
     """Before 0.22 there is no such loss, from 1.9.1 on it is rescaled."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
-    told = repro.inapplicable()
-    assert told is None if reason is None else reason in told
+    reported = repro.inapplicable()
+    assert reported is None if reason is None else reason in reported
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ def test_a_release_is_told_by_the_call(monkeypatch, text, reason):
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
     monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
-    told = repro.inapplicable()
-    assert told is None if reason is None else reason in told
+    reported = repro.inapplicable()
+    assert reported is None if reason is None else reason in reported
 
 
 @pytest.mark.vllm
@@ -63,7 +63,7 @@ def test_rollouts_come_from_the_base_model():
     assert cell_python(CELL).exists()
     done = run_in_cell(CELL, "-c", program, timeout_s=900)
     attempts = {
-        found["mitigation"]: found for found in json.loads(done.stdout)["codes"]["SYN003"]["attempts"]
+        result["mitigation"]: result for result in json.loads(done.stdout)["codes"]["SYN003"]["attempts"]
     }
     assert attempts[None]["outcome"] == "reproduced"
     assert "72 of 72 are the base model's" in attempts[None]["detail"]

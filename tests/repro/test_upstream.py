@@ -99,7 +99,7 @@ def test_an_assertion_may_stand_in_any_function(installed):
     """verl moved its own from a method into a function; the file and the statement are what counts."""
     names = ("vllm",)
     assert upstream.lacks("vllm/scheduler.py", "assert len(self.left) == 0", names=names) is None
-    told = upstream.lacks("vllm/scheduler.py", "assert x", names=names)
-    assert told == "vllm/scheduler.py of vllm 2.0 does not contain `assert x`"
+    reported = upstream.lacks("vllm/scheduler.py", "assert x", names=names)
+    assert reported == "vllm/scheduler.py of vllm 2.0 does not contain `assert x`"
     assert upstream.lacks("vllm/core.py", "assert x", names=names) == "vllm 2.0 has no vllm/core.py"
     assert "has no" in upstream.lacks("a.py", "assert x", names=("no-such-distribution",))

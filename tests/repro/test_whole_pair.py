@@ -40,11 +40,11 @@ def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
     place = tmp_path / "site-packages" / "trl" / "x.py"
     place.parent.mkdir(parents=True)
     place.write_text("def f():\n    raise KeyError('no')\n")
-    found = {}
-    exec(compile(place.read_text(), str(place), "exec"), found)
-    with pytest.raises(KeyError) as raised:
-        found["f"]()
-    assert trl_steps._where(raised.value) == "trl/x.py:2 in f"
+    result = {}
+    exec(compile(place.read_text(), str(place), "exec"), result)
+    with pytest.raises(KeyError) as raised_error:
+        result["f"]()
+    assert trl_steps._where(raised_error.value) == "trl/x.py:2 in f"
     assert trl_steps._where(KeyError("never raised")) is None
 
 
@@ -95,5 +95,5 @@ def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, ve
 def test_a_missing_mode_has_its_own_reason(monkeypatch, known, said):
     """By what this TRL can be told, not by its number."""
     monkeypatch.setattr(trl_steps, "_known", lambda: known)
-    found = trl_steps._without_colocation()
-    assert (found is None) if said is None else (found is not None and said in found)
+    result = trl_steps._without_colocation()
+    assert (result is None) if said is None else (result is not None and said in result)

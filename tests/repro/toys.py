@@ -18,23 +18,23 @@ def hang(_mitigation):
     """Waits for ever, after it has started a process of its own that does the same."""
     fifo = os.environ.get("TOY_FIFO")
     if fifo:
-        held = os.open(fifo, os.O_WRONLY)
+        policy = os.open(fifo, os.O_WRONLY)
         program = "import threading; threading.Event().wait()"
-        subprocess.Popen([sys.executable, "-S", "-c", program], pass_fds=[held])
-        os.write(held, b"hanging\n")
+        subprocess.Popen([sys.executable, "-S", "-c", program], pass_fds=[policy])
+        os.write(policy, b"hanging\n")
     with contextlib.suppress(ZeroDivisionError):
         threading.Event().wait()
 
 
 def escape(_mitigation):
     """Leaves a process in a session of its own, which the end of the attempt's group does not reach."""
-    held = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
+    policy = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
     program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", program], pass_fds=[held], stdout=subprocess.PIPE
+        [sys.executable, "-S", "-c", program], pass_fds=[policy], stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        os.write(held, f"{os.environ['TMPDIR']}\n".encode())
+        os.write(policy, f"{os.environ['TMPDIR']}\n".encode())
         if os.environ.get("TOY_RETURNS"):
             os._exit(5)
 

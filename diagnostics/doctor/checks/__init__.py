@@ -1,18 +1,24 @@
-"""The checks of `doctor`: pure functions from facts to findings.
-
-A check is a function under `@check` in a file of this folder; nothing else has to name it.
-"""
+"""The checks of `doctor`'s static tier."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
+from diagnostics.doctor.checks import (
+    base,
+    binaries,
+    compatibility,
+    gpus,
+    host,
+    known_issues,
+    packages,
+    ray,
+    search_path,
+    variables,
+)
 
-from diagnostics.doctor.checks.registered import CHECKS, DoctorCheck, checks
+BY_NAME = {name: [check for check in base.REGISTERED if check.name == name] for name in base.CHECKS}
+"""The functions of each check."""
 
-for _path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
-    import_module(f"{__name__}.{_path.stem}")
-
-BY_NAME: dict[str, list[DoctorCheck]] = {
-    name: [check for check in checks() if check.name == name] for name in CHECKS
-}
+__all__ = [
+    "BY_NAME", "base", "binaries", "compatibility", "gpus", "host", "known_issues", "packages", "ray", "search_path",
+    "variables",
+]  # fmt: skip

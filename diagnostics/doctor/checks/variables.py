@@ -1,31 +1,23 @@
-"""Environment variables: those that switch something off, name what is not there, or were left over."""
+"""Environment variables that switch something off, name what does not exist, or were left over."""
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from diagnostics.catalog.affects import CONCERNED, affects
-from diagnostics.catalog.own_codes import finding, known, to_unset
-from diagnostics.doctor.checks.host import moved_by
-from diagnostics.doctor.checks.registered import check
-from diagnostics.output.findings import Evidence, Severity
-from diagnostics.output.remedies import Remedy, Run, SetVariables, Unset
-
-if TYPE_CHECKING:
-    from diagnostics.catalog.model import Issue
-    from diagnostics.collect.environment import Environment
-    from diagnostics.collect.machine import Machine
-    from diagnostics.output.findings import Finding
+from diagnostics.catalog.check_findings import variables_to_unset
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Fix, Run, SetVariables, Unset
+from diagnostics.versions import AFFECTED, affects, in_range
 
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_ON = {"1", "true", "on", "yes"}
-# Of NCCL's, CUDA's and PyTorch's switches another word is none.
-_ONE = "1"
+# NCCL's, CUDA's and PyTorch's switches accept no other word.
+_ON = "1"
 _DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
-    "VLLM_TRACE_FUNCTION": "each Python call of vLLM is written down",
+    "VLLM_TRACE_FUNCTION": "each Python call of vLLM is logged",
     "TORCHDYNAMO_DISABLE": "nothing is compiled",
     "TORCH_COMPILE_DISABLE": "nothing is compiled",
 }
@@ -35,252 +27,200 @@ _SWITCHED_OFF = {
     "NCCL_IB_DISABLE": "no InfiniBand",
     "NCCL_NVLS_DISABLE": "no NVLink SHARP",
 }
-_NOT_NOTICED = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+_ERROR_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+_VARIABLES = "environment variables"
 
 
-@check("environment variables")
-def proxies(environment: Environment) -> list[Finding]:
-    """NET901 where a proxy would be asked for localhost."""
-    seen = environment.variables
-    proxy = next((name for name in _PROXIES if seen.get(name)), None)
-    # Of both spellings Python's clients read the lower one, where it says anything.
-    spelling = "no_proxy" if seen.get("no_proxy") else "NO_PROXY"
-    exempt = [part.strip() for part in seen.get(spelling, "").split(",")]
+def _set(case: Examined, *names: str) -> list[Evidence]:
+    """Return the values of variables as evidence."""
+    return [Evidence(f"{name}={case.variables[name]}", "environment") for name in names]
+
+
+@check(_VARIABLES)
+def ray_address(case: Examined) -> Iterator[Finding]:
+    """ENV902 for a RAY_ADDRESS that is a dashboard's URL."""
+    if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
+        yield finding(
+            "ENV902", Severity.ERROR, _set(case, "RAY_ADDRESS"),
+            Fix.of("Unset it, or set the address of the cluster itself (ip:6379).", Unset(("RAY_ADDRESS",))),
+            detail="A process that calls ray.init() with this address fails.",
+        )  # fmt: skip
+
+
+@check(_VARIABLES)
+def removed_engine(case: Examined) -> Iterator[Finding]:
+    """ENV903 for VLLM_USE_V1=0 with a vLLM that has only the V1 engine."""
+    vllm = case.environment.vllm
+    if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
+        yield finding(
+            "ENV903", Severity.WARNING,
+            [*_set(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
+            Fix.of("Unset it; for the V0 engine install a release before 0.11.", Unset(("VLLM_USE_V1",))),
+            detail=f"vLLM {vllm.version} has only the V1 engine.",
+        )  # fmt: skip
+
+
+@check(_VARIABLES)
+def proxies(case: Examined) -> Iterator[Finding]:
+    """NET901 if requests to localhost would go to a proxy."""
+    proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
+    # Python's clients read the lower-case spelling if it has a value.
+    spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"
+    exempt = [part.strip() for part in case.variables.get(spelling, "").split(",")]
     if proxy is None or "*" in exempt or {"localhost", "127.0.0.1"} <= set(exempt):
-        return []
+        return
     exempt = list(dict.fromkeys(filter(None, exempt)))
-    told = ", ".join(exempt) or "(not set)"
-    # What is exempt already stays so.
-    spared = ",".join(dict.fromkeys([*exempt, "localhost", "127.0.0.1", "::1", "0.0.0.0"]))  # noqa: S104 - TRL's server is asked there
-    return [
-        finding(
-            "NET901",
-            Severity.WARNING,
-            known_by="static",
-            detail="Requests to a rollout server on this machine, and health checks of it, go to the proxy where the "
-            "client heeds these variables, unless NO_PROXY has the name that they use.",
-            evidence=(
-                Evidence(f"{proxy}={seen[proxy]}", "environment"),
-                Evidence(f"{spelling}: {told}", "environment"),
-            ),
-            remedy=Remedy.of(
-                "Name this machine, and the nodes of the run, in both spellings: clients differ in which goes first.",
-                SetVariables(tuple((name, spared) for name in ("NO_PROXY", "no_proxy"))),
-            ),
-        )
-    ]
+    local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"]  # noqa: S104 - TRL's server is reached there
+    value = ",".join(dict.fromkeys([*exempt, *local]))
+    yield finding(
+        "NET901", Severity.WARNING,
+        [*_set(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
+        Fix.of(
+            "Name this machine, and the nodes of the run, in both spellings: clients differ in which they read first.",
+            SetVariables(tuple((name, value) for name in ("NO_PROXY", "no_proxy"))),
+        ),
+        detail="Requests to a rollout server on this machine, and its health checks, go to the proxy if the client "
+        "reads these variables, unless NO_PROXY has the server's name.",
+    )  # fmt: skip
 
 
-@check("network devices")
-def devices_named(environment: Environment, machine: Machine) -> list[Finding]:
-    """NET902 where a network device is named that is not there."""
-    found = []
+@check("network devices", machine=True)
+def network_devices(case: Examined) -> Iterator[Finding]:
+    """NET902 for a network device that does not exist."""
+    interfaces = case.machine.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        value = environment.variables.get(name, "")
-        if not value or not machine.interfaces or value.startswith("^"):
+        value = case.variables.get(name, "")
+        if not value or not interfaces or value.startswith("^"):
             continue
         exact = value.startswith("=") or name != "NCCL_SOCKET_IFNAME"
-        wanted = [part for part in value.lstrip("=").split(",") if part]
-        there = any(
-            (device == part) if exact else device.startswith(part)
-            for part in wanted
-            for device in machine.interfaces
-        )
-        if not there:
-            here = ", ".join(machine.interfaces)
-            found.append(
-                finding(
-                    "NET902",
-                    Severity.ERROR,
-                    known_by="static",
-                    detail="",
-                    evidence=(
-                        Evidence(f"{name}={value}", "environment"),
-                        Evidence(f"devices here: {here}", "/sys/class/net"),
-                    ),
-                    remedy=Remedy.of(
-                        "Name one that is here, or let it choose.",
-                        Unset((name,)),
-                        Run(("ip", "-brief", "link")),
-                    ),
-                )
-            )
-    return found
-
-
-@check("environment variables")
-def communication(environment: Environment) -> list[Finding]:
-    """NET904 for ways that are switched off, and for failures that nobody would notice."""
-    seen = environment.variables
-    told = [
-        (name, f"{name}={seen[name]}: {what}")
-        for name, what in _SWITCHED_OFF.items()
-        if seen.get(name, "").strip() == _ONE
-    ]
-    told += [
-        (name, f"{name}=0: a failed collective is waited for without end")
-        for name in _NOT_NOTICED
-        if seen.get(name) == "0"
-    ]
-    return to_unset("NET904", Severity.WARNING, told, "Unset what is not needed on this machine.")
-
-
-@check("environment variables")
-def allocator(environment: Environment, issues: dict[str, Issue]) -> list[Finding]:
-    """CFG112 where expandable segments meet a vLLM whose sleep mode refuses them."""
-    name = next(
-        (
-            name
-            for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-            if "expandable_segments:true" in environment.variables.get(name, "").replace(" ", "").lower()
-        ),
-        None,
-    )
-    vllm, issue = environment.vllm, issues["CFG112"]
-    if name is None or vllm is None:
-        return []
-    if affects(issue, environment.releases).answer != CONCERNED:
-        return []
-    return [
-        known(
-            issue,
-            Severity.WARNING,
-            detail="An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start beside it, "
-            "unless the trainer switches it off first, as some do."
-            if name == "PYTORCH_CUDA_ALLOC_CONF"
-            else "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not look at "
-            "this name; whether its memory pool works beside it depends on PyTorch's release.",
-            evidence=(
-                Evidence(f"{name}={environment.variables[name]}", "environment"),
-                Evidence(f"{vllm.name} {vllm.version}", vllm.place),
-            ),
-            remedy=Remedy.of("Unset it where the engine sleeps.", Unset((name,))),
-        )
-    ]
-
-
-@check("environment variables")
-def unknown_to_vllm(environment: Environment) -> list[Finding]:
-    """ENV915 for variables that this vLLM does not mention."""
-    names, vllm = environment.vllm_variables, environment.vllm
-    if not names or vllm is None:
-        return []
-    found = []
-    for name in sorted(environment.variables):
-        if not name.startswith("VLLM_") or name in names or name == "VLLM_USE_V1":
-            continue
-        close = difflib.get_close_matches(name, names, 1, 0.85)
-        text = (
-            f"It was meant to be {close[0]}, perhaps."
-            if close
-            else "Unset it, unless something else reads it."
-        )
-        found.append(
-            finding(
-                "ENV915",
-                Severity.WARNING if close else Severity.INFO,
-                known_by="static",
-                detail="",
-                evidence=(
-                    Evidence(f"{name} is set", "environment"),
-                    Evidence(f"{vllm.name} {vllm.version} reads {len(names)} others", "vllm/envs.py"),
+        required = [part for part in value.lstrip("=").split(",") if part]
+        if not any(
+            device == part if exact else device.startswith(part) for part in required for device in interfaces
+        ):
+            yield finding(
+                "NET902", Severity.ERROR,
+                [*_set(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
+                Fix.of(
+                    "Name a device of this machine, or let the library choose.", Unset((name,)),
+                    Run(("ip", "-brief", "link")),
                 ),
-                remedy=Remedy.of(text, Unset((name,))),
-            )
-        )
-    return found
+            )  # fmt: skip
 
 
-@check("environment variables")
-def launcher(environment: Environment) -> list[Finding]:
-    """ENV916 where a launcher's variables are set outside a launched process."""
-    seen = environment.variables
-    left = [name for name in _LAUNCHER if name in seen]
-    if not {"RANK", "WORLD_SIZE"} & set(left) or any(name.startswith("TORCHELASTIC_") for name in seen):
-        return []
-    return [
-        finding(
-            "ENV916",
-            Severity.INFO if seen.get("WORLD_SIZE") == "1" else Severity.WARNING,
-            known_by="static",
-            detail="A training script that is started here without a launcher may take itself for one rank of a run.",
-            evidence=tuple(Evidence(f"{name}={seen[name]}", "environment") for name in left),
-            remedy=Remedy.of("Unset them, unless this is such a process.", Unset(tuple(left))),
-        )
-    ]
-
-
-@check("environment variables")
-def debugging(environment: Environment) -> list[Finding]:
-    """ENV918 for settings that are for debugging."""
-    seen = environment.variables
-    told = [
-        (name, f"{name}={seen[name]}: {what}")
-        for name, what in _DEBUGGING.items()
-        if seen.get(name, "").strip() == _ONE
-    ]
-    if seen.get("NCCL_DEBUG", "").upper() == "TRACE":
-        told.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for the debugging of NCCL itself"))
-    if seen.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        name = "TORCH_DISTRIBUTED_DEBUG"
-        told.append((name, f"{name}=DETAIL: each collective is checked"))
-    return to_unset("ENV918", Severity.INFO, told, "Unset them for a real run.")
-
-
-@check("environment variables")
-def elsewhere(environment: Environment) -> list[Finding]:
-    """ENV919 where modules or libraries of another place come first."""
-    seen = environment.variables
-    own = environment.prefix
-    paths = [path for path in seen.get("PYTHONPATH", "").split(":") if path]
-    evidence = [
-        Evidence(f"PYTHONPATH holds {path}", "environment")
-        for path in paths
-        if path.rstrip("/").endswith(("site-packages", "dist-packages")) and not path.startswith(own)
-    ]
-    others = [name for name in ("PYTHONHOME", "LD_PRELOAD") if seen.get(name)]
-    names = (["PYTHONPATH"] if evidence else []) + others
-    evidence += [Evidence(f"{name}={seen[name]}", "environment") for name in others]
-    if not evidence:
-        return []
-    imports = (
-        "What lies there comes before its own packages, and is judged here." if "PYTHONPATH" in names else ""
-    )
-    home = "PYTHONHOME says where the standard library is." if "PYTHONHOME" in names else ""
-    preload = "LD_PRELOAD names libraries that come before a program's own." if "LD_PRELOAD" in names else ""
-    return [
-        finding(
-            "ENV919", Severity.WARNING, known_by="static",
-            detail=" ".join(filter(None, (imports, home, preload))), evidence=tuple(evidence),
-            remedy=Remedy.of("Unset it for runs of this environment, unless it is meant.", Unset(tuple(names))),
-        )
+@check(_VARIABLES)
+def communication(case: Examined) -> Iterator[Finding]:
+    """NET904 for transports that are switched off, and for failures that would go unnoticed."""
+    values = case.variables
+    results = [
+        (name, f"{name}={values[name]}: {effect}")
+        for name, effect in _SWITCHED_OFF.items() if values.get(name, "").strip() == _ON
     ]  # fmt: skip
-
-
-@check("disks")
-def hub(environment: Environment, machine: Machine, issues: dict[str, Issue]) -> list[Finding]:
-    """ENV004 where the hub may not be asked and nothing is in its cache."""
-    seen = environment.variables
-    offline = next(
-        (name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if seen.get(name, "").lower() in _ON),
-        None,
-    )
-    cache = machine.disk("hub cache")
-    if offline is None or cache is None or cache.exists:
-        return []
-    return [
-        known(
-            issues["ENV004"],
-            Severity.WARNING,
-            detail="No model is found there by its name on the hub.",
-            evidence=(
-                Evidence(f"{offline}={seen[offline]}", "environment"),
-                Evidence("no such folder: nothing was ever fetched to it", cache.path),
-            ),
-            remedy=Remedy.of(
-                "Fetch what is needed first, or name the cache that has it.",
-                Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
-                SetVariables(((moved_by(environment, "hub cache"), "/where/it/is"),)),
-            ),
-        )
+    results += [
+        (name, f"{name}=0: a failed collective waits for ever")
+        for name in _ERROR_HANDLING
+        if values.get(name) == "0"
     ]
+    yield from variables_to_unset(
+        "NET904", Severity.WARNING, results, "Unset what this machine does not need."
+    )
+
+
+@check(_VARIABLES)
+def allocator(case: Examined) -> Iterator[Finding]:
+    """CFG112 for expandable segments with a vLLM whose sleep mode refuses them."""
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    setting = "expandable_segments:true"
+    name = next(
+        (item for item in names if setting in case.variables.get(item, "").replace(" ", "").lower()), None
+    )
+    vllm, issue = case.environment.vllm, case.issues["CFG112"]
+    if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
+        return
+    detail = (
+        "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not read this name; "
+        "whether its memory pool works with it depends on PyTorch's release."
+    )
+    if name == names[0]:
+        detail = (
+            "An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start with it, unless the "
+            "trainer switches it off first, as some do."
+        )
+    yield case.known_issue(
+        "CFG112", Severity.WARNING, [*_set(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
+        Fix.of("Unset it if the engine sleeps.", Unset((name,))), detail=detail,
+    )  # fmt: skip
+
+
+@check(_VARIABLES)
+def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
+    """ENV915 for variables that this vLLM does not read."""
+    known, vllm = case.environment.vllm_variables, case.environment.vllm
+    if not known or vllm is None:
+        return
+    for name in sorted(case.variables):
+        if not name.startswith("VLLM_") or name in known or name == "VLLM_USE_V1":
+            continue
+        close = difflib.get_close_matches(name, known, 1, 0.85)
+        text = f"Did you mean {close[0]}?" if close else "Unset it, unless something else reads it."
+        yield finding(
+            "ENV915", Severity.WARNING if close else Severity.INFO,
+            [
+                Evidence(f"{name} is set", "environment"),
+                Evidence(f"{vllm.name} {vllm.version} reads {len(known)} others", "vllm/envs.py"),
+            ],
+            Fix.of(text, Unset((name,))),
+        )  # fmt: skip
+
+
+@check(_VARIABLES)
+def launcher(case: Examined) -> Iterator[Finding]:
+    """ENV916 for a launcher's variables outside a launched process."""
+    results = [name for name in _LAUNCHER if name in case.variables]
+    launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
+    if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
+        yield finding(
+            "ENV916", Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
+            _set(case, *results), Fix.of("Unset them, unless this is such a process.", Unset(tuple(results))),
+            detail="A training script started here without a launcher may take itself for one rank of a run.",
+        )  # fmt: skip
+
+
+@check(_VARIABLES)
+def debugging(case: Examined) -> Iterator[Finding]:
+    """ENV918 for settings that are for debugging."""
+    values = case.variables
+    results = [
+        (name, f"{name}={values[name]}: {effect}")
+        for name, effect in _DEBUGGING.items() if values.get(name, "").strip() == _ON
+    ]  # fmt: skip
+    if values.get("NCCL_DEBUG", "").upper() == "TRACE":
+        results.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for debugging NCCL itself"))
+    if values.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        name = "TORCH_DISTRIBUTED_DEBUG"
+        results.append((name, f"{name}=DETAIL: each collective is checked"))
+    yield from variables_to_unset("ENV918", Severity.INFO, results, "Unset them for a real run.")
+
+
+@check(_VARIABLES)
+def other_places(case: Examined) -> Iterator[Finding]:
+    """ENV919 if modules or libraries of another place come first."""
+    prefix = case.environment.prefix
+    paths = [path for path in case.variables.get("PYTHONPATH", "").split(":") if path]
+    foreign = [
+        path for path in paths
+        if path.rstrip("/").endswith(("site-packages", "dist-packages")) and not path.startswith(prefix)
+    ]  # fmt: skip
+    moving = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
+    names = (["PYTHONPATH"] if foreign else []) + moving
+    details = {
+        "PYTHONPATH": "Its modules come before the environment's own packages, and were checked here.",
+        "PYTHONHOME": "PYTHONHOME moves the standard library.",
+        "LD_PRELOAD": "LD_PRELOAD names libraries that come before a program's own.",
+    }
+    if names:
+        yield finding(
+            "ENV919", Severity.WARNING,
+            [*(Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign), *_set(case, *moving)],
+            Fix.of("Unset it for runs of this environment, unless it is intended.", Unset(tuple(names))),
+            detail=" ".join(details[name] for name in names),
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Looking by trying: programs that run in child processes, since what they touch may crash or hang.
+"""Probes that import and start what is installed, in child processes, because it may crash or hang.
 
-`programs` and `nvml` are never imported: a child runs them, those of `programs` by the examined environment's Python.
+`programs` is never imported: the examined environment's Python runs it.
 """

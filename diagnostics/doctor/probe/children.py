@@ -1,7 +1,7 @@
-"""Runs the programs with the examined environment's Python, and leaves nothing of them behind.
+"""Run the probe programs with the examined environment's Python; leave no process and no file behind.
 
-Each child has a session of its own, no standard input, a time limit, and a folder that takes what it writes. Whoever
-outlives it is found by a mark in its environment and ended, also after an interrupt.
+Each child has its own session, no standard input, a time limit and a scratch folder. Processes that outlive it are
+found by a mark in their environment and killed, also after an interrupt.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import shutil
 import signal
 import tempfile
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
-from diagnostics import given, processes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
+from diagnostics import process, safe_io
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _MARK = "GRPO_DOCTOR_CHILD"
@@ -33,9 +31,9 @@ class ChildEnded:
     """How a child ended.
 
     Attributes:
-        answer: What it answered last; empty if nothing.
+        answer: Its last answer; empty without one.
         code: Exit code, negative for a signal.
-        log: What it printed.
+        log: Its output.
     """
 
     what: str
@@ -47,22 +45,22 @@ class ChildEnded:
 
     @property
     def ok(self) -> bool:
-        """Whether it came to its end, and well."""
+        """Whether it succeeded."""
         return bool(self.answer.get("ok")) and self.code == 0 and not self.timed_out
 
 
 class Children:
-    """A folder for the children of one run of doctor, and the way to start them.
+    """A scratch folder for the children of one run, and the way to start them.
 
-    Used as a context: at its end, by whatever way, no process and no file is left.
+    A context manager: when it ends, no process and no file is left.
     """
 
     def __init__(self, python: Path, environ: Mapping[str, str]) -> None:
-        """Nothing is started or written yet.
+        """Start and write nothing yet.
 
         Args:
             python: The examined environment's interpreter.
-            environ: Variables of the user, which the children are given.
+            environ: Variables for the children.
         """
         self._python = python
         self._environ = environ
@@ -70,7 +68,7 @@ class Children:
         self._count = 0
 
     def __enter__(self) -> Self:
-        """Makes the folder."""
+        """Create the folder."""
         self._folder = Path(tempfile.mkdtemp(prefix="grpo-doctor-tried-"))
         shutil.copytree(_PROGRAMS, self._folder / "programs", ignore=shutil.ignore_patterns("__pycache__"))
         return self
@@ -78,44 +76,44 @@ class Children:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends what is left and removes the folder."""
+        """End remaining processes and remove the folder."""
         self._end_strays()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def folder(self) -> Path:
-        """A new folder for a child's files."""
+        """Return a new folder for a child's files."""
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def ask(
+    def run_program(
         self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
     ) -> ChildEnded:
-        """Runs a program to its end, or to its limit.
+        """Run a program to its end or its limit.
 
         Args:
-            what: What is tried, in words.
+            what: What is probed, in words.
             program: Its name in `programs`.
             arguments: Of the program.
-            limit_s: Seconds after which it is ended.
-            offline: Whether the hub must not be asked.
+            limit_s: Seconds after which it is killed.
+            offline: Whether the hub is switched off.
         """
         self._count += 1
         place = self._folder / str(self._count)
         place.mkdir()
         answer = place / "answer.json"
         try:
-            done = processes.run(
+            done = process.run(
                 [self._python, self._folder / "programs" / f"{program}.py", *arguments],
-                environment=self._variables(place, answer, offline=offline),
+                env=self._variables(place, answer, offline=offline),
                 log=place / "log",
                 timeout_s=limit_s,
-                folder=place,
+                cwd=place,
             )
         finally:
             self._end_strays()
-        return ChildEnded(what, _read(answer), done.code, done.timed_out, done.seconds, place / "log")
+        return ChildEnded(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
 
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
-        """The user's variables, with every cache in our folder: nothing is left on the machine."""
+        """Return the user's variables with every cache in our folder."""
         scratch = str(place)
         ours = {
             _MARK: self._mark,
@@ -136,25 +134,25 @@ class Children:
         return {**self._environ, **ours}
 
     def _end_strays(self) -> None:
-        """Ends processes that carry our mark: a child may have started some in sessions of their own."""
+        """Kill processes with our mark; a child may have started some in sessions of their own."""
         mark = f"{_MARK}={self._mark}".encode()
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             ending = []
             for entry in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         descriptor = os.pidfd_open(int(entry.name))
-                        held.callback(os.close, descriptor)
+                        stack.callback(os.close, descriptor)
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                         ending.append(descriptor)
-            # The kernel ends them when it comes to it; one in the kernel's own sleep is not waited for longer.
+            # A process in uninterruptible sleep is not waited for any longer.
             for descriptor in ending:
                 select.select([descriptor], [], [], _END_S)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_answer(path: Path) -> dict[str, Any]:
     try:
-        document = given.parsed(given.text(path, given.LIST))
-    except (OSError, ValueError, RecursionError):
+        document = safe_io.parse_json(safe_io.read_text(path, safe_io.DOCUMENT))
+    except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

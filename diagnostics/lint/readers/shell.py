@@ -10,13 +10,13 @@ import re
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 import tree_sitter
 import tree_sitter_bash
 from tree_sitter import Node
 
 from diagnostics import safe_io
+from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import slurm
 from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
@@ -29,6 +29,8 @@ _MAX_DEPTH = 60
 _MAX_ROUNDS, _MAX_BODIES, _MAX_NESTED_LOOPS = 8, 200, 6
 _MAX_NODES = 400_000
 _MAX_CALLS = 4
+# A sourced file is looked for in so many folders above the script.
+_MAX_PARENTS = 3
 # tree-sitter takes quadratic time on one long pipeline.
 _MAX_PIPES = 3000
 _PARSE_SECONDS = 20.0
@@ -432,7 +434,7 @@ class _ScriptReader:
         """Apply `source FILE`: its variables are the script's own."""
         if _ACTIVATES.search(word.clean):
             return
-        path = _find_file(word.clean, self.expander.file)
+        path = find_above(word.clean, self.expander.file, _MAX_PARENTS)
         if path is None or self.sourced >= _MAX_CALLS:
             self.unread_sources.append(word)
             return
@@ -497,18 +499,3 @@ def _count_statements(command: Node) -> int:
         if child.type == "variable_assignment" and b"\n" in gap.replace(b"\\\n", b""):
             statements = number
     return statements
-
-
-def _find_file(name: str, file: str) -> Path | None:
-    """Find a file that a script names, from the script's folder or one above."""
-    if HOLE in name or len(name) > 300:
-        return None
-    start = Path(file).absolute().parent
-    for folder in (start, *list(start.parents)[:3]):
-        try:
-            path = folder / name
-            if path.is_file() and path.stat().st_size <= MAX_BYTES:
-                return path
-        except (OSError, ValueError):
-            return None
-    return None

@@ -15,17 +15,8 @@ from diagnostics.lint.rules import (
 from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
 __all__ = [
-    "RULES",
-    "batches",
-    "declared",
-    "devices",
-    "engine_issues",
-    "engine_settings",
-    "find_registration_errors",
-    "options",
-    "placeholders",
-    "registered_rules",
-    "servers",
+    "RULES", "batches", "declared", "devices", "engine_issues", "engine_settings", "find_registration_errors",
+    "options", "placeholders", "registered_rules", "servers",
 ]  # fmt: skip
 
 RULES: dict[str, list[Rule]] = {

@@ -12,18 +12,9 @@ from diagnostics.lint.values import Value
 
 # Groups of rules, in the order of the report.
 CHECKS = (
-    "mode and resources",
-    "devices",
-    "batches and groups",
-    "lengths",
-    "memory and sleep",
-    "servers and ports",
-    "sampling",
-    "options",
-    "engine",
-    "catalogue",
-    "trainer beside server",
-)
+    "mode and resources", "devices", "batches and groups", "lengths", "memory and sleep", "servers and ports",
+    "sampling", "options", "engine", "catalogue", "trainer beside server",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

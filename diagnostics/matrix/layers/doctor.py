@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from diagnostics.collect import compat
+from diagnostics import compat_table
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.environments import python_of
@@ -27,7 +27,7 @@ _ORDER = ("info", "warning", "error", "blocker")
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
     verdicts = [
         (item["id"], {name: layer["verdict"] for name, layer in item["layers"].items() if name != "doctor"})
-        for item in compat.load().cells
+        for item in compat_table.load().cells
     ]
     table = pins_digest([json.dumps(verdicts, sort_keys=True)])
     return {**in_cell.program_inputs(context, cell), "table": table}

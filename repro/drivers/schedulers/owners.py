@@ -81,7 +81,7 @@ class ServingLoop:
             self._answers += yield from self.engine.step()
         return self._answers
 
-    def answers(self, requests: Iterable[SchedulerRequest]) -> list[Delivered]:
+    def answers_to(self, requests: Iterable[SchedulerRequest]) -> list[Delivered]:
         """Returns what the client that submitted these requests received."""
         ids = {request.id for request in requests}
         return [answer for answer in self._answers if answer.id in ids]

@@ -61,7 +61,7 @@ class Runner:
         for name, count in counts.items():
             self._write(name, computed[name], computed[name] + count)
         for name, count in counts.items():
-            self._read(name, computed[name] + count)
+            self._check_read(name, computed[name] + count)
         sampled = {name: self._sample(name, computed[name] + count) for name, count in counts.items()}
         self._last_batch = set(counts)
         return ModelRunnerOutput(
@@ -131,7 +131,7 @@ class Runner:
         for position, prefix in list(enumerate(self._prefixes(name, end)))[start:]:
             self._slots[self._slot(name, position)] = prefix
 
-    def _read(self, name: str, end: int) -> None:
+    def _check_read(self, name: str, end: int) -> None:
         for position, prefix in enumerate(self._prefixes(name, end)):
             if self._slots.get(self._slot(name, position)) != prefix:
                 raise BrokenInvariantError(

@@ -144,7 +144,7 @@ class V1Engine:
         """Returns the requests that were neither finished nor aborted."""
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
 
-    def due(self) -> str:
+    def next_half(self) -> str:
         """Returns the half of a step that `EngineCore`'s loop comes to now, "" if it has nothing to do.
 
         It fills its pipeline before it waits for the oldest result.

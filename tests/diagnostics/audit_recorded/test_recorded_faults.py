@@ -9,8 +9,8 @@ import pytest
 from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
+from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
-from tests.diagnostics.programs import fuzz_left, fuzz_readers
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,6 @@ def test_a_fault_in_files_is_named(run, tmp_path, name, family, put):
 
 
 def test_damaged_and_hostile_runs_are_answered_or_refused():
-    """A few of the cases of `python -m tests.diagnostics.programs.fuzz_left`, which is run with many."""
-    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_left.run_left, 8, 0)
+    """A few of the cases of `python -m evaluation.hostile.fuzz_artifacts`, which is run with many."""
+    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_artifacts.run_left, 8, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)

@@ -17,15 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.doctor.fleet import command as fleet
+from diagnostics.collect.remote import MARK, Answer, collect_program, zip_sources
 from diagnostics.hang import hosts
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.hosts import join_answers
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
-from diagnostics.nodes.answer import MARK, NodeAnswer
-from diagnostics.nodes.program import zipped
 
 ROOT = Path(__file__).parents[3]
 ASKS = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
@@ -52,7 +50,7 @@ def asking(local=CLIENT, remote=SERVER):
 
 
 def answer(snapshot):
-    return NodeAnswer(text=f"{MARK} {json.dumps(snapshot.to_json())}")
+    return Answer(text=f"{MARK} {json.dumps(snapshot.to_json())}")
 
 
 def test_a_connection_between_hosts_leads_to_its_other_end():
@@ -76,13 +74,13 @@ def test_addresses_of_the_host_itself_never_cross():
 @pytest.mark.parametrize(
     ("silent", "why"),
     [
-        (NodeAnswer(problem="no answer within 30 s"), "no answer within 30 s"),
-        (NodeAnswer(text="Welcome to gpu-b"), "another program ran there"),
+        (Answer(problem="no answer within 30 s"), "no answer within 30 s"),
+        (Answer(text="Welcome to gpu-b"), "did not run the collector"),
         (
-            NodeAnswer(text=f'{MARK} {{"schema": "grpo-doctor.hang-snapshot.v1", "processes": [7]}}'),
+            Answer(text=f'{MARK} {{"schema": "grpo-doctor.hang-snapshot.v1", "processes": [7]}}'),
             "a broken snapshot",
         ),
-        (NodeAnswer(text=f'{MARK} {{"error": "Python 3.6 there is too old"}}'), "too old"),
+        (Answer(text=f'{MARK} {{"error": "Python 3.6 there is too old"}}'), "too old"),
     ],
 )
 def test_a_host_without_an_answer_is_not_at_rest(silent, why):
@@ -175,14 +173,12 @@ def wire(machines):
 
 
 @pytest.mark.parametrize(
-    "carried",
-    [hosts.collector("", 1.0, 1), fleet.carried()],
-    ids=lambda it: it.look,
+    "program", [hosts.collector("", 1.0, 1), collect_program()], ids=lambda program: program.module
 )
-def test_what_is_sent_imports_nothing_that_is_not(tmp_path, carried):
+def test_sent_sources_import_nothing_else(tmp_path, program):
     """A host has nothing of ours but what was sent, and no package of others."""
-    zipfile.ZipFile(io.BytesIO(zipped(carried.parts))).extractall(tmp_path)
-    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {carried.look}"
+    zipfile.ZipFile(io.BytesIO(zip_sources(program.sources))).extractall(tmp_path)
+    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {program.module}"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
     )

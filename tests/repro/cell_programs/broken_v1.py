@@ -154,12 +154,12 @@ class WithholdsAToken(V1Engine):
 def finding(engine):
     """What the same story ends with on this engine; asynchronous scheduling shows other things than the plain one."""
     actions = type("Actions", (V1Actions,), {"make_engine": engine})
-    found = {}
+    result = {}
     for asynchronous in (False, True):
         setup = SETUP | {"asynchronous": asynchronous}
         _, end = stories.play(actions, Story("v1", setup, STEPS))
-        found["asynchronous" if asynchronous else "plain"] = end and end.describe()
-    return found
+        result["asynchronous" if asynchronous else "plain"] = end and end.describe()
+    return result
 
 
 def main():

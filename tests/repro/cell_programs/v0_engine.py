@@ -38,7 +38,7 @@ def main() -> None:
     """Does both, and prints what was seen."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    seen = {
+    observed = {
         f"chunked={chunked} async={async_output} blocks={blocks}": lawful(
             Setup(chunked=chunked, async_output=async_output, blocks=blocks)
         )
@@ -49,15 +49,15 @@ def main() -> None:
     runs = {
         f"{code} {trigger.name}": sorted(
             {
-                (found.outcome.value, found.where or "", found.detail)
-                for found in (judge.attempt(repro, trigger.name, None) for _ in range(RUNS))
+                (result.outcome.value, result.where or "", result.detail)
+                for result in (judge.attempt(repro, trigger.name, None) for _ in range(RUNS))
             }
         )
         for code in ("SCH001", "SCH002")  # the others start processes of their own: `python -m repro repeat`
         for repro in [REPROS[code]]
         for trigger in repro.triggers
     }
-    json.dump({"lawful": seen, "runs": runs}, answers)
+    json.dump({"lawful": observed, "runs": runs}, answers)
     answers.close()
 
 

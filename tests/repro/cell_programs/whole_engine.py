@@ -157,9 +157,9 @@ def whole(folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, fai
         outputs = llm.generate(prompts, params, use_tqdm=False)
         return sorted(len(output.outputs[0].token_ids) for output in outputs)
 
-    found = each_call(calls, generate)
+    result = each_call(calls, generate)
     manager = llm.llm_engine.scheduler[0].block_manager
-    return found | {"passes": Executor.passes, "leaked": setup.blocks - manager.get_num_free_gpu_blocks()}
+    return result | {"passes": Executor.passes, "leaked": setup.blocks - manager.get_num_free_gpu_blocks()}
 
 
 def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
@@ -180,8 +180,8 @@ def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) 
             except StopIteration as done:
                 return sorted(completion.tokens for completion in done.value)
 
-    found = each_call(calls, generate)
-    return found | {"passes": passes, "leaked": engine.leaked_blocks()}
+    result = each_call(calls, generate)
+    return result | {"passes": passes, "leaked": engine.leaked_blocks()}
 
 
 def each_call(calls, generate) -> dict:
@@ -236,20 +236,20 @@ def main() -> None:
         check_prompt(longest, Setup.max_model_len)
     except RefusedRequestError:
         longest = Setup.max_model_len
-    seen = []
+    observed = []
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(MODEL))
         for number in range(WORKLOADS):
             setup, calls, failing = workload(number, longest)
             real = whole(folder, setup, calls, failing=failing)
-            seen.append(
+            observed.append(
                 {
                     "work": str((setup, calls, failing)),
                     "whole": real,
                     "driven": driven(setup, calls, failing=failing),
                 }
             )
-    json.dump(seen, ANSWERS)
+    json.dump(observed, ANSWERS)
     ANSWERS.close()
 
 

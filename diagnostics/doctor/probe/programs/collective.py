@@ -44,22 +44,22 @@ def main() -> None:
     doctor_child.begin()
     backend, meeting = sys.argv[1:3]
     rank = int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    other = None
+    peer = None
     try:
         if rank == 0:
-            other = subprocess.Popen([sys.executable, sys.argv[0], backend, meeting, "1"])
-        seen = collective(backend, meeting, rank)
-        if other is not None:
-            _expect(other.wait(timeout=LIMIT.total_seconds()))
-            doctor_child.answer(seen)
+            peer = subprocess.Popen([sys.executable, sys.argv[0], backend, meeting, "1"])
+        answer = collective(backend, meeting, rank)
+        if peer is not None:
+            _expect(peer.wait(timeout=LIMIT.total_seconds()))
+            doctor_child.write_answer(answer)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-        told = doctor_child.failure(error)
+        text = doctor_child.failure(error)
         if rank:
             sys.exit(1)
-        doctor_child.answer(told)
-        if other is not None:
-            other.kill()
-    doctor_child.end()
+        doctor_child.write_answer(text)
+        if peer is not None:
+            peer.kill()
+    doctor_child.end_process()
 
 
 if __name__ == "__main__":

@@ -16,10 +16,7 @@ VOCABULARY, LONGEST, TOKENS = 128, 256, 16
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
 # Room for the weights, the cache and what measuring them takes, beside what others use.
 GPU_BYTES = 4 << 30
-SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
+SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def settings() -> None:
@@ -81,14 +78,14 @@ def compare(llm: Any, model: Any) -> list[float]:
         vllm.SamplingParams(max_tokens=TOKENS, seed=seed, logprobs=0, ignore_eos=True, detokenize=False)
         for seed in range(len(PROMPTS))
     ]
-    asked = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
+    requested = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
     differences = []
-    for prompt, one in zip(PROMPTS, llm.generate(asked, params, use_tqdm=False), strict=True):
-        ids = list(one.outputs[0].token_ids)
+    for prompt, item in zip(PROMPTS, llm.generate(requested, params, use_tqdm=False), strict=True):
+        ids = list(item.outputs[0].token_ids)
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double()
         ours = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0].tolist()
-        theirs = [place[token].logprob for place, token in zip(one.outputs[0].logprobs, ids, strict=True)]
+        theirs = [place[token].logprob for place, token in zip(item.outputs[0].logprobs, ids, strict=True)]
         differences += [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
     return differences
 
@@ -96,32 +93,32 @@ def compare(llm: Any, model: Any) -> list[float]:
 def main() -> None:
     """Answers step by step, so that after a crash the last step is known."""
     doctor_child.begin()
-    seen: dict[str, Any] = {"ok": False, "step": "making a tiny model with transformers"}
+    known: dict[str, Any] = {"ok": False, "step": "making a tiny model with transformers"}
 
     def at(step: str) -> None:
-        seen["step"] = step
-        doctor_child.answer(seen)
+        known["step"] = step
+        doctor_child.write_answer(known)
 
     try:
-        doctor_child.answer(seen)
+        doctor_child.write_answer(known)
         settings()
         model = make_model(sys.argv[1])
         at("importing vLLM")
         import vllm
         from vllm.platforms import current_platform
 
-        seen["version"] = str(vllm.__version__)
-        seen["device"] = str(getattr(current_platform, "device_type", "") or "none")
+        known["version"] = str(vllm.__version__)
+        known["device"] = str(getattr(current_platform, "device_type", "") or "none")
         at("starting the engine")
-        llm = start(sys.argv[1], gpu=seen["device"] == "cuda")
-        seen["engine"] = "V1" if ".v1." in type(llm.llm_engine).__module__ else "V0"
+        llm = start(sys.argv[1], gpu=known["device"] == "cuda")
+        known["engine"] = "V1" if ".v1." in type(llm.llm_engine).__module__ else "V0"
         at("sampling")
         differences = compare(llm, model)
-        seen |= {"ok": True, "step": "done", "tokens": len(differences), "largest": max(differences)}
-        doctor_child.answer(seen)
+        known |= {"ok": True, "step": "done", "tokens": len(differences), "largest": max(differences)}
+        doctor_child.write_answer(known)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-        doctor_child.answer({**seen, **doctor_child.failure(error)})
-    doctor_child.end()
+        doctor_child.write_answer({**known, **doctor_child.failure(error)})
+    doctor_child.end_process()
 
 
 if __name__ == "__main__":

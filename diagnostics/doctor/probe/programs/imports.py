@@ -15,14 +15,14 @@ def main() -> None:
     try:
         if module.endswith("._C"):
             importlib.import_module("torch")  # extensions of it expect its libraries in the process
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
         if name:
-            getattr(found, name)  # lazy packages import here
-        version = getattr(found, "__version__", None)
-        doctor_child.answer({"ok": True, "version": version if isinstance(version, str) else ""})
+            getattr(imported, name)  # lazy packages import here
+        version = getattr(imported, "__version__", None)
+        doctor_child.write_answer({"ok": True, "version": version if isinstance(version, str) else ""})
     except BaseException as error:  # noqa: BLE001 - SystemExit at import, too, is what we are here to see
-        doctor_child.answer(doctor_child.failure(error))
-    doctor_child.end()
+        doctor_child.write_answer(doctor_child.failure(error))
+    doctor_child.end_process()
 
 
 if __name__ == "__main__":

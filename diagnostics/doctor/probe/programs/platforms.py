@@ -12,7 +12,7 @@ def torch_says() -> dict[str, Any]:
     """What PyTorch was built with, and the devices it can use."""
     import torch
 
-    seen: dict[str, Any] = {
+    known: dict[str, Any] = {
         "version": torch.__version__,
         "cuda": torch.version.cuda or "",
         "hip": torch.version.hip or "",
@@ -21,16 +21,16 @@ def torch_says() -> dict[str, Any]:
         "distributed": torch.distributed.is_available(),
         "nccl": "",
     }
-    if seen["distributed"] and torch.distributed.is_nccl_available():
+    if known["distributed"] and torch.distributed.is_nccl_available():
         release = torch.cuda.nccl.version()
-        seen["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
-    if seen["available"]:
+        known["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
+    if known["available"]:
         # A device can be counted and still refuse work: a kernel is run on each.
-        for index in range(seen["devices"]):
+        for index in range(known["devices"]):
             value = (torch.ones(8, device=f"cuda:{index}") * 2).sum().item()
             if value != 16:
                 raise RuntimeError(f"cuda:{index} computes 8 * 2 = {value}")
-    return seen
+    return known
 
 
 def vllm_says() -> dict[str, Any]:
@@ -47,10 +47,10 @@ def main() -> None:
     """Answers what was asked for, with `ok`; or `error`, `where`."""
     doctor_child.begin()
     try:
-        doctor_child.answer({"ok": True, **{"torch": torch_says, "vllm": vllm_says}[sys.argv[1]]()})
+        doctor_child.write_answer({"ok": True, **{"torch": torch_says, "vllm": vllm_says}[sys.argv[1]]()})
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-        doctor_child.answer(doctor_child.failure(error))
-    doctor_child.end()
+        doctor_child.write_answer(doctor_child.failure(error))
+    doctor_child.end_process()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,176 @@
+"""Compiled modules and the libraries they need, read from their ELF headers without loading them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics import safe_io
+
+# Modules that usually fail to load in a broken environment.
+_PATTERNS = ("vllm/*.so", "flash_attn_2_cuda*.so", "flash_attn_3/*.so", "xformers/_C*.so")
+# Libraries that come with packages or the driver; those of the system are not checked.
+_CHECKED_LIBRARIES = (
+    "libtorch", "libc10", "libcu", "libnccl", "libnv", "libhip", "libamdhip", "libnuma", "libtbb", "libstdc++",
+)  # fmt: skip
+_SYSTEM = ("/usr/lib/{arch}-linux-gnu", "/lib/{arch}-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/lib",
+           "/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # fmt: skip
+_DYNAMIC, _VERSIONS_NEEDED = 6, 0x6FFFFFFE
+_NEEDED = 1
+# Real files have some forty sections, and ask for some hundred names of at most sixty letters.
+_MAX_SECTIONS, _MAX_NAMES, _MAX_NAME_BYTES = 4096, 10_000, 1024
+_MAX_EXTENSIONS = 500
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A compiled module.
+
+    Attributes:
+        needed: Names of the libraries it needs.
+        missing: Needed libraries in none of the places where the loader or the packages would find them.
+        versions: Newest needed symbol version of each kind, as "GLIBCXX_3.4.32".
+        problem: Why it could not be read.
+    """
+
+    path: str
+    needed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -> tuple[Extension, ...]:
+    """Read the headers of the compiled modules in an environment's package folders."""
+    folders = list(dict.fromkeys(folders))
+    paths = sorted({path for folder in folders for pattern in _PATTERNS for path in folder.glob(pattern)})
+    if not paths:
+        return ()
+    available = _library_names(folders, prefix, environ)
+    return tuple(_read_extension(path, available) for path in paths[:_MAX_EXTENSIONS])
+
+
+def _read_extension(path: Path, available: set[str]) -> Extension:
+    try:
+        needed, versions = read_elf(path)
+    except (OSError, ValueError, struct.error, IndexError, OverflowError) as error:
+        return Extension(str(path), problem=f"no readable ELF file: {error}")
+    missing = tuple(name for name in needed if name.startswith(_CHECKED_LIBRARIES) and name not in available)
+    return Extension(str(path), tuple(needed), missing, tuple(newest_versions(versions)))
+
+
+def newest_versions(versions: Iterable[str]) -> list[str]:
+    """Return the newest version of each kind ("GLIBC", "GLIBCXX", "CXXABI")."""
+    best: dict[str, tuple[int, ...]] = {}
+    for version in versions:
+        kind, _, number = version.partition("_")
+        parts = number.split(".")
+        if kind in {"GLIBC", "GLIBCXX", "CXXABI"} and all(
+            part.isdecimal() and len(part) < 10 for part in parts
+        ):
+            best[kind] = max(best.get(kind, ()), tuple(int(part) for part in parts))
+    return [f"{kind}_{'.'.join(map(str, number))}" for kind, number in sorted(best.items())]
+
+
+def _library_names(folders: Sequence[Path], prefix: Path, environ: Mapping[str, str]) -> set[str]:
+    """Return the names of all libraries that these modules could find."""
+    arch = os.uname().machine
+    places = [Path(place.format(arch=arch)) for place in _SYSTEM]
+    places += [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    places += [prefix / "lib", *Path("/usr/local").glob("cuda-*/lib64")]
+    for folder in folders:
+        # PyTorch loads these into the process before any of its extensions.
+        places += [folder / "torch" / "lib", *folder.glob("nvidia/*/lib"), *folder.glob("*.libs")]
+        places += [folder / "cusparselt" / "lib", folder / "vllm", *folder.glob("vllm/*.libs")]
+    names: set[str] = set()
+    for place in dict.fromkeys(places):
+        try:
+            names |= {entry.name for entry in os.scandir(place)}
+        except OSError:
+            continue
+    return names
+
+
+def read_elf(path: Path) -> tuple[list[str], list[str]]:
+    """Return the libraries and symbol versions that a 64-bit little-endian ELF file needs.
+
+    Raises:
+        OSError: It is no regular file, or is unreadable.
+        ValueError: It is no such file, or has implausible tables.
+        struct.error: It is truncated.
+    """
+    with safe_io.open_regular(path) as file:
+        elf = _ElfFile(file.fileno())
+        head = elf.read_at(0, 64)
+        if head[:6] != b"\x7fELF\x02\x01":
+            raise ValueError("not a 64-bit little-endian ELF file")
+        (offset,) = struct.unpack_from("<Q", head, 0x28)
+        size, count = struct.unpack_from("<HH", head, 0x3A)
+        if count > _MAX_SECTIONS:
+            raise ValueError("more sections than a loadable file has")
+        table = elf.read_at(offset, count * size)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", table, index * size) for index in range(count)]
+        # The loader reads one of each.
+        dynamic = next((section for section in sections if section[1] == _DYNAMIC), None)
+        requirements = next((section for section in sections if section[1] == _VERSIONS_NEEDED), None)
+        needed = _needed_libraries(elf, dynamic, sections[dynamic[6]][4]) if dynamic else []
+        versions = (
+            _needed_versions(elf, requirements[4], sections[requirements[6]][4], requirements[7])
+            if requirements
+            else []
+        )
+        return needed, versions
+
+
+class _ElfFile:
+    """A file read by offset. It is not mapped: a file that shrinks would kill this process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._names = 0
+
+    def read_at(self, place: int, length: int) -> bytes:
+        """Read bytes at an offset."""
+        if place >= 1 << 62:
+            raise ValueError("a place beyond the end of any file")
+        return os.pread(self._descriptor, min(length, safe_io.MIB), place)
+
+    def unpack(self, form: str, place: int) -> tuple[int, ...]:
+        """Unpack numbers at an offset."""
+        return struct.unpack(form, self.read_at(place, struct.calcsize(form)))
+
+    def string(self, place: int) -> str:
+        """Read a NUL-terminated name."""
+        self._names += 1
+        if self._names > _MAX_NAMES:
+            raise ValueError("more libraries and symbol versions than a real file asks for")
+        text, end, _ = self.read_at(place, _MAX_NAME_BYTES).partition(b"\0")
+        if not end:
+            raise ValueError("a name that is longer than any library's")
+        return text.decode("utf-8", "replace")
+
+
+def _needed_libraries(elf: _ElfFile, section: tuple[int, ...], strings: int) -> list[str]:
+    """Return the names in the dynamic section."""
+    table = elf.read_at(section[4], section[5])
+    entries = struct.iter_unpack("<QQ", table[: len(table) // 16 * 16])
+    return [elf.string(strings + value) for tag, value in entries if tag == _NEEDED]
+
+
+def _needed_versions(elf: _ElfFile, place: int, strings: int, entries: int) -> list[str]:
+    """Return the names in a chain of Verneed records (System V ABI, symbol versioning)."""
+    results = []
+    for _ in range(min(entries, _MAX_NAMES)):
+        _, count, _, first, following = elf.unpack("<HHIII", place)
+        aux = place + first
+        for _ in range(count):
+            _, _, _, name, next_aux = elf.unpack("<IHHII", aux)
+            results.append(elf.string(strings + name))
+            aux += next_aux
+        if not following:
+            break
+        place += following
+    return results

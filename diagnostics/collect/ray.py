@@ -1,0 +1,96 @@
+"""Ray clusters that left traces on this machine: session folders, the file of `ray start`, running processes.
+
+The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to 2.60.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics import safe_io
+
+_MAX_SESSIONS = 500
+_PORT = re.compile(r"--gcs_server_port=(\d+)")
+_ADDRESS = re.compile(r"--gcs-address=(\S+)")
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """The contents of one temporary folder of Ray.
+
+    Attributes:
+        folder: As "/tmp/ray".
+        sessions: Number of session folders; Ray never removes them.
+        current: The address in `ray_current_cluster`, which a bare `ray.init()` joins; empty without the file.
+        release: Release of Ray that made the latest session, if recorded.
+        running: Addresses of clusters whose processes run on this machine, as "10.0.0.1:6379"; None if processes
+            could not be listed.
+    """
+
+    folder: str
+    sessions: int
+    current: str
+    release: str
+    running: tuple[str, ...] | None
+
+
+def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
+    """Read Ray's temporary folder."""
+    folder = ray_folder(environ)
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return ()
+    sessions = sum(name.startswith("session_") and name != "session_latest" for name in names)
+    current = _read_file(folder, "ray_current_cluster").strip()
+    return (
+        RayCluster(str(folder), min(sessions, _MAX_SESSIONS), current, _release(folder), _running_clusters()),
+    )
+
+
+def ray_folder(environ: Mapping[str, str]) -> Path:
+    """Return where Ray keeps its sessions (ray/_common/utils.py, get_default_ray_temp_dir)."""
+    return Path(environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp") / "ray"  # noqa: S108 - Ray's own place
+
+
+def _release(folder: Path) -> str:
+    try:
+        release = safe_io.parse_json(_read_file(folder, "session_latest/usage_stats.json")).get(
+            "ray_version", ""
+        )
+    except (ValueError, AttributeError):
+        return ""
+    return release if isinstance(release, str) else ""
+
+
+def _running_clusters() -> tuple[str, ...] | None:
+    """Return the addresses on the command lines of Ray's processes, of other users too where readable."""
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names are enough
+    except OSError:
+        return None
+    results = set()
+    for pid in pids:
+        try:
+            words = Path("/proc", pid, "cmdline").read_bytes()
+        except OSError:
+            continue
+        command = words.replace(b"\0", b" ").decode(errors="replace")
+        program = command.split(" ", 1)[0].rpartition("/")[2]
+        if program == "raylet" and (address := _ADDRESS.search(command)):
+            results.add(address[1])
+        elif program == "gcs_server" and (port := _PORT.search(command)):
+            results.add(f"127.0.0.1:{port[1]}")
+    return tuple(sorted(results))
+
+
+def _read_file(folder: Path, name: str) -> str:
+    """Read a file in Ray's folder. Everybody may write there, so links out of it are not followed."""
+    try:
+        return safe_io.read_text(folder / name, safe_io.SMALL, inside=folder)
+    except OSError:
+        return ""

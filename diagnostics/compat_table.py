@@ -1,0 +1,186 @@
+"""The compatibility table shipped with the tool: the published results of the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from diagnostics import safe_io
+
+SCHEMA = "grpo-doctor.compat.v1"
+PATH = Path(__file__).parent / "data" / "compat.json"
+
+
+class _Layer(msgspec.Struct):
+    verdict: str
+    codes: list[str]
+    date: str | None
+    expected: bool | None = None
+    evidence: str | None = None
+    summary: str = ""
+    reason: str | None = None
+    ran_with: dict[str, str] = {}
+    command: str = ""
+
+
+class _Cell(msgspec.Struct):
+    id: str
+    vllm: str
+    trl: str
+    transformers: str | None
+    torch: str | None
+    verdict: str
+    layers: dict[str, _Layer]
+    python: str = ""
+    note: str = ""
+
+
+class _Breadth(msgspec.Struct):
+    trl: dict[str, dict[str, str | dict[str, str]]]
+
+
+class _Document(msgspec.Struct):
+    schema: str
+    cells: list[_Cell]
+    generated: str = ""
+    harness: Any = None
+    breadth: _Breadth | None = None
+
+
+@dataclass(frozen=True)
+class StaticResult:
+    """What metadata and source say about a pair that was not run.
+
+    Attributes:
+        declares: The range of vLLM that this TRL declares, '' for any.
+        allowed: Whether the vLLM lies in it.
+        contract: `pass`, `fail`, `not_judged`, or None where it is unknown.
+        missing: The first thing that TRL takes and this vLLM doesn't serve, or of which that could not be told.
+        resolve: `pass`, `unresolvable`, or None where it is unknown: its requirements, at the pair's own date.
+        today: The same with the packages of the day of publishing.
+    """
+
+    declares: str
+    allowed: bool
+    contract: str | None
+    missing: str
+    resolve: str | None
+    today: str | None
+
+    @property
+    def broken(self) -> bool:
+        """Whether one of them says that the pair cannot work."""
+        return self.contract == "fail" or self.resolve == "unresolvable"
+
+    @property
+    def promising(self) -> bool:
+        """Whether it is allowed, all that TRL takes is served, and nothing speaks against it."""
+        return self.allowed and self.contract == "pass" and not self.broken
+
+
+@dataclass(frozen=True)
+class Compat:
+    """The table, or why it cannot be used.
+
+    Attributes:
+        cells: As published.
+        generated: The day of publishing.
+        problem: Why the table can't be used, empty if it can.
+        breadth: By TRL: what it declares, and by layer and outcome the vLLM releases.
+    """
+
+    cells: tuple[dict[str, Any], ...] = ()
+    generated: str = ""
+    problem: str = ""
+    breadth: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def read(self, vllm: str, trl: str) -> StaticResult | None:
+        """Return what is known about a pair without a run; None if nothing is."""
+        known = self.breadth.get(trl)
+        if known is None:
+            return None
+        layers = {
+            name: _outcome(known.get(name, {}), vllm) for name in ("contract", "resolve", "resolve:today")
+        }
+        if not any(layers.values()):
+            return None
+        contract, _, missing = (layers["contract"] or "").partition(" ")
+        return StaticResult(
+            declares=known["declares"],
+            allowed=_within(known["declares"], vllm),
+            contract=contract or None,
+            missing=missing,
+            resolve=layers["resolve"],
+            today=layers["resolve:today"],
+        )
+
+    def vouched(self, vllm: str, trl: str) -> bool:
+        """Return whether the contract of a pair was read and holds."""
+        results = [
+            cell["layers"]["contract"]["verdict"]
+            for cell in self.cells
+            if (cell["vllm"], cell["trl"]) == (vllm, trl) and "contract" in cell["layers"]
+        ]
+        known = self.read(vllm, trl)
+        results += [known.contract] if known and known.contract else []
+        return bool(results) and set(results) <= {"pass", "unexpected_pass"}
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the pairs, as (vllm, trl), whose metadata or source is known."""
+        return [
+            (vllm, trl)
+            for trl, known in self.breadth.items()
+            for vllm in dict.fromkeys(
+                name
+                for layer in known.values()
+                if isinstance(layer, dict)
+                for names in layer.values()
+                for name in names.split()
+            )
+        ]
+
+
+def _outcome(layer: dict[str, str], vllm: str) -> str | None:
+    return next((result for result, names in layer.items() if vllm in names.split()), None)
+
+
+def _within(declared: str, version: str) -> bool:
+    try:
+        return SpecifierSet(declared).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        return False
+
+
+def problem_of(document: Any) -> str:
+    """Return why a document is no such table; empty if it is one."""
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        return f"has the schema {str(schema)[:60]!r}, expected {SCHEMA!r}"
+    try:
+        checked = msgspec.convert(document, _Document)
+    except msgspec.ValidationError as error:
+        return str(error)[:300]
+    for trl, known in checked.breadth.trl.items() if checked.breadth else ():
+        if not isinstance(known.get("declares"), str):
+            return f"breadth.trl.{trl[:60]}: expected declares as a text"
+        if not all(isinstance(layer, dict) for name, layer in known.items() if name != "declares"):
+            return f"breadth.trl.{trl[:60]}: expected the releases of each result"
+    return ""
+
+
+def load(path: Path = PATH) -> Compat:
+    """Read the table. A missing or broken one is a result, not an error."""
+    try:
+        document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT))
+        if wrong := problem_of(document):
+            return Compat(problem=f"{path.name}: {wrong}")
+        breadth = (document.get("breadth") or {}).get("trl", {})
+        return Compat(tuple(document["cells"]), document.get("generated", ""), breadth=breadth)
+    except FileNotFoundError:
+        return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
+    except (OSError, ValueError) as error:
+        return Compat(problem=f"{path.name} cannot be read: {type(error).__name__}: {error}")

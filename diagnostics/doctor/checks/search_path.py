@@ -1,0 +1,141 @@
+"""The search path: modules that hide installed packages, modules that are missing, and folders that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnostics.collect.module_lookup import Shadow
+from diagnostics.collect.packages import Environment
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.install_actions import REINSTALL, distribution_of, install, requirement_of
+from diagnostics.findings import Evidence, Finding, NotChecked, Severity
+from diagnostics.fixes import Advice, Fix, Unset
+
+_WORKING = "the working folder"
+_MAX_LISTED = 6
+
+
+def _unread(case: Examined) -> list[NotChecked]:
+    return [
+        NotChecked("the search path", f"a part of it could not be read: {reason}", "make it readable", place)
+        for place, reason in case.environment.search.unread
+    ]
+
+
+@check("search path", not_checked=_unread)
+def shadows(case: Examined) -> Iterator[Finding]:
+    """ENV925 if another module is found under the name of an installed package or a standard library module."""
+    groups: dict[tuple[str, Severity], list[Shadow]] = {}
+    for shadow in case.environment.shadows:
+        groups.setdefault((shadow.source, _severity(shadow)), []).append(shadow)
+    for (source, severity), results in groups.items():
+        yield _shadowed(source, severity, results)
+
+
+def _severity(shadow: Shadow) -> Severity:
+    """Return a warning for a copy, which may be intended, and for the working folder, which a run may avoid."""
+    return Severity.WARNING if shadow.source == _WORKING or shadow.whole else Severity.ERROR
+
+
+def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
+    # A script has its own folder in the path, `python -m` the one it is started in.
+    where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
+    rest = len(found) - _MAX_LISTED
+    names = ", ".join(item.module for item in found[:_MAX_LISTED])
+    return finding(
+        "ENV925", severity,
+        [
+            Evidence(f"{item.module} is found here before {item.hidden}, by {source}", item.place)
+            for item in found[:_MAX_LISTED]
+        ],
+        Fix(
+            (Advice(_advice(source, found)), *([Unset((source,))] if source == "PYTHONPATH" else [])),
+        ),
+        detail=f"Because of {source} {where} finds these before what is installed: {names}"
+        f"{f' and {rest} more' if rest > 0 else ''}.",
+        certainty="supported" if severity is Severity.WARNING else "established",
+    )  # fmt: skip
+
+
+def _advice(source: str, found: list[Shadow]) -> str:
+    if source == _WORKING:
+        remaining = " and the others" if len(found) > 1 else ""
+        return f"Keep the script and the start of the run out of this folder, or rename {found[0].place}{remaining}."
+    if source == "PYTHONPATH":
+        return "Remove the folder from PYTHONPATH unless its modules are intended."
+    if source.startswith("the user"):
+        return "Set PYTHONNOUSERSITE=1, or uninstall the user's own copy."
+    return f"Remove what names the folder: {source}."
+
+
+@check("search path")
+def missing_folders(case: Examined) -> Iterator[Finding]:
+    """ENV926 if an editable install's folder is gone, or a `.pth` file names a folder that does not exist."""
+    environment = case.environment
+    stale = _stale_entries(environment)
+    lost = [package for package in environment.packages.values() if package.lost]
+    for package in lost:
+        yield finding(
+            "ENV926", Severity.ERROR, [Evidence("its module is nowhere on the search path", package.place), *stale],
+            Fix.of(
+                "Install it again from its folder's new place, or install its release.",
+                # The installer takes that release for installed.
+                install(environment, f"{package.name}=={package.version}", options=REINSTALL),
+            ),
+            detail=f"{package.name} {package.version} was installed from a folder that no longer exists.",
+        )  # fmt: skip
+    if stale and not lost:
+        yield finding(
+            "ENV926", Severity.WARNING, stale,
+            Fix.of("Install it again from its folder's new place, or delete the line or file that names it."),
+            detail="Modules that were only there are not found. If nothing imports them, no run is affected.",
+        )  # fmt: skip
+
+
+def _stale_entries(environment: Environment) -> list[Evidence]:
+    search = environment.search
+    stale = [
+        Evidence(f"{entry.path} is not there", entry.source)
+        for entry in search.entries if entry.kind == "pth" and entry.state == "not there"
+    ]  # fmt: skip
+    stale += [
+        Evidence(f"{entry.module} leads to {entry.path}, which is not there", entry.source)
+        for entry in search.editable if entry.state
+    ]  # fmt: skip
+    return stale[:_MAX_LISTED]
+
+
+def _no_entry(case: Examined) -> str:
+    return "" if case.environment.entry_points else "no trainer with a known entry module is installed"
+
+
+def _not_followed(case: Examined) -> list[NotChecked]:
+    return [
+        NotChecked(
+            f"what {entry.module} imports", f"its imports could not be followed: {entry.problem}",
+            "--tier probe imports it",
+            # A package without a file list does not say that the module should exist.
+            decides=not entry.absent,
+        )
+        for entry in case.environment.entry_points if entry.problem
+    ]  # fmt: skip
+
+
+@check("entry points", skip=_no_entry, not_checked=_not_followed)
+def entry_points(case: Examined) -> Iterator[Finding]:
+    """ENV012 if a module that every run of a trainer imports is nowhere on the search path."""
+    missing: dict[str, Evidence] = {}
+    for entry in case.environment.entry_points:
+        for module, place in entry.missing:
+            text = f"{entry.module} imports {module}, which is nowhere on the search path"
+            missing.setdefault(module, Evidence(text, place))
+    if missing:
+        required = [requirement_of(case.environment, distribution_of(module)) for module in missing]
+        yield case.known_issue(
+            "ENV012", Severity.ERROR, list(missing.values())[:_MAX_LISTED],
+            Fix.of(
+                "Install the missing packages, in releases that the trainer accepts.",
+                install(case.environment, *dict.fromkeys(required)),
+            ),
+            detail=f"Missing: {', '.join(missing)}. Each is imported unconditionally.", certainty="established",
+        )  # fmt: skip

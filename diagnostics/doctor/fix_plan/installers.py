@@ -1,0 +1,175 @@
+"""The installer that made an environment, recognised by its files, and its commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnostics import safe_io
+from diagnostics.collect.packages import Environment
+from diagnostics.fixes import Install, Run, Uninstall, Words
+from diagnostics.frameworks import PACKAGES
+
+BEFORE = "before.txt"
+# A project's lock file, the installer that writes it, and the manifest.
+PROJECTS = (
+    ("pixi.lock", "pixi", "pixi.toml"),
+    ("uv.lock", "uv project", "pyproject.toml"),
+    ("poetry.lock", "poetry", "pyproject.toml"),
+    ("pdm.lock", "pdm", "pyproject.toml"),
+)
+
+
+@dataclass(frozen=True)
+class Installer:
+    """How packages are changed in an environment.
+
+    Attributes:
+        name: pip, uv, uv project, poetry, pdm, pixi, conda or mamba.
+        known_by: The files it was recognised by.
+        project: The folder of the project whose lock defines the environment; empty if none does.
+    """
+
+    name: str
+    known_by: tuple[str, ...]
+    prefix: str
+    project: str = ""
+    has_pip: bool = True
+
+    def install(self, requirements: Iterable[str]) -> Install:
+        """Return one command that installs all requirements."""
+        return self.translate(Install(tuple(requirements)))
+
+    def uninstall(self, names: Iterable[str]) -> Uninstall:
+        """Return one command that removes packages."""
+        return Uninstall(tuple(names), self._command("uninstall"))
+
+    def translate(self, action: Install) -> Install:
+        """Return an installation as a command of this installer; options are only valid for the one that has them."""
+        if action.options:
+            return action
+        conda = self.name in {"conda", "mamba"}
+        requirements = tuple(item.replace("==", "=") if conda else item for item in action.requirements)
+        return replace(action, requirements=requirements, by=self._command("install"))
+
+    def record(self) -> Run:
+        """Return the command that records the installed packages."""
+        if self.project:
+            lock, manifest = self._files()
+            return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
+        if self.name in {"conda", "mamba"}:
+            return Run((self.name, "list", "-p", self.prefix, "--explicit"), into=BEFORE)
+        return Run(self._pip("freeze"), into=BEFORE)
+
+    def restore(self) -> Run:
+        """Return the command that restores the recorded packages."""
+        if self.project:
+            lock, manifest = self._files()
+            sync = {
+                "uv project": ("uv", "sync", "--project", self.project),
+                "poetry": ("poetry", "-C", self.project, "sync"),
+                "pdm": ("pdm", "sync", "-p", self.project),
+                "pixi": ("pixi", "install", "--manifest-path", manifest),
+            }[self.name]
+            back = Run(("mv", f"{manifest}.before", manifest), then=Run(sync))
+            return Run(("mv", f"{lock}.before", lock), then=back)
+        if self.name in {"conda", "mamba"}:
+            return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
+        return (
+            Run((*self._pip("install"), "-r", BEFORE))
+            if self.name != "uv"
+            else Run((*self._pip("sync"), BEFORE))
+        )
+
+    def _files(self) -> tuple[str, str]:
+        lock, manifest = next((lock, file) for lock, name, file in PROJECTS if name == self.name)
+        return f"{self.project}/{lock}", f"{self.project}/{manifest}"
+
+    def _command(self, action: str) -> Words:
+        """Return the command without the packages."""
+        verb = {"install": "add", "uninstall": "remove"}[action]
+        by_conda = (self.name, "install" if action == "install" else "remove", "-p", self.prefix)
+        return {
+            "uv project": ("uv", verb, "--project", self.project),
+            "poetry": ("poetry", "-C", self.project, verb),
+            "pdm": ("pdm", verb, "-p", self.project),
+            "pixi": ("pixi", verb, "--pypi", "--manifest-path", f"{self.project}/pixi.toml"),
+            "conda": by_conda,
+            "mamba": by_conda,
+        }.get(self.name) or self._pip(action)
+
+    def _pip(self, action: str) -> Words:
+        if self.name == "uv":
+            return ("uv", "pip", action, "--python", self.prefix)
+        python = f"{self.prefix}/bin/python"
+        return (python, "-m", "pip", action) if self.has_pip else ("pip", "--python", python, action)
+
+
+def find_installer(environment: Environment) -> Installer:
+    """Recognise the installer by a project's lock, conda's records, INSTALLER files or pyvenv.cfg."""
+    prefix = Path(environment.prefix)
+    has_pip = "pip" in environment.packages
+    by_file = _installer_files(environment)
+    project = _owning_project(prefix)
+    if project is not None:
+        name, mark, folder = project
+        return Installer(
+            name, (mark, *_installer_marks(by_file)), environment.prefix, str(folder), has_pip=has_pip
+        )
+    if (prefix / "conda-meta").is_dir() and by_file.get("conda", 0) >= sum(by_file.values()) / 2:
+        name = "mamba" if _created_by_mamba(prefix) else "conda"
+        return Installer(
+            name, ("conda-meta", *_installer_marks(by_file)), environment.prefix, has_pip=has_pip
+        )
+    marks = ["conda-meta"] if (prefix / "conda-meta").is_dir() else []
+    by_uv = _created_by_uv(prefix)
+    marks += ["pyvenv.cfg names uv"] if by_uv else []
+    common = by_file.most_common(1)[0][0] if by_file else ""
+    name = "uv" if common == "uv" or (by_uv and (not has_pip or not common)) else "pip"
+    return Installer(name, (*marks, *_installer_marks(by_file)), environment.prefix, has_pip=has_pip)
+
+
+def _installer_files(environment: Environment) -> Counter[str]:
+    """Count the INSTALLER files by name: of the frameworks if installed, else of all packages."""
+    chosen = [environment.packages[name] for name in PACKAGES if name in environment.packages]
+    results: Counter[str] = Counter()
+    for package in chosen or environment.packages.values():
+        # Poetry adds its version to its name.
+        word = package.installer.split(" ")[0].lower()
+        results[word] += 1 if word else 0
+    return +results
+
+
+def _installer_marks(by_file: Counter[str]) -> tuple[str, ...]:
+    return tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
+
+
+def _owning_project(prefix: Path) -> tuple[str, str, Path] | None:
+    """Return the project that owns the environment: `.venv` next to the lock, or pixi's folder of environments."""
+    places = [prefix.parent] if prefix.name == ".venv" else []
+    if prefix.parent.name == "envs" and prefix.parent.parent.name == ".pixi":
+        places.append(prefix.parent.parent.parent)
+    for folder in places:
+        for lock, name, _manifest in PROJECTS:
+            if (folder / lock).is_file():
+                return name, f"{lock} beside the environment", folder
+    return None
+
+
+def _created_by_uv(prefix: Path) -> bool:
+    try:
+        lines = safe_io.read_text(prefix / "pyvenv.cfg", safe_io.SMALL).splitlines()
+    except OSError:
+        return False
+    return any(line.partition("=")[0].strip() == "uv" for line in lines)
+
+
+def _created_by_mamba(prefix: Path) -> bool:
+    try:
+        lines = safe_io.read_text(prefix / "conda-meta" / "history", safe_io.DOCUMENT).splitlines()
+    except OSError:
+        return False
+    commands = [line for line in lines if line.startswith("# cmd:")]
+    return bool(commands) and "mamba" in commands[-1]

@@ -1,0 +1,205 @@
+"""The plan: ordered steps, sets of versions known to work together, contradictions; its document and its screens."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from textwrap import shorten
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
+from diagnostics.findings import Report, Severity
+from diagnostics.fixes import Action, command_of, edit_text
+from diagnostics.output.terminal import STYLES, print_command, print_text
+
+SCHEMA = "grpo-doctor.plan.v1"
+# In the order of the plan: a driver comes before the packages that need it.
+KINDS = ("system", "variables", "repair", "packages", "configuration", "look")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step.
+
+    Attributes:
+        kind: One of KINDS.
+        severity: The worst of the findings it fixes.
+        codes: Those findings.
+        why: One line each.
+        known_by: Evidence that it helps: declared, static or executed; empty if there is none.
+        cost: Its cost, or that it is unknown.
+        undo: How to take it back.
+        commands: Exact commands to copy; never run.
+        text: Advice that is no command.
+        established: Whether it surely affects the user; a known issue of a release may never occur.
+    """
+
+    kind: str
+    title: str
+    severity: Severity
+    codes: tuple[str, ...]
+    why: tuple[str, ...]
+    known_by: str
+    cost: str
+    undo: tuple[Action, ...]
+    commands: tuple[Action, ...] = ()
+    text: tuple[Action, ...] = ()
+    established: bool = True
+
+    @property
+    def need(self) -> str:
+        """`must` for what stops training, `should` for faults, `consider` for risks, `then` for the last check."""
+        if self.kind == "look":
+            return "then"
+        if self.severity >= Severity.ERROR:
+            return "must"
+        wrong = self.severity is Severity.WARNING and self.established
+        return "should" if wrong else "consider"
+
+    @property
+    def detail_lines(self) -> list[tuple[str, str]]:
+        """Its parts with their names, without its commands."""
+        evidence = [("evidence", self.known_by)] if self.known_by else []
+        return [
+            *(("why", line) for line in self.why),
+            *evidence,
+            *(("do", edit_text(action)) for action in self.text),
+            ("cost", self.cost),
+            *(("undo", edit_text(action)) for action in self.undo),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step with its actions as text."""
+        return vars(self) | {
+            "severity": self.severity.word,
+            "codes": list(self.codes),
+            "why": list(self.why),
+            "undo": list(map(edit_text, self.undo)),
+            "commands": list(map(command_of, self.commands)),
+            "text": list(map(edit_text, self.text)),
+        }
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two requirements that exclude each other, and what the plan does about it."""
+
+    between: tuple[str, ...]
+    resolution: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole plan; the `extra` of a report.
+
+    Attributes:
+        installer: Its name.
+        marks: The files it was recognised by.
+        outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but no known fix.
+        unseen: What was not checked; the plan has no step for it.
+        help: Where to go on.
+    """
+
+    subject: dict[str, Any]
+    installer: str
+    marks: tuple[str, ...]
+    outcome: str
+    steps: tuple[Step, ...]
+    sets: tuple[PinnedSet, ...]
+    conflicts: tuple[Conflict, ...]
+    unseen: tuple[str, ...]
+    help: tuple[str, ...]
+
+    def document(self, report: Report) -> dict[str, Any]:
+        """Return the document `grpo-doctor.plan.v1`."""
+        del report
+        return {
+            "schema": SCHEMA,
+            "tool": "doctor --fix-plan",
+            "subject": self.subject,
+            "outcome": self.outcome,
+            "installer": {"name": self.installer, "known_by": list(self.marks)},
+            "steps": [
+                {"number": number, "need": step.need} | step.to_json()
+                for number, step in enumerate(self.steps, start=1)
+            ],
+            "pinned_sets": [item.to_json() for item in self.sets],
+            "conflicts": [asdict(item) for item in self.conflicts],
+            "not_looked_at": list(self.unseen),
+            "help": list(self.help),
+        }
+
+    def template(self) -> str:
+        """Return the name of the Markdown template."""
+        return "plan.md.j2"
+
+    @property
+    def head(self) -> list[str]:
+        """The examined environment and the result in a few lines."""
+        packages = ", ".join(f"{name} {version}" for name, version in self.subject["packages"].items())
+        mark = f" ({self.marks[0]})" if self.marks else " (assumed)"
+        lines = [
+            f"fix plan: Python {self.subject['python']} in {self.subject['prefix']}",
+            packages or "no supported package is installed",
+            f"installer: {self.installer}{mark}; nothing below is run for you",
+        ]
+        if self.outcome == "nothing":
+            checked = ", in what was checked" if self.unseen else ""
+            lines.append(f"nothing to do: no finding needs a change{checked}")
+        if self.outcome == "unknown":
+            lines.append("there are findings, but no step is known to fix them")
+        return lines
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was not checked, and where to go on."""
+        return [*(f"not checked: {line}" for line in self.unseen), *self.help]
+
+    def render(self, report: Report, console: Console, *, verbose: bool) -> None:
+        """Print the plan; without `verbose` only what to do, in order."""
+        del report
+        for line in self.head:
+            print_text(console, line)
+        for number, step in enumerate(self.steps, start=1):
+            _print_step(console, number, step, verbose=verbose)
+        for number, item in enumerate(self.sets if verbose else (), start=1):
+            print_text(console, f"\nset {number} of versions known to work together", "bold")
+            for line in item.detail_lines:
+                print_text(console, line, indent=3)
+        for conflict in self.conflicts:
+            print_text(console, f"\ncontradiction: {'; '.join(conflict.between)}", "bold yellow")
+            if verbose:
+                print_text(console, conflict.resolution, indent=3)
+        console.print()
+        if not verbose and (self.steps or self.unseen):
+            counts = (
+                (len(self.sets), "sets of versions"),
+                (len(self.unseen), "notes on what was not checked"),
+            )
+            rest = ", ".join(f"{count} {name}" for count, name in counts if count)
+            print_text(
+                console,
+                f"--verbose shows the reason and cost of each step{f', {rest}' if rest else ''}",
+                "dim",
+            )
+        for line in self.remarks if verbose else self.help:
+            print_text(console, line, "dim")
+
+
+def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> None:
+    title = step.title if verbose else shorten(step.title, max(console.width - 40, 40), placeholder=" …")
+    head = Text(f"\n{number}. ") + Text(f"{step.need}: ", STYLES[step.severity]) + Text(title, "bold")
+    print_text(console, head + Text(f"  {' '.join(step.codes)}" if step.codes else "", "dim"))
+    commands = [command_of(action) for action in step.commands]
+    undo = next((edit_text(action) for action in step.undo), "")
+    if verbose:
+        for name, line in step.detail_lines:
+            print_text(console, f"{name}: {line}", indent=3, whole=name == "undo")
+    elif step.text and not commands:
+        print_text(console, edit_text(step.text[0]), indent=3)
+    for command in commands:
+        print_command(console, command, 3)
+    if undo and commands and not verbose:
+        print_text(console, f"undo: {undo}", "dim", indent=3, whole=True)

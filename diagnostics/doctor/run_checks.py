@@ -1,0 +1,77 @@
+"""Run the static tier's checks on collected facts. Nothing of the environment is imported."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+
+from diagnostics import catalog
+from diagnostics.catalog.model import Issue
+from diagnostics.collect.host import Machine
+from diagnostics.collect.packages import Environment
+from diagnostics.compat_table import Compat
+from diagnostics.doctor.checks import BY_NAME
+from diagnostics.doctor.checks.base import Check, Examined
+from diagnostics.findings import CheckResult, NotChecked, Report
+from diagnostics.frameworks import PACKAGES
+
+STATIC = "static: read from files; nothing was imported, so an installed package may still fail to start (--tier probe)"
+
+
+def examine(
+    environment: Environment, issues: dict[str, Issue], compat: Compat, machine: Machine | None = None
+) -> Report:
+    """Run every check; without a machine, the checks that need one are reported as not checked."""
+    case = Examined(environment, issues, compat, machine)
+    results = tuple(run_check(name, checks, case) for name, checks in BY_NAME.items())
+    machine_text = describe_machine(machine) if machine else "not examined"
+    subject = {
+        "prefix": environment.prefix,
+        "python": environment.python,
+        "packages": {name: version for name in PACKAGES if (version := environment.version(name))},
+        "free_disk_gb": environment.free_disk_gb,
+        "shared_memory_gb": environment.shared_memory_gb,
+        "machine": machine_text,
+    }
+    table = f"compatibility table of {compat.generated}" if compat.generated else compat.problem
+    return Report("doctor", subject, results, (f"machine: {machine_text}", table), STATIC)
+
+
+def load_catalog() -> dict[str, Issue]:
+    """Load the shipped catalog."""
+    return catalog.load()
+
+
+def describe_machine(machine: Machine) -> str:
+    """Describe a machine in one line."""
+    parts = [f"{machine.processors.usable:g} of {machine.processors.count} processors"]
+    memory = machine.memory.limit_gb or machine.memory.total_gb
+    if memory is not None:
+        parts.append(f"{memory:g} GB of memory")
+    gpus = machine.gpus
+    if gpus.state == "ok":
+        models = sorted({gpu.name for gpu in gpus.devices})
+        parts.append(f"{len(gpus.devices)} GPUs ({', '.join(models)}), driver {gpus.driver}")
+    elif gpus.state == "none":
+        parts.append("no NVIDIA driver")
+    else:
+        parts.append(f"GPUs unknown ({gpus.problem or gpus.state})")
+    inside = f", in {machine.container}" if machine.container else ""
+    return f"{', '.join(parts)}{inside}"
+
+
+def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult:
+    """Run one check. A check that crashes is a result and does not stop the others."""
+    if case.host is None and any(check.needs_machine for check in checks):
+        return CheckResult.of(name, (), [NotChecked("the machine", "it was not examined")])
+    try:
+        reason = next((cause for check in checks if check.skip and (cause := check.skip(case))), "")
+        if reason:
+            return CheckResult(name, "skipped", reason)
+        results = tuple(finding for check in checks for finding in check.find(case))
+        missing = [item for check in checks if check.not_checked for item in check.not_checked(case)]
+    except Exception as error:  # noqa: BLE001 - a check that crashes is a result
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
+    return CheckResult.of(name, results, missing)

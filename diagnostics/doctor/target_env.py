@@ -1,0 +1,125 @@
+"""Select the environment to examine, and suggest others if nothing of a run is installed in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from diagnostics import safe_io
+from diagnostics.collect.names import NoEnvironmentError, working_folder
+from diagnostics.collect.packages import Environment
+from diagnostics.collect.search_path import own_folders, release_of
+from diagnostics.findings import CheckResult, NotChecked
+from diagnostics.fixes import quote_command
+from diagnostics.frameworks import ENGINES, TRAINERS
+
+_PYTHON_NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
+_PROGRAM_HEADS = (b"\x7fELF", b"#!", b"MZ", b"\xcf\xfa", b"\xca\xfe")
+_MAX_COMMAND = 4096
+_FOLDERS = (".venv", "venv", "env")
+_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
+
+
+def prefix_of(python: Path) -> Path:
+    """Return the environment of an interpreter, which is not run; a broken link has an environment too.
+
+    Raises:
+        NoEnvironmentError: It is no interpreter, by its name or its first bytes.
+    """
+    option = f"--python {python}"
+    if not python.exists() and not python.is_symlink():
+        raise NoEnvironmentError(f"{option}: no such file")
+    if python.is_dir():
+        raise NoEnvironmentError(f"{option}: a folder; expected an interpreter, or --prefix {python}")
+    if not _PYTHON_NAME.fullmatch(python.name):
+        raise NoEnvironmentError(f"{option}: not the name of a Python; expected one such as ENV/bin/python")
+    try:
+        if python.exists() and not safe_io.read_head(python, 4).startswith(_PROGRAM_HEADS):
+            raise NoEnvironmentError(f"{option}: neither a program nor a script; expected an interpreter")
+    except OSError as error:
+        raise NoEnvironmentError(f"{option}: cannot be read: {error.strerror or error}") from None
+    return python.absolute().parent.parent
+
+
+def interpreter_of(python: Path | None, prefix: Path | None) -> Path:
+    """Return the interpreter that the probe and live tiers run."""
+    return python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
+
+
+def nothing_to_run(
+    environment: Environment, *, named: bool, environ: Mapping[str, str]
+) -> CheckResult | None:
+    """Return that neither a trainer nor vLLM is installed, with other candidates; None if one is.
+
+    Args:
+        environment: The examined environment.
+        named: Whether the user named it; otherwise it is doctor's own.
+        environ: Variables.
+    """
+    if {*ENGINES, *TRAINERS} & set(environment.packages):
+        return None
+    which = "the named environment" if named else "the environment that doctor itself runs in"
+    candidates = _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)
+    options = "; ".join(quote_command(("--prefix", place)) for place in candidates)
+    missing = NotChecked(
+        "a run", f"neither a trainer nor vLLM is installed in {which}",
+        f"did you mean {options}?" if options else "give --python PATH of the environment that trains",
+        environment.prefix,
+    )  # fmt: skip
+    return CheckResult.of("environment", (), [missing])
+
+
+def other_environments(environment: Environment, environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return other environments with a trainer or vLLM, for a report on an environment that nobody named.
+
+    They are the activated one, those nearby, and those of the same user's running Python processes.
+    """
+    prefix, working = Path(environment.prefix), Path(working_folder())
+    running = [
+        place for place in _running_environments() if os.path.realpath(place) != os.path.realpath(prefix)
+    ]
+    results = [*_nearby_environments(prefix, working, environ), *filter(_can_train, running)]
+    return {"unnamed": list(dict.fromkeys(results))}
+
+
+def _running_environments() -> list[str]:
+    """Return the environments of the same user's Python processes, by their command lines."""
+    results: dict[str, None] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if entry.stat().st_uid != os.getuid():
+                continue
+            program = (
+                (entry / "cmdline").read_bytes()[:_MAX_COMMAND].split(b"\0")[0].decode("utf-8", "replace")
+            )
+        except OSError:
+            continue
+        path = Path(program)
+        if path.is_absolute() and _PYTHON_NAME.fullmatch(path.name) and path.parent.name == "bin":
+            results[str(path.parent.parent)] = None
+    return list(results)
+
+
+def _nearby_environments(prefix: Path, working: Path, environ: Mapping[str, str]) -> list[str]:
+    places = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
+    places += [folder / name for folder in (working, *list(working.parents)[:2]) for name in _FOLDERS]
+    unique = {os.path.realpath(place): place for place in places if place.is_dir()}
+    unique.pop(os.path.realpath(prefix), None)
+    return [str(place) for place in unique.values() if _can_train(str(place))]
+
+
+def _can_train(place: str) -> bool:
+    """Return whether a trainer or an engine is installed, by the names of metadata folders."""
+    starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINES, *TRAINERS))
+    prefix = Path(place)
+    try:
+        names = [
+            name for folder in own_folders(prefix, release_of(prefix)) if os.access(folder, os.R_OK)
+            for name in os.listdir(folder)  # noqa: PTH208 - names alone
+        ]  # fmt: skip
+    except OSError:
+        return False
+    return any(name.endswith(".dist-info") and name.lower().startswith(starts) for name in names)

@@ -1,0 +1,89 @@
+"""A line that an entry names is of the statement that it names, in the release that it names.
+
+`GRPO_DOCTOR_CELLS=.matrix/environments python -m pytest -q evaluation/catalog/source_lines.py`
+"""
+
+import ast
+import functools
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from diagnostics import catalog
+
+# `ValueError in PATH:LINE[, LINE][ and LINE] of RELEASE[, LINE of RELEASE ...]`, as the sources of ranges have it.
+FILE = re.compile(r"(?P<path>[\w./-]+\.py):")
+LINES = re.compile(r"(?<![\w.])(?P<lines>\d+(?:(?:, | and )\d+)*) of (?P<release>\d[\w.]*\w)")
+KIND = re.compile(r"\b(?P<kind>\w+(?:Error|Exception)|[Aa]ssert\w*)s? in $")
+
+
+def claimed():
+    """Each line of an exception or assertion that a range rests on: code, kind, path, line, release."""
+    for issue in catalog.load().values():
+        for claim in issue.affected:
+            yield from lines_of(issue.code, claim.source)
+
+
+def lines_of(code, source):
+    """The lines that one source names: a path goes for all that follow, a bare name is a file beside the last."""
+    kind, path = "", Path()
+    for found in FILE.finditer(source):
+        told = KIND.search(source[: found.start()])
+        kind = told["kind"] if told else kind
+        path = Path(found["path"]) if "/" in found["path"] else path.parent / found["path"]
+        for each in LINES.finditer(FILE.split(source[found.end() :])[0]) if kind else ():
+            for line in re.findall(r"\d+", each["lines"]):
+                yield code, kind, str(path), int(line), each["release"]
+
+
+def is_of(text, kind, line):
+    """Whether a line is of a statement that raises, of the text that it raises, or begins the exception's class."""
+    asserts = kind.lower().startswith("assert")
+    for node in ast.walk(tree_of(text)):
+        if isinstance(node, ast.ClassDef):
+            found = node.name == kind and node.lineno == line
+        elif isinstance(node, (ast.Assert if asserts else ast.Raise, ast.JoinedStr)):
+            found = node.lineno <= line <= node.end_lineno
+        else:
+            found = False
+        if found:
+            return True
+    return False
+
+
+@functools.cache
+def tree_of(text):
+    """Parsed once: a file may hold several lines."""
+    return ast.parse(text)
+
+
+def places(path, release):
+    """Where the cells have a file in a release."""
+    package = path.partition("/")[0]
+    folder = os.environ.get("GRPO_DOCTOR_CELLS")
+    for site in sorted(Path(folder).glob("*/lib/python3*/site-packages")) if folder else ():
+        versions = [place.name.removesuffix(".dist-info") for place in site.glob(f"{package}-*.dist-info")]
+        if any(version.partition("+")[0] == f"{package}-{release}" for version in versions):
+            yield site / path
+
+
+def test_every_number_of_a_source_is_read():
+    """Two lines of one release, and those of the next, are told apart from digits that are none."""
+    source = "ValueError in a/b.py:470 and 504 of 5.17.0, 9 of 0.6.6.post1, c/d.py:7 of 1.0; the rest is 12 of them"
+    assert list(lines_of("X", source)) == [
+        ("X", "ValueError", "a/b.py", 470, "5.17.0"), ("X", "ValueError", "a/b.py", 504, "5.17.0"),
+        ("X", "ValueError", "a/b.py", 9, "0.6.6.post1"), ("X", "ValueError", "c/d.py", 7, "1.0"),
+    ]  # fmt: skip
+    assert is_of("if 1:\n    raise ValueError(\n        'x'\n    )\n", "ValueError", 3)
+    assert not is_of("if 1:\n    return 2\nraise ValueError\n", "ValueError", 2)
+
+
+@pytest.mark.parametrize(("code", "kind", "path", "line", "release"), sorted(set(claimed())))
+def test_a_line_is_of_its_statement(code, kind, path, line, release):
+    """Looked up in a cell that has the release."""
+    found = [place for place in places(path, release) if place.exists()]
+    if not found:
+        pytest.skip(f"no cell has {path} of {release}")
+    assert is_of(found[0].read_text(encoding="utf-8"), kind, line), f"{code}: {found[0]}:{line}"

@@ -1,0 +1,226 @@
+"""`python -m evaluation.doctor.real_plans [NAME ...]`: a fix plan carried out, and looked again.
+
+Each broken case of `real_cases` is made as in `doctor_real`. What `doctor --fix-plan` prints behind a `$` is typed into
+one shell, nothing else; then a run's first lines are imported again and doctor is asked again. A plan in sentences
+alone can't be carried out by a program: that is said, and is no success.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnostics.matrix.uv import uv_environment
+from evaluation.doctor import environment_cases as real_cases
+from evaluation.doctor.real_environments import Case, Made, Seen, doctor, install, look, made
+
+# How a plan can come out. The last four are defects.
+SOUND, IN_WORDS, ABSENT = "mended", "in words alone", "not broken here"
+STILL, AGAIN, FAILED = "still broken", "mended, named still", "a command failed"
+CRASHED = "doctor crashed"
+_SECONDS = 1200
+_STEP = re.compile(r"\d+\. (\w+): ")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A case, before and after its plan.
+
+    Attributes:
+        commands: What was typed.
+        said: The last line of a command that failed.
+        words: What the plan asks for in sentences.
+    """
+
+    case: Case
+    before: Seen
+    commands: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    said: str = ""
+    after: Seen | None = None
+
+    @property
+    def outcome(self) -> str:
+        """One of the words of the table."""
+        if not self.before.truth:
+            return ABSENT
+        if any(code == "CRASH" for seen in (self.before, self.after) if seen for code, _ in seen.findings):
+            return CRASHED
+        if self.after is None:
+            return FAILED if self.commands else IN_WORDS
+        if self.after.truth:
+            return STILL
+        return AGAIN if _errors(self.after) & set(self.case.codes) else SOUND
+
+
+def main() -> int:
+    """Carries out the plans of the cases; returns 1 where one does not mend."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="cases; all broken ones if none is named")
+    parser.add_argument("--base", action="append", default=[])
+    parser.add_argument("--keep", type=Path, help="a file of rows: a case that is in it is not tried again")
+    parser.add_argument("--write", type=Path, help="where the table goes")
+    options = parser.parse_args()
+    kept = json.loads(options.keep.read_text("utf-8")) if options.keep and options.keep.exists() else {}
+    cases = [case for case in (Case(*each) for each in real_cases.CASES) if case.codes]
+    cases = [
+        case for case in cases
+        if (not options.names or case.name in options.names) and (not options.base or case.base in options.base)
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="plans-real-") as folder:
+        for case in cases:
+            if case.name in kept:
+                continue
+            base = Path(folder, case.base)
+            if not base.exists():
+                install(base, *real_cases.BASES[case.base])
+            tried = carried_out(case, Path(folder))
+            kept[case.name] = row(tried)
+            print(
+                f"{tried.outcome:<20} {case.name}: {tried.said or tried.commands or tried.words}", flush=True
+            )
+            if options.keep:
+                options.keep.write_text(json.dumps(kept, indent=1), "utf-8")
+    text = table(kept)
+    print(text)
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+    return int(any(each["outcome"] in {STILL, AGAIN, FAILED, CRASHED} for each in kept.values()))
+
+
+def carried_out(case: Case, folder: Path) -> Tried:
+    """Makes a case, follows its plan, looks again."""
+    with made(case, folder) as place:
+        _own(place.prefix)
+        before = look(case, place)
+        told = plan(place)
+        tried = Tried(case, before, told[0], told[1])
+        if not before.truth or not told[0]:
+            return tried
+        said, environ = typed(told[0], place)
+        if said:
+            return replace(tried, said=said)
+        return replace(tried, after=look(case, replace(place, environ=environ)))
+
+
+def _own(prefix: Path) -> None:
+    """Gives a copy files of its own where the rest are links to its base's: a plan may write into these."""
+    for path in (prefix / "pyvenv.cfg", *(prefix / "bin").iterdir()):
+        if path.is_file() and not path.is_symlink():
+            data, mode = path.read_bytes(), path.stat().st_mode
+            path.unlink()
+            path.write_bytes(data)
+            path.chmod(mode)
+
+
+def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a plan prints to be typed, and what it says in words, of the steps that must be done or should."""
+    asking = replace(place, environ=place.environ | _machines() | {"COLUMNS": "400"})
+    shown = doctor(asking, "--fix-plan", "--resolve").stdout
+    commands, words, need = [], [], ""
+    for line in shown.splitlines():
+        if found := _STEP.match(line):
+            need = found[1]
+        elif need not in {"must", "should"}:
+            continue
+        elif line.startswith("   $ "):
+            commands.append(line.removeprefix("   $ "))
+        elif line.startswith("   do: ") and "Tried: " not in line:
+            words.append(line.removeprefix("   do: "))
+    return tuple(commands), tuple(words)
+
+
+def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
+    """Types the commands into one shell; returns what the first failure said, and the variables afterwards."""
+    after = place.prefix.parent / "variables"
+    script = "\n".join(("set -e", *commands, f"env -0 > '{after}'"))
+    # What is written down before a change goes beside the environment, not among what the run finds.
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=place.prefix.parent / "home", env=place.environ | _machines(),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        return (lines[-1] if lines else f"ended with {done.returncode}")[:200], place.environ
+    pairs = (item.partition("=") for item in after.read_text("utf-8").split("\0") if item)
+    kept = set(place.environ)
+    return "", {name: value for name, _, value in pairs if name in kept}
+
+
+def _machines() -> dict[str, str]:
+    """What tells uv where this machine's packages are."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    # A case has a home of its own, and what was fetched once lies in this one's.
+    kept.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
+    return kept | uv_environment(os.environ)
+
+
+def _errors(seen: Seen) -> set[str]:
+    return {code for code, severity in seen.findings if severity in {"error", "blocker"}}
+
+
+def row(tried: Tried) -> dict[str, object]:
+    """A case as it stands in the table."""
+    after = tried.after
+    return {
+        "base": tried.case.base,
+        "outcome": tried.outcome,
+        "broken": _short(tried.before.truth),
+        "found": _told(tried.before),
+        "commands": [_short(command) for command in tried.commands],
+        "words": [_short(line) for line in tried.words],
+        "said": _short(tried.said),
+        "after": "" if after is None else _short(after.truth) or "imports",
+        "again": "" if after is None else _told(after),
+    }
+
+
+def _told(seen: Seen) -> str:
+    return ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in seen.findings)) or "-"
+
+
+def _short(text: str) -> str:
+    """A text without the folder that was made for it."""
+    text = re.sub(r"[^\s('`]*/plans-real-[^/\s]+/case\b", "ENV", text)
+    return re.sub(r"[^\s('`]*/plans-real-[^/\s]+/", "…/", text)
+
+
+def table(rows: dict[str, dict[str, object]]) -> str:
+    """The document."""
+    counts = collections.Counter(str(each["outcome"]) for each in rows.values())
+    today = datetime.datetime.now(datetime.UTC).date()
+    lines = [
+        f"{today}, `nox -s doctor-plans` (`python -m evaluation.doctor.real_plans`).", "",
+        "| outcome | environments |", "|---|---|",
+        *(f"| {outcome} | {count} |" for outcome, count in sorted(counts.items())), "",
+        "| environment | what importing did | found | typed | importing again | found again | outcome |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, each in rows.items():
+        commands = each["commands"]
+        assert isinstance(commands, list)
+        done = "<br>".join(f"`{_cell(command)}`" for command in commands) or "nothing: it is said in words"
+        again = _cell(str(each["said"] or each["after"] or "-"))
+        cells = (
+            name, _cell(str(each["broken"] or "imports")), each["found"], done, again, each["again"] or "-",
+            each["outcome"],
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").replace("`", "'").split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

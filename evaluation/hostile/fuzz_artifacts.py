@@ -1,0 +1,58 @@
+"""Feeds `audit RUN` runs whose files are damaged or hostile, and `audit` and `train` folders of models that are.
+
+`python -m evaluation.hostile.fuzz_artifacts COUNT [SEED]`
+
+Apart from `fuzz_readers`, since the writers of the tests that make its runs need the trainer's environment.
+"""
+
+import functools
+import json
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+from diagnostics.audit.model import AuditError
+from diagnostics.audit.recorded.run_audit import audit_run
+from evaluation.hostile.fuzz_readers import as_json, damaged, main, refusing
+from tests.diagnostics.audit_recorded import runs, test_recorded_reads
+
+
+def run_left(numbers, folder):
+    """What `audit RUN` is given: samples in several formats, event files, W&B's file, weights, a trainer's state."""
+    run = folder / "run"
+    for path, data in _left().items():
+        if numbers.random() < 0.5:
+            (run / path).parent.mkdir(parents=True, exist_ok=True)
+            lines = (
+                [as_json(numbers, json.loads(line)) for line in data.splitlines()] if "json" in path else []
+            )
+            (run / path).write_bytes(damaged(numbers, b"\n".join(lines) or data))
+    with refusing(AuditError):
+        audit_run(run)
+
+
+@functools.cache
+def _left():
+    """Files of a run by their names: written by the tests' own writers where these need no package, else by hand."""
+    with tempfile.TemporaryDirectory() as made:
+        for form in ("parquet", "verl", "swift"):
+            runs.WRITERS[form](test_recorded_reads.some_rows(2), Path(made) / form)
+        left = {
+            path.relative_to(made).as_posix(): path.read_bytes()
+            for path in Path(made).rglob("*")
+            if path.is_file()
+        }
+    scalar = b"\x10\x01\x2a\x10\x0a\x0e\x0a\x06reward\x15\0\0\0\x3f"
+    left["events.out.tfevents.1.a"] = (struct.pack("<Q", len(scalar)) + b"\0" * 4 + scalar + b"\0" * 4) * 3
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
+    left["checkpoint-1/model.safetensors"] = struct.pack("<Q", len(header)) + header + b"\0" * 16
+    state = {"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "reward": 1.0}], "global_step": 2}
+    left["checkpoint-1/trainer_state.json"] = json.dumps(state).encode()
+    return left
+
+
+READERS = {run_left: 1}
+
+if __name__ == "__main__":
+    sys.exit(main(READERS, *sys.argv[1:]))

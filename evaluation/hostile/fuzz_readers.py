@@ -1,0 +1,677 @@
+"""Feeds every reader of others' files damaged and hostile ones.
+
+`python -m evaluation.hostile.fuzz_readers COUNT [SEED [READER...]]`
+
+A case is fine if it ends with an answer or with the reader's own refusal, in bounded time, and nothing outside of the
+folder that it may write to has changed. Prints one line a reader: cases, answers, refusals, the slowest case.
+"""
+
+import bz2
+import collections
+import contextlib
+import copy
+import faulthandler
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import random
+import signal
+import struct
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+import zipfile
+from pathlib import Path
+
+# Of CPU time, which load does not lengthen; the slowest honest case takes a hundredth of it.
+MOST_CPU_S = 10.0
+HOSTILE = (
+    None,
+    True,
+    0,
+    -1,
+    1 << 70,
+    1e308,
+    float("inf"),
+    float("nan"),
+    "",
+    "\0",
+    "../../x",
+    "/etc/passwd",
+    "logs/../../x",
+    "logs/a/../b",
+    "a" * 5000,
+    "\u202e",
+    "\ud800",
+    "\x1b]52;c;x\x07",
+    [],
+    {},
+    [[]],
+    {"": {}},
+    "1" * 5000,
+    "::error::x",
+    "9" * 20,
+    [None] * 50,
+    "-rf",
+    "$(x)",
+    "logs\\x",
+    "logs//x",
+)
+TOKENS = (
+    b"\0",
+    b"\n",
+    b"\r",
+    b" " * 3000,
+    b"[" * 3000,
+    b"{" * 3000,
+    b"(" * 3000,
+    b"&a *a",
+    b"<<: *a\n",
+    b"'",
+    b'"',
+    b"\\",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"9" * 5000,
+    b"1e999",
+    b"NaN",
+    b"$((",
+    b"<<EOF\n",
+    b"a." * 60,
+    b"../" * 9,
+    b"\x1f\x8b\x08\x00",
+    b"PK\x03\x04",
+    b"=" * 99,
+    b"_" * 3000,
+    b"# \xe2\x80\xae",
+    b"!!python/object:x",
+    b"---\n",
+    b"Name: x" + b" " * 3000,
+    b",sha256=x,9\n",
+)
+
+
+def damaged(numbers, data):
+    """Bytes changed, cut, doubled, moved; words put in that mean something to some reader."""
+    data = bytearray(data)
+    for _ in range(numbers.choice((0, 1, 1, 2, 3, 8))):
+        place = numbers.randrange(len(data) + 1)
+        what = numbers.randrange(6)
+        if what == 0 and data:
+            data[place % len(data)] = numbers.randrange(256)
+        elif what == 1:
+            data[place:place] = numbers.choice(TOKENS)
+        elif what == 2:
+            del data[place : place + numbers.randrange(1, 40)]
+        elif what == 3:
+            data[place:place] = data[place : place + numbers.randrange(1, 400)] * numbers.choice((1, 2, 20))
+        elif what == 4:
+            data[place : place + 8] = struct.pack(
+                "<Q", numbers.choice((0, 1, 2**31, 2**63, 2**64 - 1, numbers.getrandbits(40)))
+            )
+        else:
+            del data[place:]
+        data = data[:200_000]
+    return bytes(data)
+
+
+def spoiled(numbers, document):
+    """A document in which something is of another type, of another size, or gone."""
+    document = copy.deepcopy(document)
+    for _ in range(numbers.choice((0, 1, 1, 2, 4))):
+        node, inner = document, document
+        while isinstance(inner, dict | list) and inner and numbers.random() < 0.85:
+            node = inner
+            key = numbers.choice(list(node)) if isinstance(node, dict) else numbers.randrange(len(node))
+            inner = node[key]
+        if node is not inner or node:
+            if isinstance(node, dict) and node:
+                key = numbers.choice(list(node))
+            elif isinstance(node, list) and node:
+                key = numbers.randrange(len(node))
+            else:
+                continue
+            if numbers.random() < 0.2:
+                del node[key]
+            elif numbers.random() < 0.1 and isinstance(node, dict):
+                node[numbers.choice([str(one) for one in HOSTILE if isinstance(one, str)])] = node[key]
+            else:
+                node[key] = copy.deepcopy(numbers.choice(HOSTILE))  # it may be spoiled in its turn
+    return document
+
+
+def as_json(numbers, document):
+    text = json.dumps(spoiled(numbers, document)).encode("utf-8", "replace")
+    return damaged(numbers, text) if numbers.random() < 0.2 else text
+
+
+class RefusedError(Exception):
+    """What a reader raises by its own contract."""
+
+
+@contextlib.contextmanager
+def refusing(*kinds):
+    try:
+        yield
+    except kinds as error:
+        if "\n" in str(error).strip():
+            raise AssertionError(f"more than one line: {error!r}") from error
+        raise RefusedError from error
+
+
+def metadata(numbers, folder):
+    """An environment with one package whose files are damaged, and compiled modules."""
+    from diagnostics.collect import packages as environment
+
+    site = folder / "lib" / "python3.11" / "site-packages"
+    info = site / "torch-2.0.dist-info"
+    info.mkdir(parents=True)
+    head = b"Metadata-Version: 2.1\nName: torch\nVersion: 2.0\nRequires-Dist: a>=1; extra == 'b'\n"
+    head += b"Requires-Python: >=3.8\n\nx\n"
+    record = b"torch/__init__.py,sha256=abc,12\ntorch/_C.so,sha256=abc,99\ntorch-2.0.dist-info/RECORD,,\n"
+    for name, data in (
+        ("METADATA", head),
+        ("RECORD", record),
+        ("INSTALLER", b"pip\n"),
+        ("WHEEL", b"Tag: py3-none-any\n"),
+    ):
+        (info / name).write_bytes(damaged(numbers, data))
+    (folder / "pyvenv.cfg").write_bytes(damaged(numbers, b"home = /usr\nversion = 3.11.7\n"))
+    found = environment.collect(folder, {"VLLM_X": "1"})
+    assert len(found.packages) + len(found.broken) == 1
+    found.releases, found.installer("install")
+
+
+_ELF = []
+
+
+def elf(numbers, folder):
+    """A compiled module with its header, tables and names damaged."""
+    from diagnostics.collect import elf as extensions
+
+    if not _ELF:
+        import _ctypes
+
+        _ELF.append(Path(_ctypes.__file__).read_bytes())
+    data = bytearray(_ELF[0])
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    for _ in range(numbers.randrange(1, 12)):
+        place = numbers.choice(
+            (
+                numbers.randrange(64),
+                table + numbers.randrange(max(1, len(data) - table)),
+                numbers.randrange(len(data)),
+            )
+        )
+        size = numbers.choice((1, 2, 4, 8))
+        data[place : place + size] = numbers.choice((b"\xff", b"\0", numbers.randbytes(1))) * size
+    data = data[: numbers.randrange(len(data))] if numbers.random() < 0.2 else data
+    (folder / "x.so").write_bytes(data)
+    with refusing(OSError, ValueError, struct.error, IndexError, OverflowError):
+        needed, versions = extensions.read_elf(folder / "x.so")
+        assert len(needed) + len(versions) <= 10_000
+
+
+def configs(numbers, folder):
+    """accelerate's default config and NCCL's."""
+    from diagnostics.collect import host as reader
+
+    (folder / ".nccl.conf").write_bytes(damaged(numbers, b"NCCL_DEBUG=INFO # x\nNCCL_SOCKET_IFNAME = eth0\n"))
+    place = folder / ".cache" / "huggingface" / "accelerate"
+    place.mkdir(parents=True)
+    (place / "default_config.yaml").write_bytes(
+        damaged(numbers, b"compute_environment: LOCAL\nnum_processes: 8\n")
+    )
+    assert len(reader.collect_configs({"HOME": str(folder)})) >= 2
+
+
+_DOCUMENTS = {}
+
+
+def published(name):
+    if name not in _DOCUMENTS:
+        document = json.loads((Path(__file__).parents[3] / "diagnostics" / "data" / name).read_text())
+        if name == "compat.json":
+            document["cells"] = document["cells"][:2]
+            document["breadth"]["trl"] = dict(list(document["breadth"]["trl"].items())[:2])
+        _DOCUMENTS[name] = document
+    return _DOCUMENTS[name]
+
+
+def compat(numbers, folder):
+    """The table of published verdicts, and what is then asked of it."""
+    from diagnostics import compat_table as reader
+
+    (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
+    found = reader.load(folder / "compat.json")
+    assert found.problem or found.cells is not None
+    found.pairs()
+    for trl in list(found.breadth)[:3]:
+        found.read("0.8.5", trl)
+    if found.problem:
+        raise RefusedError
+
+
+def nodes(numbers, _folder):
+    """What a node of a fleet answers."""
+    from diagnostics.collect import facts as collection
+    from diagnostics.collect import remote
+    from diagnostics.collect.remote import MARK
+    from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.doctor import fleet as reader
+
+    if "facts" not in _DOCUMENTS:
+        facts = collection.collect(None).to_json()
+        facts["environment"]["packages"] = dict(list(facts["environment"]["packages"].items())[:3])
+        _DOCUMENTS["facts"] = facts
+    document = {
+        "schema": "grpo-doctor.node.v1",
+        "facts": _DOCUMENTS["facts"],
+        "nccl": ["2.21.5"],
+        "models": ["a/b"],
+    }
+    line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
+    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, ended=3.0))
+    nodes = [{"id": "a", "alive": True, "address": "b", "host": "c", "port": 1, "reason": ""}]
+    for document in ({"id": "a", "text": "x", "started": 1.0, "ended": 2.0}, {"nodes": nodes}):
+        remote._ray_document(as_json(numbers, document).decode("utf-8", "replace"))
+    assert ("facts" in found) != ("problem" in found)
+    if "problem" in found:
+        assert "\n" not in found["problem"]
+        raise RefusedError
+
+
+def fleet(numbers, _folder):
+    """The report over nodes of which one answers with spoiled facts."""
+    from diagnostics.collect import facts as collection
+    from diagnostics.collect.remote import MARK
+    from diagnostics.collect.remote import Answer as NodeAnswer
+    from diagnostics.compat_table import Compat
+    from diagnostics.doctor import fleet as reader
+    from diagnostics.doctor.fleet import examine_fleet
+    from tests.diagnostics.environments import issues
+
+    if "facts" not in _DOCUMENTS:
+        _DOCUMENTS["facts"] = collection.collect(None).to_json()
+    answers = []
+    for number in range(2):
+        document = {
+            "facts": spoiled(numbers, _DOCUMENTS["facts"]) if number else _DOCUMENTS["facts"],
+            "nccl": [],
+            "models": [],
+        }
+        text = f"{MARK} {json.dumps(document)}\n"
+        answers.append(
+            reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text)))
+        )
+    report = examine_fleet(answers, issues(), Compat(problem="none"), "")
+    crashed = [
+        check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
+    ]
+    assert not [reason for reason in crashed if "broken" not in reason], crashed
+    if answers[1].facts is None:
+        raise RefusedError
+
+
+def hosts(numbers, folder):
+    """A list of hosts."""
+    from diagnostics.collect import remote as reader
+
+    (folder / "hosts").write_bytes(
+        damaged(numbers, b"# nodes\na@b.c:22 slots=8 prefix=/x\n[::1]:23\nd slots=2 python=/y\n")
+    )
+    with refusing(reader.RemoteError):
+        reader.read_hosts(folder / "hosts")
+
+
+_LOG = (
+    b"\n".join(b"step %d loss 0.1" % number for number in range(60))
+    + b'\nTraceback (most recent call last):\n  File "/x/vllm/a.py", line 3, in f\n    x()\nKeyError: 1\n'
+)
+
+
+def _packed(numbers):  # noqa: PLR0911 - one for each kind
+    kind = numbers.randrange(8)
+    if kind == 0:
+        return gzip.compress(_LOG) + (gzip.compress(b"") * numbers.choice((0, 3, 50)))
+    if kind == 1:
+        return bz2.compress(_LOG)
+    if kind == 2:
+        return lzma.compress(_LOG)
+    if kind == 3:
+        raw = io.BytesIO()
+        with zipfile.ZipFile(raw, "w", numbers.choice((0, 8, 12))) as archive:
+            archive.writestr("a.log", _LOG)
+            archive.writestr("../b.log", gzip.compress(_LOG))
+        return raw.getvalue()
+    if kind == 4:
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a"), io.BytesIO())
+        return raw.getvalue()
+    if kind == 5:
+        return _LOG.decode().encode(numbers.choice(("utf-16", "utf-16-le", "utf-32")))
+    if kind == 6:
+        return bytes(numbers.choice((0, 20, 5000))) + _LOG
+    return numbers.randbytes(numbers.randrange(3000))
+
+
+def packed(numbers, folder):
+    """A log, packed or not, up to its blocks."""
+    from diagnostics.triage.reading.logs import SourceError
+    from diagnostics.triage.reading.named import find
+
+    (folder / "a.log").write_bytes(damaged(numbers, _packed(numbers)))
+    with refusing(SourceError):
+        for source in find([str(folder if numbers.random() < 0.3 else folder / "a.log")]):
+            for block in source.blocks():
+                assert len(block) < 4 << 20
+
+
+_RULES = []
+
+
+def triage(numbers, folder):
+    """A log to its verdict."""
+    from diagnostics import catalog
+    from diagnostics.triage import command
+    from diagnostics.triage.reading.logs import SourceError
+    from diagnostics.triage.reading.named import find
+    from diagnostics.triage.rules import Rules
+
+    if not _RULES:
+        _RULES.append(Rules(catalog.load()))
+    data = damaged(numbers, _packed(numbers) if numbers.random() < 0.5 else _LOG)
+    (folder / "a.log").write_bytes(data)
+    with refusing(SourceError):
+        verdict = command.triage(find([str(folder / "a.log")]), _RULES[0])
+        assert verdict.lines or verdict.problems or not data or command.exit_code(verdict) == 3
+
+
+_CONFIGS = {
+    "a.yaml": b"""\
+# trl
+use_vllm: true
+vllm_mode: colocate
+num_generations: 8
+a: &a [1, 2]
+b: *a
+c:
+  <<: {d: 1}
+""",
+    "a.json": b'{"use_vllm": true, "vllm_mode": "server", "num_generations": 8, "a": [1, {"b": null}]}',
+    "a.toml": b'[rollout]\nmode = "colocate"\n[sampling]\ngroup_size = 8\n[a.b]\nc = [1, 2]\n',
+    "a.py": b"""\
+from trl import GRPOConfig
+x = GRPOConfig(use_vllm=True, num_generations=4 * 2, **{'a': 1})
+import subprocess
+subprocess.run(['swift', 'rlhf', '--rlhf_type', 'grpo'])
+""",
+    "a.sh": b"""\
+export A=1
+CUDA_VISIBLE_DEVICES=0 swift rlhf --rlhf_type grpo --use_vllm true \\
+ --vllm_mode ${B:-server} "$@" <<EOF
+x
+EOF
+""",
+}
+
+
+def lint(numbers, folder):
+    """A config of any syntax, and a file that it names."""
+    from diagnostics.lint import reading
+    from diagnostics.lint.readers.structured import UnreadableError
+
+    name = numbers.choice(list(_CONFIGS))
+    (folder / name).write_bytes(damaged(numbers, _CONFIGS[name]))
+    with refusing(UnreadableError):
+        reading.read_file(folder / name)
+
+
+def event(numbers=None):
+    answer = {
+        "outcome": "pass",
+        "summary": "s",
+        "evidence": "static",
+        "codes": ["A"],
+        "signs": ["b"],
+        "facts": [["package", "a", "1"]],
+        "details": [],
+        "grids": [{"title": "t", "columns": ["a"], "rows": [["1"]]}],
+        "curve": [1.0],
+        "ran_with": [["a", "b"]],
+        "excerpt": "",
+        "log": "logs/cell/import.log",
+    }
+    number = numbers.getrandbits(64) if numbers else 0
+    return {
+        "schema": "grpo-doctor.event.v1",
+        "identity": f"{number:064x}",
+        "cell": "cell",
+        "layer": "import",
+        "answer": answer,
+        "inputs": [["layer", "import"]],
+        "command": "x",
+        "started": "2026-01-01T00:00:00Z",
+        "seconds": 1.0,
+        "run": "r",
+    }
+
+
+def _mischief(numbers, folder, outside):
+    """Puts something other than a log where the log should be, or in its way."""
+    log = folder / "logs" / "cell" / "import.log"
+    kind = numbers.randrange(20)
+    if kind == 0:
+        (folder / "logs").symlink_to(outside)
+        return
+    if kind == 1:
+        (folder / "logs").mkdir()
+        (folder / "logs" / "cell").symlink_to(outside)
+        return
+    log.parent.mkdir(parents=True)
+    if kind == 2:
+        log.symlink_to(outside / "secret")
+    elif kind == 3:
+        os.mkfifo(log)
+    elif kind == 4:
+        log.mkdir()
+    elif kind < 15:
+        log.write_bytes(b"seen")
+
+
+def _tree(folder):
+    return {
+        str(path): path.read_bytes() if path.is_file() else b""
+        for path in sorted(folder.rglob("*"))
+        if not path.is_symlink()
+    }
+
+
+def merge(numbers, folder):
+    """Another store: spoiled events, links and pipes among its logs, and in the way of ours."""
+    from diagnostics.matrix.store import Store
+
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    for name in ("mine", "theirs"):
+        (folder / name).mkdir()
+        if name == "theirs" or numbers.random() < 0.3:
+            _mischief(numbers, folder / name, outside)
+    one = spoiled(numbers, event(numbers))
+    if numbers.random() < 0.3 and isinstance(one.get("answer"), dict):
+        parts = [
+            numbers.choice(
+                ("logs", "..", ".", "", "cell", "import.log", "/etc", "a b", "\0", "~", "sitecustomize.py")
+            )
+        ]
+        parts += numbers.choices(
+            ("..", ".", "", "cell", "logs", "x.log", "\ud800", "a\n", "-"), k=numbers.randrange(5)
+        )
+        one["answer"]["log"] = "/".join(parts)
+    lines = [json.dumps(event(numbers)), json.dumps(one), '{"torn": ']
+    (folder / "theirs" / "store.jsonl").write_bytes(
+        damaged(numbers, "\n".join(lines).encode("utf-8", "replace"))
+        if numbers.random() < 0.3
+        else "\n".join(lines).encode()
+    )
+    mine = took_in(folder, outside)
+    known = mine.read()
+    with mine.locked():
+        assert mine.merge(Store(folder / "theirs")) == 0
+    assert mine.read() == known
+
+
+def took_in(folder, outside):
+    """`mine` after it took in what it takes of `theirs`; nothing else was written, and nothing from outside read."""
+    from diagnostics.matrix.store import Store, StoreError
+
+    before = _tree(outside)
+    mine = Store(folder / "mine")
+    try:
+        with refusing(StoreError), mine.locked():
+            mine.merge(Store(folder / "theirs"))
+    finally:
+        assert _tree(outside) == before, "something outside of the store was written"
+        assert {path.name for path in folder.iterdir()} == {"outside", "mine", "theirs"}
+        names = {path.name for path in (folder / "mine").iterdir()}
+        assert names <= {"store.jsonl", "lock", "logs"}, names
+        for path, data in _tree(folder / "mine").items():
+            assert data != b"secret", path
+    return mine
+
+
+def stories(numbers, folder):
+    """A saved story of the search."""
+    from repro.fuzz import stories as reader
+
+    story = {
+        "schema": reader.SCHEMA,
+        "engine": "v0",
+        "setup": {"a": 1},
+        "steps": [{"do": "x"}],
+        "finding": None,
+        "versions": {},
+    }
+    (folder / "s.json").write_bytes(as_json(numbers, story))
+    with refusing(reader.StoryError):
+        reader.load(folder / "s.json")
+
+
+def baseline(numbers, folder):
+    """An earlier report, against which a new one is held."""
+    from diagnostics.output import filters
+
+    finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
+    (folder / "b.json").write_bytes(as_json(numbers, {"tool": "lint", "findings": [finding]}))
+    with refusing(filters.BaselineError):
+        filters._baseline_fingerprints(folder / "b.json", "lint")
+
+
+def stacks(numbers, folder):
+    """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
+    from diagnostics.hang.diagnosis import diagnose
+    from diagnostics.hang.parsers import ParseError
+    from diagnostics.hang.parsers.files import read_files
+
+    snapshots = Path(__file__).parents[1] / "hang" / "snapshots"
+    kind = numbers.randrange(4)
+    if kind == 0:
+        chosen = numbers.choice(sorted(snapshots.glob("*.json")))
+        data = as_json(numbers, json.loads(chosen.read_text(encoding="utf-8")))
+    elif kind == 1:
+        entries = [
+            {"collective_seq_id": n, "process_group": ("0", "x"), "state": "started"} for n in range(3)
+        ]
+        document = {"version": "2.4", "entries": entries, "pg_config": {}}
+        data = damaged(numbers, pickle.dumps(spoiled(numbers, document), protocol=numbers.randrange(5)))
+    else:
+        place = numbers.choice(("/home/a/b.py", "x" * 5000, "\x1b]0;\n::error::", "\ud800"))
+        text = (
+            f'Process 12: python {place}\nPython v3.11.2 (/x)\n\nThread 12 (idle): "Main"\n    wait ({place}:1)\n'
+            if kind == 2
+            else f'Thread 0x00007f (most recent call first):\n  File "{place}", line 3 in f\n#0 0x7f in g ()\n'
+        )
+        data = damaged(numbers, text.encode("utf-8", "surrogatepass") * numbers.choice((1, 2, 200)))
+    if numbers.random() < 0.2:
+        data = gzip.compress(data)
+    (folder / "dump").write_bytes(data)
+    with refusing(ParseError):
+        diagnose(read_files([str(folder / "dump")]))
+
+
+# Reader -> its share of the cases.
+READERS = {
+    metadata: 6,
+    elf: 10,
+    configs: 5,
+    compat: 5,
+    nodes: 8,
+    fleet: 1,
+    hosts: 8,
+    packed: 14,
+    triage: 4,
+    lint: 12,
+    merge: 12,
+    stories: 4,
+    baseline: 4,
+    stacks: 6,
+}
+
+
+def run(reader, count, seed):
+    """Returns what came of a reader's cases: how many answers and refusals, the slowest, and what went wrong."""
+    outcomes, slowest, wrong = collections.Counter(), (0.0, 0), []
+    for number in range(seed, seed + count):
+        numbers = random.Random(f"{reader.__name__} {number}")
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+            started = time.process_time()
+            try:
+                reader(numbers, Path(folder))
+                outcomes["answers"] += 1
+            except RefusedError:
+                outcomes["refusals"] += 1
+            except Exception:  # noqa: BLE001 - whatever it is, it is what is looked for
+                wrong.append((number, traceback.format_exc(limit=-4)))
+            taken = time.process_time() - started
+        slowest = max(slowest, (taken, number))
+        if taken > MOST_CPU_S:
+            wrong.append((number, f"{taken:.1f} s of CPU time"))
+        if len(wrong) >= 5:
+            break
+    return outcomes, slowest, wrong
+
+
+def main(readers, count, seed=0, *only):
+    """The program: of these readers, each with its share of the cases; returns the exit code."""
+    # A case that hangs shows where, by its own stack.
+    faulthandler.register(signal.SIGALRM, all_threads=False, chain=True)
+    count, seed = int(count), int(seed)
+    whole, failed = sum(readers.values()), False
+    total = 0
+    for reader, share in readers.items():
+        if only and reader.__name__ not in only:
+            continue
+        cases = max(1, count * share // whole)
+        outcomes, (taken, number), wrong = run(reader, cases, seed)
+        total += outcomes.total() + len(wrong)
+        print(
+            f"{reader.__name__:<10} {outcomes.total() + len(wrong):>7} cases: {outcomes['answers']} answers, "
+            f"{outcomes['refusals']} refusals, {len(wrong)} wrong; slowest {taken:.3f} s (case {number})",
+            flush=True,
+        )
+        for case, text in wrong:
+            print(f"--- {reader.__name__} {case}\n{text}", flush=True)
+        failed |= bool(wrong)
+    print(f"{total} cases", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(READERS, *sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""A rollout as verl lays it out on Ray: a driver, named workers, a server actor, and vLLM's engine process below it.
+
+Four kinds of process, as in a real run: the driver (`verl_job`), Ray's own, the actors, and the engine process, in
+which verl's executor looks the workers up. A plan and a report go from process to process as plain data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from repro.drivers import elsewhere
+
+NAMESPACE = "training"
+ELSEWHERE = "another-job"
+# verl draws six letters; these are fixed, so that runs can be compared.
+PREFIX = "k3X9aB"
+# One is enough to be missing, and each that is found imports vLLM for the configuration it is sent.
+WORKERS = 1
+# `{prefix}WorkerDict_{placement group}:{local rank}`, verl/single_controller/ray/base.py of 0.4.1 and 0.5.0.
+NAMES = tuple(f"{PREFIX}WorkerDict_0:{rank}" for rank in range(WORKERS))
+# `{namespace}:{prefix}:{data parallel size}:{data parallel rank}`, AsyncvLLMServer of 0.4.1 and 0.5.0.
+INSTANCE = f"{NAMESPACE}:{PREFIX}:1:0"
+
+# Placeholders in the server's environment, filled in when the addresses are known.
+RIGHT, WRONG = "<right>", "<wrong>"
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """How the job is started.
+
+    Args:
+        head: the cluster is started by `ray start --head` before the job, in the "default" folder or "elsewhere"; ""
+            where the driver's own `ray.init()` starts it.
+        workers_namespace: in which the workers are registered.
+        handles: what the driver holds of its workers: "kept" the handles that made them, "weak" only handles that
+            were looked up by name, "detached" the same of workers with lifetime="detached".
+        server_env: what the server actor's environment is given.
+        driver_address: RAY_ADDRESS of the running cluster is set in the driver's environment.
+        other_cluster: a second cluster runs on the machine.
+        init_first: the engine process calls `ray.init(address=...)` before verl's code does.
+    """
+
+    head: str = ""
+    workers_namespace: str = NAMESPACE
+    handles: str = "kept"
+    server_env: dict[str, str] = field(default_factory=dict)
+    driver_address: bool = False
+    other_cluster: bool = False
+    init_first: bool = False
+
+
+VARIABLES = ("RAY_ADDRESS", "VLLM_WORKER_MULTIPROC_METHOD")
+
+
+def run_engine(report_to: Connection, address: str) -> None:
+    """Runs in the new process.
+
+    Args:
+        report_to: is sent one dict.
+        address: for a `ray.init()` before verl's own; "" for none.
+    """
+    report: dict[str, Any] = {"engine_environment": {name: os.environ.get(name) for name in VARIABLES}}
+    try:
+        _build_executor(address)
+    except BaseException as error:  # noqa: BLE001 - every end of the process is a result
+        report["failure"] = elsewhere.describe_error(error)
+    try:
+        report |= _visible_actors()
+    finally:
+        report_to.send(report)
+        report_to.close()
+
+
+def _build_executor(address: str) -> None:
+    """Builds verl's executor, as EngineCore does with the class that the configuration names."""
+    from verl.workers.rollout.vllm_rollout.vllm_async_server import ExternalRayDistributedExecutor
+    from vllm.config import DeviceConfig, ParallelConfig, VllmConfig
+
+    parallel = ParallelConfig(
+        tensor_parallel_size=WORKERS, distributed_executor_backend=ExternalRayDistributedExecutor
+    )
+    # By its name: no platform is detected on a machine without a GPU.
+    config = VllmConfig(parallel_config=parallel, device_config=DeviceConfig(device="cpu"))
+    config.instance_id = INSTANCE
+    if address:
+        import ray
+
+        ray.init(address=address, namespace=NAMESPACE)
+    ExternalRayDistributedExecutor(config)
+
+
+def _visible_actors() -> dict[str, Any]:
+    """Says which cluster this process is in, and which actors it sees there."""
+    import ray
+
+    if not ray.is_initialized():
+        return {}
+    result = {
+        "engine_address": ray.get_runtime_context().gcs_address,
+        "names": sorted(ray.util.list_named_actors()),
+        "everywhere": sorted(
+            f"{actor['namespace']}/{actor['name']}"
+            for actor in ray.util.list_named_actors(all_namespaces=True)
+        ),
+    }
+    ray.shutdown()
+    return result
+
+
+class WorkerStandIn:
+    """Stands for a WorkerDict of verl: it answers `execute_method`, and loads no model."""
+
+    def __init__(self) -> None:
+        self._asked: list[str] = []
+
+    def execute_method(self, method: str, *_: Any, **__: Any) -> None:
+        """Notes what it was asked to do, as WorkerDict would do it."""
+        self._asked.append(method)
+
+    def requested_methods(self) -> list[str]:
+        """Returns what it was asked so far."""
+        return self._asked
+
+    def pid(self) -> int:
+        """Returns its process."""
+        return os.getpid()
+
+
+class ServerStandIn:
+    """Stands for AsyncvLLMServer: it starts the engine process the way vLLM does, and waits for its report."""
+
+    def start_engine(self, address: str) -> dict[str, Any]:
+        """Starts the engine process and returns its report.
+
+        Args:
+            address: for a `ray.init()` before verl's own; "" for none.
+        """
+        import ray
+        from vllm.utils import get_mp_context
+
+        before = {name: os.environ.get(name) for name in VARIABLES}
+        # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1; whether RAY_ADDRESS is handed on is decided here.
+        context = get_mp_context()
+        near_end, far_end = context.Pipe(duplex=False)
+        process = context.Process(target=run_engine, args=(far_end, address), name="EngineCore_0")
+        process.start()
+        far_end.close()
+        try:
+            report: dict[str, Any] = near_end.recv()
+        except EOFError:
+            process.join()
+            report = {"broken": f"the engine process ended with exit code {process.exitcode}"}
+        process.join()
+        return report | {
+            "server_environment": before,
+            "server_address": ray.get_runtime_context().gcs_address,
+            "server_namespace": ray.get_runtime_context().namespace,
+        }
+
+
+_RAY = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; sys.exit(main())"
+_HEAD_IS_UP = "will now block forever"
+
+
+@contextlib.contextmanager
+def start_head(folder: str | None = None) -> Iterator[str]:
+    """Keeps a cluster running, and gives its address.
+
+    Args:
+        folder: for `--temp-dir`; None for Ray's default, which TMPDIR decides.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    options = [
+        "--head",
+        "--port=0",
+        "--num-cpus=1",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    options += [f"--object-store-memory={100 * 2**20}"]
+    options += [f"--temp-dir={folder}"] if folder else []
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["PYTHONUNBUFFERED"] = "1"  # the line is waited for
+    with subprocess.Popen(
+        [sys.executable, "-c", _RAY, "start", *options],
+        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        message = []
+        for line in process.stdout:
+            message.append(line)
+            if _HEAD_IS_UP in line:
+                break
+        else:
+            raise RuntimeError(f"`ray start` ended: {''.join(message)[-2000:]}")
+        try:
+            # Written before that line, and where a bare ray.init() looks if the folder is the default one.
+            yield (Path(folder or f"{tempfile.gettempdir()}/ray") / "ray_current_cluster").read_text().strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()

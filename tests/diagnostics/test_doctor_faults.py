@@ -1,0 +1,147 @@
+"""Faults that doctor once had, each with the right value: requirement lines, healthy environments, plans, security."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.collect import packages, remote
+from diagnostics.compat_table import Compat
+from diagnostics.doctor import run_checks
+from diagnostics.doctor.fix_plan import build, resolve
+from diagnostics.doctor.install_actions import without_clashes
+from diagnostics.findings import Severity
+from diagnostics.fixes import Install, Uninstall, commands_of
+from tests.diagnostics.environments import Maker, issues
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_TABLE = Compat(problem="no table")
+
+
+def examine(maker):
+    return run_checks.examine(packages.collect(maker.prefix, {}), issues(), NO_TABLE)
+
+
+def findings(maker, code):
+    return [results for results in examine(maker).findings if results.code == code]
+
+
+def test_each_unmet_requirement_is_one_line_with_both_versions(environment):
+    environment.add("trl", "0.24.0", requires=["transformers>=4.56.1", "accelerate>=1.4.0", "datasets"])
+    environment.add("transformers", "4.48.0").add("datasets", "4.4.1")
+    assert [results.title for results in findings(environment, "CMP904")] == [
+        "trl 0.24.0 needs transformers>=4.56.1, found 4.48.0",
+        "trl 0.24.0 needs accelerate>=1.4.0, not installed",
+    ]
+
+
+def test_cutlass_dsl_of_another_cuda_is_no_mixed_build(environment):
+    environment.add("torch", "2.9.0+cu128").add("nvidia-nccl-cu12", "2.27.3")
+    environment.add("nvidia-cutlass-dsl-libs-cu13", "4.3.0").add("nvidia-cutlass-dsl", "4.3.0")
+    assert findings(environment, "ENV913") == []
+
+
+def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
+    environment.add("torch", "2.9.0+cu128").add("vllm", "0.12.0", requires=["nvidia-cudnn-cu13"])
+    for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "nvidia-cutlass-dsl-libs-cu13"):
+        environment.add(name, "1.0")
+    (results,) = findings(environment, "ENV913")
+    removed = [
+        name for action in results.remedy.actions if isinstance(action, Uninstall) for name in action.names
+    ]
+    assert removed == ["nvidia-nccl-cu13"]
+
+
+def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
+    known = packages.collect(environment.add("trl", "0.24.0").prefix, {})
+    assert without_clashes(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
+    assert without_clashes(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
+
+
+def test_issues_that_only_may_occur_are_no_warnings(environment):
+    environment.add("vllm", "0.11.0").add("trl", "0.26.2").add("torch", "2.8.0").add("transformers", "4.57.6")
+    assert [item.code for item in examine(environment).findings if item.severity >= Severity.WARNING] == []
+
+
+def test_a_range_of_an_extra_is_information_and_binds_no_other_trainer(environment):
+    environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=['vllm<=0.31.0; extra == "vllm"'])
+    assert [results.severity for results in findings(environment, "CMP903")] == [Severity.INFO]
+    environment.add("ms-swift", "4.6.0")
+    assert findings(environment, "CMP903") == []
+
+
+def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environment):
+    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("numpy", "1.16.0").add(
+        "pip", "25.3"
+    )
+    known = packages.collect(environment.prefix, {})
+    plan = build.fix_plan(run_checks.examine(known, issues(), NO_TABLE), known, NO_TABLE)
+    assert commands_of(plan.steps[0].commands)[0].endswith("-m pip freeze > before.txt")
+    changing = [step for step in plan.steps if any(isinstance(item, Install) for item in step.commands)]
+    assert changing
+    assert all(commands_of(step.undo) for step in changing)
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """An environment whose interpreter writes a file when it is run."""
+    created = Maker(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
+    python, mark = created.prefix / "bin" / "python", tmp_path / "was_run"
+    python.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return created.prefix, mark
+
+
+def doctor(folder, *arguments, **environ):
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program, "doctor", *map(str, arguments)], cwd=folder, capture_output=True,
+        text=True, timeout=300, check=False, env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+def test_nothing_of_the_environment_is_run_below_the_probe_tier(tmp_path, hostile):
+    prefix, mark = hostile
+    for options in ((), ("--fix-plan",), ("--fix-plan", "--resolve")):
+        done = doctor(tmp_path, "--prefix", prefix, *options, UV_OFFLINE="1")
+        assert done.returncode in {0, 1, 3}, done.stderr
+        assert not mark.exists()
+
+
+def test_resolving_ignores_the_uv_configuration_of_the_users_folder(tmp_path, hostile, monkeypatch):
+    prefix, _ = hostile
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "uv.toml").write_text("this is no configuration")
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    known = replace(packages.collect(prefix, {}), python="3.11.7")
+    _, message = resolve.resolve(Install(("numpy>=1.17",)), known)
+    assert "uv.toml" not in message
+
+
+def test_ray_imports_nothing_from_the_users_folder(tmp_path):
+    for name in ("ray", "subprocess", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
+    done = doctor(tmp_path, "--ray", "auto", "--host-python", sys.executable, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_a_host_imports_nothing_from_its_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    program = remote.collect_program(str(Maker(tmp_path / "env").prefix))
+    (member,) = remote.query_hosts(
+        [remote.Host("here")],
+        lambda _: program,
+        template=f"env HOST={{host}} {sys.executable} -",
+        limit_s=120,
+    )
+    assert member.answer.text or "no Python" in member.answer.problem or member.answer.problem
+    assert not (tmp_path / "was_run").exists()
