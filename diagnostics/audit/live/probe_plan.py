@@ -21,9 +21,13 @@ from diagnostics.audit.live.precision import ALARM
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
 from diagnostics.audit.live.sampling_distribution import Completion
-from diagnostics.audit.live.server_settings import TrainerSettings, check_settings, read_trainer_settings
+from diagnostics.audit.live.server_settings import (
+    TrainerSettings,
+    check_settings,
+    check_tokenization,
+    read_trainer_settings,
+)
 from diagnostics.audit.live.servers import Server, VllmServe
-from diagnostics.audit.live.tokenization import check_tokenization
 from diagnostics.audit.model import (
     CLEAN,
     FAULT,

@@ -25,8 +25,8 @@ class CuttingLlama:
         """Logits of a single sequence."""
         del use_cache
         count = input_ids.shape[1]
-        there = torch.arange(0, self._dim, 2).float() / self._dim
-        angles = torch.arange(count)[:, None] / self._config.rope_parameters["rope_theta"] ** there
+        places = torch.arange(0, self._dim, 2).float() / self._dim
+        angles = torch.arange(count)[:, None] / self._config.rope_parameters["rope_theta"] ** places
         turns = angles.cos().bfloat16().float()[:, None], angles.sin().bfloat16().float()[:, None]
         hidden, rest = self._inner.embed_tokens(input_ids[0]), None
         for layer in self._inner.layers:
@@ -35,7 +35,7 @@ class CuttingLlama:
                 self._attended(layer.self_attn, hidden, turns), rest, layer.post_attention_layernorm
             )
             gate, up = layer.mlp.gate_proj(hidden).float(), layer.mlp.up_proj(hidden).float()
-            hidden = layer.mlp.down_proj(cut(functional.silu(gate) * up))
+            hidden = layer.mlp.down_proj(truncate(functional.silu(gate) * up))
         hidden, _ = self._normed(hidden, rest, self._inner.norm)
         return SimpleNamespace(logits=self._head(hidden)[None])
 
@@ -45,30 +45,30 @@ class CuttingLlama:
 
     def _normed(self, hidden: Tensor, rest: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
         """The sum that goes on is cut, and what its norm is of; how large it is, is of the sum before."""
-        whole = hidden.float() if rest is None else hidden.float() + rest.float()
-        kept = cut(whole)
-        scale = torch.rsqrt(whole.square().mean(-1, keepdim=True) + self._config.rms_norm_eps)
-        return cut(kept.float() * scale * norm.weight.float()), kept
+        full = hidden.float() if rest is None else hidden.float() + rest.float()
+        values = truncate(full)
+        scale = torch.rsqrt(full.square().mean(-1, keepdim=True) + self._config.rms_norm_eps)
+        return truncate(values.float() * scale * norm.weight.float()), values
 
     def _attended(self, attention: Any, hidden: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        def parts(projection: Any) -> Tensor:
+        def split_heads(projection: Any) -> Tensor:
             return projection(hidden).view(len(hidden), -1, self._dim)
 
         def turned(heads: Tensor) -> Tensor:
-            (cos, sin), (left, right) = turns, heads.float().chunk(2, -1)
-            return cut(torch.cat([left * cos - right * sin, right * cos + left * sin], -1))
+            (cos, sin), (lower, right) = turns, heads.float().chunk(2, -1)
+            return truncate(torch.cat([lower * cos - right * sin, right * cos + lower * sin], -1))
 
-        queries, keys = turned(parts(attention.q_proj)), turned(parts(attention.k_proj))
+        queries, keys = turned(split_heads(attention.q_proj)), turned(split_heads(attention.k_proj))
         times = queries.shape[1] // keys.shape[1]
-        keys, values = (each.repeat_interleave(times, 1) for each in (keys, parts(attention.v_proj)))
-        made = functional.scaled_dot_product_attention(
-            *(each.transpose(0, 1)[None] for each in (queries, keys, values)), is_causal=True
+        keys, values = (item.repeat_interleave(times, 1) for item in (keys, split_heads(attention.v_proj)))
+        built = functional.scaled_dot_product_attention(
+            *(item.transpose(0, 1)[None] for item in (queries, keys, values)), is_causal=True
         )
-        answer: Tensor = attention.o_proj(made[0].transpose(0, 1).reshape(len(hidden), -1))
+        answer: Tensor = attention.o_proj(built[0].transpose(0, 1).reshape(len(hidden), -1))
         return answer
 
 
-def cut(numbers: Tensor) -> Tensor:
+def truncate(numbers: Tensor) -> Tensor:
     """The first 16 bits of 32.
 
     >>> cut(torch.tensor([1.0078124, -1.0078124])).tolist()

@@ -26,7 +26,7 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
-            self._tell(*forwarded(url, "GET", self.path, None, self.headers["Authorization"]))
+            self._reply(*forwarded(url, "GET", self.path, None, self.headers["Authorization"]))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -39,16 +39,16 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
                 body["params"] |= {key: wrong.law[key] for key in wrong.law.keys() & {"temperature"}}
             elif wrong.double_bos and self.path == "/tokenize" and "prompt" in body:
                 status, content = forwarded(to, "POST", self.path, body)
-                told = json.loads(content)
-                told["tokens"] = [told["tokens"][0], *told["tokens"]]
-                self._tell(status, json.dumps(told).encode())
+                reported = json.loads(content)
+                reported["tokens"] = [reported["tokens"][0], *reported["tokens"]]
+                self._reply(status, json.dumps(reported).encode())
                 return
             status, content = forwarded(to, "POST", self.path, body, self.headers["Authorization"])
             if self.path == "/v1/completions" and status == 200:
                 content = json.dumps(told_otherwise(json.loads(content), body, wrong)).encode()
-            self._tell(status, content)
+            self._reply(status, content)
 
-        def _tell(self, status: int, content: bytes) -> None:
+        def _reply(self, status: int, content: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -98,14 +98,14 @@ def told_otherwise(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -
     if "prompt_logprobs" in body or body.get("logprobs"):
         return answer
     for choice in choices:
-        told = choice["logprobs"]
+        reported = choice["logprobs"]
         if wrong.shift:
-            values = told["token_logprobs"]
-            told["token_logprobs"] = values[-wrong.shift :] + values[: -wrong.shift]
+            values = reported["token_logprobs"]
+            reported["token_logprobs"] = values[-wrong.shift :] + values[: -wrong.shift]
         if wrong.beside:
-            told["tokens"] = [told["tokens"][0], *told["tokens"][:-1]]
+            reported["tokens"] = [reported["tokens"][0], *reported["tokens"][:-1]]
     if wrong.permuted:
         copies = body.get("n", 1)
         moved = choices[copies:] + choices[:copies]
-        answer["choices"] = [{**each, "index": place} for place, each in enumerate(moved)]
+        answer["choices"] = [{**item, "index": place} for place, item in enumerate(moved)]
     return answer

@@ -56,7 +56,7 @@ class Wrong:
     greedy: bool = False
     one_seed: bool = False
     permuted: bool = False
-    beside: bool = False
+    neighbour: bool = False
     stale_cache: Any = None
     second: Any = None
     double_bos: bool = False
@@ -90,29 +90,29 @@ class Engine:
             model = self.wrong.second
         if plain and self.wrong.stale_cache is not None:
             model = self.wrong.stale_cache
-        there = torch.tensor([ids, *self._others(len(ids))], device=model.device)
-        rows = model(input_ids=there, use_cache=False).logits[0].cpu().double()
+        places = torch.tensor([ids, *self._batch_neighbours(len(ids))], device=model.device)
+        rows = model(input_ids=places, use_cache=False).logits[0].cpu().double()
         if self.wrong.noise:
             rows = rows + self.wrong.noise * torch.randn(
                 rows.shape, generator=self.generator, dtype=rows.dtype
             )
         return rows
 
-    def _others(self, length: int) -> list[list[int]]:
+    def _batch_neighbours(self, length: int) -> list[list[int]]:
         """What else is in the batch."""
         if not self.wrong.batches:
             return []
         count = int(torch.randint(0, 8, (1,), generator=self.generator))
-        drawn = torch.randint(0, len(self.words), (count, length), generator=self.generator)
-        return [[int(token) for token in row] for row in drawn]
+        generator = torch.randint(0, len(self.words), (count, length), generator=self.generator)
+        return [[int(token) for token in row] for row in generator]
 
     def score(self, ids: list[int]) -> list[Any]:
         rows = self.logits(ids)[:-1].log_softmax(-1)
-        told = [
+        reported = [
             {str(token): {"logprob": float(rows[place, token]), "rank": 1}}
             for place, token in enumerate(ids[1:])
         ]
-        return [None, *told]
+        return [None, *reported]
 
     def sample(
         self, prompt: list[int], count: int, law: Sampling, generator: torch.Generator
@@ -122,19 +122,21 @@ class Engine:
         for _ in range(count):
             rows.append(self.logits([*prompt, *ids])[-1:])
             # Laws of penalties look at what was sampled before.
-            seen = Observed([Completion(tuple(prompt), (*ids, 0), (0.0,) * (len(ids) + 1))], rows)
-            whole = seen.distribution(law)[-1]
+            observed = Observed([Completion(tuple(prompt), (*ids, 0), (0.0,) * (len(ids) + 1))], rows)
+            full = observed.distribution(law)[-1]
             token = (
-                int(whole.argmax())
+                int(full.argmax())
                 if self.wrong.greedy
-                else int(torch.multinomial(whole.exp(), 1, generator=generator))
+                else int(torch.multinomial(full.exp(), 1, generator=generator))
             )
-            told = (
-                seen.distribution(raw_law) if self.wrong.raw or self.wrong.greedy else seen.distribution(law)
+            report_values = (
+                observed.distribution(raw_law)
+                if self.wrong.raw or self.wrong.greedy
+                else observed.distribution(law)
             )[-1]
-            beside = int(told.argmax()) if self.wrong.beside else token
-            values.append(float(told[beside]))
-            reported.append(beside)
+            neighbour = int(report_values.argmax()) if self.wrong.beside else token
+            values.append(float(report_values[neighbour]))
+            reported.append(neighbour)
             ids.append(token)
         if self.wrong.shift:
             values = values[-self.wrong.shift :] + values[: -self.wrong.shift]
@@ -142,8 +144,8 @@ class Engine:
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         self.calls += 1
-        given = body["prompt"]
-        prompts = given if isinstance(given[0], list) else [given]
+        prompt_ids = body["prompt"]
+        prompts = prompt_ids if isinstance(prompt_ids[0], list) else [prompt_ids]
         law = Sampling.of_request({**body, **self.wrong.law})
         if self.wrong.bias:
             law = Sampling(**{**vars(law), "bias": self.wrong.bias})
@@ -175,19 +177,19 @@ class Engine:
                 choices.append(choice)
         if self.wrong.permuted and len(prompts) > 1:
             moved = choices[copies:] + choices[:copies]
-            choices = [{**each, "index": place} for place, each in enumerate(moved)]
+            choices = [{**item, "index": place} for place, item in enumerate(moved)]
         return {"choices": choices}
 
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         if "messages" in body:
-            made = self.words.apply_chat_template(
+            built = self.words.apply_chat_template(
                 body["messages"], add_generation_prompt=True, tokenize=True, return_dict=True,
                 **({"chat_template": self.wrong.template} if self.wrong.template else {}),
             )["input_ids"]  # fmt: skip
         else:
-            made = self.words(body["prompt"])["input_ids"]
-            made = [0, *made] if self.wrong.double_bos else made
-        return {"tokens": list(made)}
+            built = self.words(body["prompt"])["input_ids"]
+            built = [0, *built] if self.wrong.double_bos else built
+        return {"tokens": list(built)}
 
 
 def loaded(folder: Path, dtype: str) -> Any:
@@ -219,21 +221,21 @@ def serving(engine: Engine) -> Iterator[str]:
                 answers["/metrics"] = f'{name}{{operation="start"}} 3.0\n{name}{{operation="finish"}} 2.0\n'
             if engine.wrong.settings is not None:
                 answers["/server_info"] = {"vllm_config": {"model_config": engine.wrong.settings}}
-            self._tell(answers.get(path))
+            self._reply(answers.get(path))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             engine.priorities.append(body.get("priority", 0))
             if engine.wrong.no_priority and body.get("priority"):
-                told = {"error": {"message": "Got priority 1 but Priority scheduling is not enabled."}}
-                self._tell(told, 400)
+                reported = {"error": {"message": "Got priority 1 but Priority scheduling is not enabled."}}
+                self._reply(reported, 400)
                 return
             answers = {"/v1/completions": engine.complete, "/tokenize": engine.tokenize}
-            self._tell(answers[self.path](body) if self.path in answers else None)
+            self._reply(answers[self.path](body) if self.path in answers else None)
 
-        def _tell(self, answer: Any, status: int = 200) -> None:
-            told = answer if answer is not None else {"detail": "Not Found"}
-            content = (told if isinstance(told, str) else json.dumps(told)).encode()
+        def _reply(self, answer: Any, status: int = 200) -> None:
+            reported = answer if answer is not None else {"detail": "Not Found"}
+            content = (reported if isinstance(reported, str) else json.dumps(reported)).encode()
             self.send_response(status if answer is not None else 404)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

@@ -33,65 +33,65 @@ def adapters(trained, tmp_path_factory):
         "target_modules": sorted({name.split(".")[-2] for name in state if "_proj" in name}),
     }  # fmt: skip
     for step, share in ((10, 0.6), (20, 1.0)):
-        made = folder / f"checkpoint-{step}"
-        made.mkdir()
-        (made / "adapter_config.json").write_text(json.dumps(settings))
+        built = folder / f"checkpoint-{step}"
+        built.mkdir()
+        (built / "adapter_config.json").write_text(json.dumps(settings))
         drift = torch.Generator().manual_seed(step)
         of_step = {
-            name: share * one + 0.02 * torch.randn(one.shape, generator=drift)
-            for name, one in tensors.items()
+            name: share * single + 0.02 * torch.randn(single.shape, generator=drift)
+            for name, single in tensors.items()
         }
-        save_file(of_step, made / "adapter_model.safetensors")
+        save_file(of_step, built / "adapter_model.safetensors")
     return folder
 
 
-def served(adapters, times, tmp_path, step=20):
+def served_folder(adapters, times, tmp_path, step=20):
     """A folder of the base with the adapter added so many times, by nothing of what is tested."""
     from safetensors.torch import load_file
 
-    told = json.loads((adapters / f"checkpoint-{step}" / "adapter_config.json").read_text())
+    reported = json.loads((adapters / f"checkpoint-{step}" / "adapter_config.json").read_text())
     parts = load_file(adapters / f"checkpoint-{step}" / "adapter_model.safetensors")
-    model = loaded(told["base_model_name_or_path"], "float32")
+    model = loaded(reported["base_model_name_or_path"], "float32")
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             key = f"base_model.model.{name.removesuffix('.weight')}"
             if f"{key}.lora_A.weight" in parts:
                 product = parts[f"{key}.lora_B.weight"] @ parts[f"{key}.lora_A.weight"]
                 tensor.add_(times * ALPHA / RANK * product)
-    shutil.copytree(told["base_model_name_or_path"], tmp_path / "served")
+    shutil.copytree(reported["base_model_name_or_path"], tmp_path / "served")
     model.save_pretrained(tmp_path / "served")
     return tmp_path / "served"
 
 
-def told(adapters, folder, wrong=None):
+def audit_faults(adapters, folder, wrong=None):
     """The faults of an audit against checkpoint-20, with their first values."""
     with serving(Engine(folder, "bfloat16", wrong)) as url:
-        found = audit_server(LiveAudit(url, adapters / "checkpoint-20", timeout_s=500))
-    return {each.family: each.estimates[0].value for each in found.select(FAULT)}, found.outcome
+        audit = audit_server(LiveAudit(url, adapters / "checkpoint-20", timeout_s=500))
+    return {item.family: item.estimates[0].value for item in audit.select(FAULT)}, audit.outcome
 
 
 def test_an_adapter_that_is_added_once_is_clean(adapters, tmp_path):
     """Merged, as most trainers send it."""
-    assert told(adapters, served(adapters, 1, tmp_path)) == ({}, CLEAN)
+    assert audit_faults(adapters, served_folder(adapters, 1, tmp_path)) == ({}, CLEAN)
 
 
 @pytest.mark.parametrize("times", [2.0, 0.5])
 def test_how_often_it_is_added_is_told(adapters, tmp_path, times):
     """Twice after a resume, by half with another alpha."""
-    faults, _ = told(adapters, served(adapters, times, tmp_path))
+    faults, _ = audit_faults(adapters, served_folder(adapters, times, tmp_path))
     assert list(faults) == ["weights/adapter"]
     assert faults["weights/adapter"] == pytest.approx(times, abs=0.05)
 
 
 def test_one_that_is_not_added_is_the_base(adapters, trained):
     """By the folder's name."""
-    assert told(adapters, trained / "checkpoint-120")[0] == {"weights/version": "checkpoint-120"}
+    assert audit_faults(adapters, trained / "checkpoint-120")[0] == {"weights/version": "checkpoint-120"}
 
 
 def test_an_older_one_is_named(adapters, tmp_path):
     """As of whole weights."""
-    folder = served(adapters, 1, tmp_path, step=10)
-    assert told(adapters, folder)[0] == {"weights/version": "checkpoint-10"}
+    folder = served_folder(adapters, 1, tmp_path, step=10)
+    assert audit_faults(adapters, folder)[0] == {"weights/version": "checkpoint-10"}
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
@@ -108,8 +108,8 @@ def test_it_is_what_peft_makes_of_it(adapters, trained):
 
 def test_what_stands_beside_it_are_its_siblings_and_its_base(adapters, trained):
     """So that none of them has to be named."""
-    found = sibling_checkpoints(adapters / "checkpoint-20")
-    assert found == [(adapters / "checkpoint-10").resolve(), trained / "checkpoint-120"]
+    audit = sibling_checkpoints(adapters / "checkpoint-20")
+    assert audit == [(adapters / "checkpoint-10").resolve(), trained / "checkpoint-120"]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from tests.diagnostics.audit.standin import Engine, serving
 def test_few_tokens_are_never_exceeded(trained, tokens):
     """With weights that are wrong, which is looked at twice."""
     with serving(Engine(trained / "base", "bfloat16")) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
-    assert found.tokens <= tokens
-    assert [each.family for each in found.select(FAULT)] == ["weights/version"]
+        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, tokens=tokens))
+    assert audit.tokens <= tokens
+    assert [item.family for item in audit.select(FAULT)] == ["weights/version"]
 
 
 def test_what_is_said_to_be_enough_is():

@@ -18,7 +18,7 @@ CELL = "vllm-0.32.0+trl-1.16.0"
 
 
 @pytest.fixture(scope="module")
-def served(trained, tmp_path_factory):
+def server_url(trained, tmp_path_factory):
     """A server that holds checkpoint-120, and its address."""
     port = free_port()
     command = [
@@ -31,24 +31,24 @@ def served(trained, tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
-def asked(url, trained, name="checkpoint-120"):
-    found = audit_server(LiveAudit(url, trained / name, timeout_s=500))
-    return found, {
-        each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)
+def audit_faults(url, trained, name="checkpoint-120"):
+    audit = audit_server(LiveAudit(url, trained / name, timeout_s=500))
+    return audit, {
+        item.family: item.estimates[0].value if item.estimates else None for item in audit.select(FAULT)
     }
 
 
-def test_nothing_wrong_is_clean(served, trained):
+def test_nothing_wrong_is_clean(server_url, trained):
     """With every class asked that can be, but for the cache, in which nothing of it is."""
-    found, faults = asked(served, trained)
+    audit, faults = audit_faults(server_url, trained)
     assert faults == {}
-    assert found.outcome == CLEAN
-    assert {each.family for each in found.select("not_asked")} <= {"cache", "settings"}
+    assert audit.outcome == CLEAN
+    assert {item.family for item in audit.select("not_asked")} <= {"cache", "settings"}
 
 
-def test_weights_older_than_the_trainers_are_named(served, trained):
+def test_weights_older_than_the_trainers_are_named(server_url, trained):
     """The trainer is at a checkpoint that the engine does not have yet: here, the other way round."""
-    _, faults = asked(served, trained, "checkpoint-110")
+    _, faults = audit_faults(server_url, trained, "checkpoint-110")
     assert faults == {"weights/version": "checkpoint-120"}
 
 
@@ -56,9 +56,9 @@ def test_weights_older_than_the_trainers_are_named(served, trained):
     ("name", "value", "near"),
     [("temperature", 0.77, 0.02), ("top_p", 0.873, 0.005), ("repetition_penalty", 1.13, 0.01)],
 )
-def test_a_law_that_nobody_asked_for_is_named(served, trained, name, value, near):
+def test_a_law_that_nobody_asked_for_is_named(server_url, trained, name, value, near):
     """The request says something else on its way to the engine."""
-    with proxy.between(served, Wrong(law={name: value})) as url:
-        _, faults = asked(url, trained)
+    with proxy.between(server_url, Wrong(law={name: value})) as url:
+        _, faults = audit_faults(url, trained)
     assert list(faults) == [f"sampling/{name}"]
     assert faults[f"sampling/{name}"] == pytest.approx(value, abs=near)

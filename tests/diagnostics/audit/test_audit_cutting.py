@@ -11,23 +11,23 @@ from tests.diagnostics.audit.standin import Engine, Wrong, serving
 def audited(trained, folder="checkpoint-120", **law):
     """The audit, and by what type the weights were judged."""
     with serving(Engine(trained / folder, "bfloat16", Wrong(cut=True, law=law))) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
-    weights = next(each for each in found.results if each.family.partition("/")[0] == "weights")
-    return found, next(each.values["dtype"] for each in weights.evidence if each.name == "type")
+        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+    weights = next(item for item in audit.results if item.family.partition("/")[0] == "weights")
+    return audit, next(item.values["dtype"] for item in weights.evidence if item.name == "type")
 
 
 def test_numbers_that_are_cut_off_are_clean(trained):
     """And said to be, with the same floor as of numbers that are rounded."""
-    found, dtype = audited(trained)
-    assert (found.outcome, dtype) == (CLEAN, TRUNCATED)
+    audit, dtype = audited(trained)
+    assert (audit.outcome, dtype) == (CLEAN, TRUNCATED)
 
 
 @pytest.mark.long
 def test_an_older_checkpoint_is_named_there_and_a_temperature_beside_it(trained):
     """What is cut off hides neither."""
-    found, dtype = audited(trained, "checkpoint-110", temperature=0.77)
-    told = {each.family: each.estimates[0].value for each in found.select(FAULT)}
-    assert told.keys() == {"weights/version", "sampling/temperature"}
-    assert told["weights/version"] == "checkpoint-110"
-    assert told["sampling/temperature"] == pytest.approx(0.77, abs=0.02)
+    audit, dtype = audited(trained, "checkpoint-110", temperature=0.77)
+    reported = {item.family: item.estimates[0].value for item in audit.select(FAULT)}
+    assert reported.keys() == {"weights/version", "sampling/temperature"}
+    assert reported["weights/version"] == "checkpoint-110"
+    assert reported["sampling/temperature"] == pytest.approx(0.77, abs=0.02)
     assert dtype == TRUNCATED

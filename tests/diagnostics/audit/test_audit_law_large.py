@@ -10,7 +10,7 @@ from diagnostics.audit.live.sampling_distribution import Completion, Observed, S
 PLACES, SIZE = 6, 6004
 
 
-def seen(monkeypatch, kept, spread):
+def make_observed(monkeypatch, kept, spread):
     """Samples of a distribution, of which so many ids are kept."""
     monkeypatch.setattr(sampling_distribution, "_KEPT", kept)
     generator = torch.Generator().manual_seed(2)
@@ -22,9 +22,9 @@ def seen(monkeypatch, kept, spread):
 @pytest.mark.parametrize("spread", [0.3, 3.0], ids=["flat", "peaked"])
 def test_so_is_how_surprising_the_ids_are(monkeypatch, spread):
     """Else a healthy engine would be told to report raw log-probs."""
-    part = seen(monkeypatch, 500, spread).surprise(Sampling(temperature=0.9))
+    part = make_observed(monkeypatch, 500, spread).surprise(Sampling(temperature=0.9))
     assert part == pytest.approx(
-        seen(monkeypatch, SIZE, spread).surprise(Sampling(temperature=0.9)), rel=0.01
+        make_observed(monkeypatch, SIZE, spread).surprise(Sampling(temperature=0.9)), rel=0.01
     )
 
 
@@ -42,9 +42,9 @@ def test_so_is_how_surprising_the_ids_are(monkeypatch, spread):
 )
 def test_what_is_left_out_is_counted(monkeypatch, spread, asked):
     """Else every log-prob of a flat distribution would be too large, and no law would fit a healthy engine."""
-    part = seen(monkeypatch, 500, spread).logprobs(asked)
-    whole = seen(monkeypatch, SIZE, spread).logprobs(asked)
-    both = part.isfinite() & whole.isfinite()
-    assert torch.allclose(part[both], whole[both], atol=2e-3)
+    part = make_observed(monkeypatch, 500, spread).logprobs(asked)
+    full = make_observed(monkeypatch, SIZE, spread).logprobs(asked)
+    both = part.isfinite() & full.isfinite()
+    assert torch.allclose(part[both], full[both], atol=2e-3)
     # An id that nothing but the nucleus beyond what is kept holds may be in it or not.
-    assert (part.isfinite() | ~whole.isfinite()).all()
+    assert (part.isfinite() | ~full.isfinite()).all()

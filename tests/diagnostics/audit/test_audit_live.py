@@ -13,26 +13,26 @@ from diagnostics.audit.model import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 
-def answers(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", seed=1, **asked):
+def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", seed=1, **asked):
     """The audit of a stand-in that serves a folder, against checkpoint-120."""
     with serving(Engine(trained / folder, dtype, wrong, seed)) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **asked))
-    json.dumps(report.shareable_document(found), allow_nan=False)
-    assert found.tokens <= asked.get("tokens", 4000)
-    return found
+        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **asked))
+    json.dumps(report.shareable_document(audit), allow_nan=False)
+    assert audit.tokens <= asked.get("tokens", 4000)
+    return audit
 
 
-def told(found):
+def fault_values(found):
     """Its faults, each with the first value that was found out."""
-    return {each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)}
+    return {item.family: item.estimates[0].value if item.estimates else None for item in found.select(FAULT)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_nothing_wrong_is_clean_as_far_as_asked(trained, dtype):
     """In an engine of 16 bits, too, whose numbers are never the checkpoint's."""
-    found = answers(trained, dtype=dtype)
-    assert told(found) == {}
-    assert found.outcome == CLEAN
+    audit = audit_standin(trained, dtype=dtype)
+    assert fault_values(audit) == {}
+    assert audit.outcome == CLEAN
 
 
 @pytest.mark.parametrize(
@@ -46,29 +46,31 @@ def test_nothing_wrong_is_clean_as_far_as_asked(trained, dtype):
 )
 def test_the_law_is_named_with_its_value(trained, law, family, value, near):
     """The value is on no grid."""
-    found = told(answers(trained, Wrong(law=law)))
-    assert list(found) == [family]
-    assert found[family] == pytest.approx(value, abs=near)
+    audit = fault_values(audit_standin(trained, Wrong(law=law)))
+    assert list(audit) == [family]
+    assert audit[family] == pytest.approx(value, abs=near)
 
 
 def test_an_older_checkpoint_is_named(trained):
     """And nothing else, since the law is judged by the weights that the engine holds."""
-    found = answers(trained, folder="checkpoint-110")
-    assert told(found) == {"weights/version": "checkpoint-110"}
+    audit = audit_standin(trained, folder="checkpoint-110")
+    assert fault_values(audit) == {"weights/version": "checkpoint-110"}
 
 
 def test_what_the_trainers_staleness_allows_is_no_fault(trained, tmp_path):
     """One checkpoint behind, where the trainer says that it may be."""
     (tmp_path / "trainer.json").write_text(json.dumps({"max_staleness": 1, "temperature": 1.0}))
-    assert told(answers(trained, folder="checkpoint-110", trainer=tmp_path / "trainer.json")) == {}
+    assert (
+        fault_values(audit_standin(trained, folder="checkpoint-110", trainer=tmp_path / "trainer.json")) == {}
+    )
 
 
 def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_path):
     """The request asks for 0.6, the samples are at 0.6, and what is reported is at 1."""
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 0.6}))
-    found = answers(trained, Wrong(raw=True, settings=None), trainer=tmp_path / "trainer.json")
-    assert {"logprobs/raw"} <= told(found).keys()
-    assert told(found)["logprobs/raw"] == pytest.approx(0.6, abs=0.15)
+    audit = audit_standin(trained, Wrong(raw=True, settings=None), trainer=tmp_path / "trainer.json")
+    assert {"logprobs/raw"} <= fault_values(audit).keys()
+    assert fault_values(audit)["logprobs/raw"] == pytest.approx(0.6, abs=0.15)
 
 
 @pytest.mark.parametrize(
@@ -86,29 +88,29 @@ def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_p
 )
 def test_what_stands_beside_what(trained, wrong, family):
     """The family of each, and where nothing is wrong none."""
-    found = told(answers(trained, wrong))
-    assert (family in found) if family else found == {}
+    audit = fault_values(audit_standin(trained, wrong))
+    assert (family in audit) if family else audit == {}
 
 
 def test_keys_of_older_weights_are_seen(trained):
     """What a prompt gives plain, and with a fresh salt, differs."""
     wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
-    assert list(told(answers(trained, wrong))) == ["cache/stale"]
+    assert list(fault_values(audit_standin(trained, wrong))) == ["cache/stale"]
 
 
 def test_tensors_that_did_not_arrive_are_named(trained, tmp_path):
     """All of a layer."""
     older, newer = (loaded(trained / name, "float32") for name in ("checkpoint-110", "checkpoint-120"))
     state = newer.state_dict()
-    state.update({name: one for name, one in older.state_dict().items() if ".layers.1." in name})
+    state.update({name: single for name, single in older.state_dict().items() if ".layers.1." in name})
     newer.load_state_dict(state)
     shutil.copytree(trained / "checkpoint-120", tmp_path / "mixed")
     newer.save_pretrained(tmp_path / "mixed")
     with serving(Engine(tmp_path / "mixed", "bfloat16")) as url:
-        found = audit_server(
+        audit = audit_server(
             LiveAudit(url, trained / "checkpoint-120", (trained / "checkpoint-110",), timeout_s=500)
         )
-    assert told(found) == {"weights/partial": ("layer 1",)}
+    assert fault_values(audit) == {"weights/partial": ("layer 1",)}
 
 
 def test_weights_that_are_one_percent_off_are_seen(trained, tmp_path):
@@ -116,14 +118,14 @@ def test_weights_that_are_one_percent_off_are_seen(trained, tmp_path):
     model = loaded(trained / "checkpoint-120", "float32")
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for each in model.parameters():
-            each.add_(0.01 * each.std() * torch.randn(each.shape, generator=generator))
+        for item in model.parameters():
+            item.add_(0.01 * item.std() * torch.randn(item.shape, generator=generator))
     shutil.copytree(trained / "checkpoint-120", tmp_path / "off")
     model.save_pretrained(tmp_path / "off")
     with serving(Engine(tmp_path / "off", "bfloat16")) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
-    assert list(told(found)) == ["weights/unknown"]
-    assert {each.family for each in found.select("masked")} == {"sampling", "logprobs"}
+        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+    assert list(fault_values(audit)) == ["weights/unknown"]
+    assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
 
 
 @pytest.mark.parametrize(
@@ -156,9 +158,9 @@ def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
     for path in (tmp_path / "checkpoint-120").glob("tokenizer*"):
         path.write_text("{")
     with serving(Engine(trained / "checkpoint-120", "float32")) as url:
-        found = audit_server(LiveAudit(url, tmp_path / "checkpoint-120", timeout_s=500))
-    assert found.outcome == "not_decided"
-    assert [each.family for each in found.select("not_asked") if each.decisive] == ["ids"]
+        audit = audit_server(LiveAudit(url, tmp_path / "checkpoint-120", timeout_s=500))
+    assert audit.outcome == "not_decided"
+    assert [item.family for item in audit.select("not_asked") if item.decisive] == ["ids"]
 
 
 @pytest.mark.parametrize(
@@ -166,9 +168,9 @@ def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
 )
 def test_raw_log_probs_carry_no_sampling_parameters(trained, wrong):
     """vLLM's default: never clean with few tokens; not checked, and the tokens that would decide are named."""
-    found = answers(trained, Wrong(raw=True, settings=None, **wrong))
-    assert found.outcome != CLEAN
-    if found.outcome != FAULT:
-        (result,) = (each for each in found.results if each.topic == "sampling")
+    audit = audit_standin(trained, Wrong(raw=True, settings=None, **wrong))
+    assert audit.outcome != CLEAN
+    if audit.outcome != FAULT:
+        (result,) = (item for item in audit.results if item.topic == "sampling")
         assert result.outcome == "not_decided"
         assert result.needed[0].text.startswith("--tokens ")

@@ -18,11 +18,11 @@ def audited(trained, wrong, **more):
 @pytest.mark.parametrize("refused", [False, True])
 def test_its_requests_come_last(trained, refused):
     """Behind a trainer's, whose priority is 0; where the scheduler knows none, it asks without, and says so once."""
-    found, engine = audited(trained, Wrong(no_priority=refused))
-    assert found.outcome == CLEAN
-    asked = [each for each in engine.priorities if each]
-    assert (len(asked) == 1) is refused
-    assert min(asked) > 0
+    audit, engine = audited(trained, Wrong(no_priority=refused))
+    assert audit.outcome == CLEAN
+    hosts = [item for item in engine.priorities if item]
+    assert (len(hosts) == 1) is refused
+    assert min(hosts) > 0
     assert engine.calls > 10
 
 
@@ -38,8 +38,8 @@ def test_weights_that_change_meanwhile_are_no_verdict(trained):
     """What was scored before, and what was sampled after, are of two policies."""
     with pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
         audited(trained, Wrong(versions=["7", "8"]))
-    found, _ = audited(trained, Wrong(versions=["7"]))
-    assert found.outcome == CLEAN
+    audit, _ = audited(trained, Wrong(versions=["7"]))
+    assert audit.outcome == CLEAN
 
 
 class Told:

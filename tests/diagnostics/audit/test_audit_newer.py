@@ -13,7 +13,7 @@ from diagnostics.audit.live.reference import step_of
 SIZE = 4000
 
 
-def known(*steps):
+def make_checkpoints(*steps):
     """Checkpoints whose scores go one way, each with a part of its own."""
     generator = torch.Generator().manual_seed(1)
     way = torch.randn(SIZE, generator=generator)
@@ -28,17 +28,17 @@ def known(*steps):
 
 def test_what_goes_on_the_same_way_is_newer():
     """Whichever order they are known in; the newest and the one before it are told."""
-    (one, two, three), way = known(10, 20, 30)
+    (single, two, three), way = make_checkpoints(10, 20, 30)
     engine = three[1] + 0.1 * way + 0.05 * torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
-    found = weight_versions.find_newer([three, one, two], engine)
-    assert (found.newest, found.before) == ("checkpoint-30", "checkpoint-20")
-    assert found.slope.value > 1.5
+    audit = weight_versions.find_newer([three, single, two], engine)
+    assert (audit.newest, audit.before) == ("checkpoint-30", "checkpoint-20")
+    assert audit.slope.value > 1.5
 
 
 @pytest.mark.parametrize("what", ["noise", "between", "older"])
 def test_what_goes_elsewhere_is_not(what):
     """Weights with noise, those on the way, and those before all of them."""
-    pairs, way = known(10, 20, 30)
+    pairs, way = make_checkpoints(10, 20, 30)
     noise = 0.2 * torch.randn(SIZE, generator=torch.Generator().manual_seed(3))
     engine = {"noise": pairs[2][1] + noise, "between": 0.25 * way + noise / 4, "older": -0.2 * way}[what]
     assert weight_versions.find_newer(pairs, engine) is None
@@ -53,12 +53,12 @@ def unlike(engine, *names):
                         has_same_tensors=lambda _other: False, state={}, release=lambda: None)
         for name in names
     ]  # fmt: skip
-    (*told, (reference, exact)) = [
-        (each, 0.01 * (20 if each.step is None else each.step) * way) for each in folders
+    (*reported, (reference, exact)) = [
+        (item, 0.01 * (20 if item.step is None else item.step) * way) for item in folders
     ]
     best = Scores(reference, [[0] * (SIZE + 1)], engine * way, "bfloat16", exact, 0.01)
-    answer, held = checkpoint_identification._find_other_weights(best, told)
-    assert held is None
+    answer, tokens = checkpoint_identification._find_other_weights(best, reported)
+    assert tokens is None
     return answer
 
 

@@ -36,25 +36,25 @@ def compared(*folders, large=True, off=FLOOR):
     sequences = [list(range(SIZE // 2 + 1))] * 2
     best = Scores(reference, sequences, torch.full((SIZE,), off), "bfloat16", torch.zeros(SIZE), FLOOR)
     computed, notes = checkpoint_identification._compute_others(best, folders)
-    return [each.name for each, _ in computed], {seen.values["name"]: seen.name for seen in notes}
+    return [item.name for item, _ in computed], {observed.values["name"]: observed.name for observed in notes}
 
 
 def test_what_is_far_away_is_computed_for_few_ids_and_what_is_behind_it_not_at_all():
     """The engine is at the floor: it can't hold what is fifty floors away."""
-    near, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
-    assert compared(near, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
-    assert (near.asked, far.asked) == ([checkpoint_identification._FEW], [])
+    tolerance, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
+    assert compared(tolerance, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
+    assert (tolerance.asked, far.asked) == ([checkpoint_identification._FEW], [])
 
 
 def test_what_the_floor_may_hide_is_computed_whole():
     """A step of training can be smaller than what arithmetic makes; then all ids are needed."""
-    near = Folder("checkpoint-280", 0.02)
-    assert compared(near) == (["checkpoint-280"], {})
-    assert near.asked == [checkpoint_identification._FEW, SIZE]
+    tolerance = Folder("checkpoint-280", 0.02)
+    assert compared(tolerance) == (["checkpoint-280"], {})
+    assert tolerance.asked == [checkpoint_identification._FEW, SIZE]
 
 
 def test_what_does_not_fit_is_told(monkeypatch):
     """And asked nothing."""
-    other = SimpleNamespace(name="checkpoint-20", step=20, release=lambda: None)
+    second = SimpleNamespace(name="checkpoint-20", step=20, release=lambda: None)
     monkeypatch.setattr(Folder, "has_same_tensors", lambda _self, _other: False)
-    assert compared(other) == ([], {"checkpoint-20": "does_not_fit"})
+    assert compared(second) == ([], {"checkpoint-20": "does_not_fit"})

@@ -16,7 +16,7 @@ from tests.diagnostics.audit.standin import Wrong
 
 
 @pytest.fixture(scope="module")
-def served(trained):
+def own_server(trained):
     """One that holds checkpoint-120; its address with its key."""
     with closing(
         ServerProcess(EngineSpec("transformers", str(trained / "checkpoint-120"), 320), timeout_s=500)
@@ -25,51 +25,56 @@ def served(trained):
 
 
 def audited(address, token, trained, name="checkpoint-120", **asked):
-    found = audit_server(
+    audit = audit_server(
         LiveAudit(address.replace("//", f"//any:{token}@"), trained / name, timeout_s=500, **asked)
     )
-    return found, {
-        each.family: each.estimates[0].value if each.estimates else None for each in found.select(FAULT)
+    return audit, {
+        item.family: item.estimates[0].value if item.estimates else None for item in audit.select(FAULT)
     }
 
 
-def address_of(served):
-    return f"http://{served.host}:{served.port}"
+def address_of(own_server):
+    return f"http://{own_server.host}:{own_server.port}"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_nothing_wrong_is_clean_as_far_as_asked(served, trained, tmp_path, temperature):
+def test_nothing_wrong_is_clean_as_far_as_asked(own_server, trained, tmp_path, temperature):
     """At whichever temperature the trainer samples; what it can't be asked is said, with what could."""
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": temperature}))
-    found, faults = audited(address_of(served), served.token, trained, trainer=tmp_path / "trainer.json")
-    assert (faults, found.outcome) == ({}, CLEAN)
-    assert found.subject["server"] == "grpo_core serve"
-    assert {each.family for each in found.select(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
-    assert found.tokens <= 500
+    audit, faults = audited(
+        address_of(own_server), own_server.token, trained, trainer=tmp_path / "trainer.json"
+    )
+    assert (faults, audit.outcome) == ({}, CLEAN)
+    assert audit.subject["server"] == "grpo_core serve"
+    assert {item.family for item in audit.select(NOT_ASKED)} == {"ids", "weights", "cache", "replicas"}
+    assert audit.tokens <= 500
 
 
-def test_another_temperature_is_named(served, trained):
+def test_another_temperature_is_named(own_server, trained):
     """On its way from the audit to the server it becomes another."""
-    with proxy.between(address_of(served), Wrong(law={"temperature": 0.83})) as address:
-        _, faults = audited(address, served.token, trained)
+    with proxy.between(address_of(own_server), Wrong(law={"temperature": 0.83})) as address:
+        _, faults = audited(address, own_server.token, trained)
     assert faults == {"sampling/temperature": pytest.approx(0.83, abs=0.02)}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["checkpoint-20", *(pytest.param(one, marks=pytest.mark.long) for one in ("checkpoint-110", "base"))],
+    [
+        "checkpoint-20",
+        *(pytest.param(single, marks=pytest.mark.long) for single in ("checkpoint-110", "base")),
+    ],
 )
-def test_other_weights_are_told_by_the_samples(served, trained, name):
+def test_other_weights_are_told_by_the_samples(own_server, trained, name):
     """The server holds checkpoint-120; where that is a neighbour of the trainer's checkpoint, it is named."""
-    found, faults = audited(address_of(served), served.token, trained, name)
+    audit, faults = audited(address_of(own_server), own_server.token, trained, name)
     assert faults == {"weights/version": "checkpoint-120"}
-    (answer,) = found.select(FAULT)
+    (answer,) = audit.select(FAULT)
     assert answer.residual < 1e-4 < answer.runner_up.residual
 
 
-def test_without_its_key_it_says_what_is_missing(served, trained, monkeypatch):
+def test_without_its_key_it_says_what_is_missing(own_server, trained, monkeypatch):
     """In one line, with the variable's name."""
     for name in ("VLLM_API_KEY", "GRPO_CORE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(AuditError, match="GRPO_CORE_TOKEN"):
-        audit_server(LiveAudit(address_of(served), trained / "checkpoint-120", timeout_s=500))
+        audit_server(LiveAudit(address_of(own_server), trained / "checkpoint-120", timeout_s=500))

@@ -11,28 +11,28 @@ from diagnostics.audit.model import FAULT, MASKED, Result
 ASKED = Sampling(temperature=0.8)
 
 
-def settled(drawn_at, mode="", count=300):
+def separate(drawn_at, mode="", count=300):
     """What is told of samples at a temperature whose log-probs are those of temperature 1."""
     generator = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(count, 64, generator=generator, dtype=torch.float64)
     ids = torch.multinomial((logits / drawn_at).softmax(-1), 1, generator=generator)
     values = logits.log_softmax(-1).gather(1, ids)[:, 0]
-    seen = Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
-    found = Fit(Sampling(), 0.0, ("temperature",))
+    observed = Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
+    audit = Fit(Sampling(), 0.0, ("temperature",))
     law = [Result("sampling/temperature", FAULT, "P5")]
-    answers, of_ids = sampled_ids.separate_raw(seen, found, ASKED, mode, law, [])
-    facts = [fact.name for each in (*answers, *of_ids) for fact in each.evidence]
-    return {each.family: each.outcome for each in (*answers, *of_ids)}, facts
+    answers, of_ids = sampled_ids.separate_raw(observed, audit, ASKED, mode, law, [])
+    facts = [fact.name for item in (*answers, *of_ids) for fact in item.evidence]
+    return {item.family: item.outcome for item in (*answers, *of_ids)}, facts
 
 
 def test_ids_of_what_was_asked_for_make_it_raw():
     """And the law is asked again when that is mended."""
-    assert settled(0.8) == ({"sampling": MASKED, "logprobs/raw": FAULT}, [])
+    assert separate(0.8) == ({"sampling": MASKED, "logprobs/raw": FAULT}, [])
 
 
 def test_ids_of_what_is_reported_make_it_the_engines_law():
     """As before."""
-    assert settled(1.0) == ({"sampling/temperature": FAULT}, [])
+    assert separate(1.0) == ({"sampling/temperature": FAULT}, [])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_ids_of_what_is_reported_make_it_the_engines_law():
 )
 def test_what_the_server_says_decides_before_the_ids(mode, told):
     """Be it against them."""
-    assert settled(0.9, mode)[0][told] == FAULT
+    assert separate(0.9, mode)[0][told] == FAULT
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(0.02, True), (2.0, False)])
@@ -53,6 +53,6 @@ def test_ids_at_the_border_of_a_cut_are_no_surprise(gap, expected):
     ids[:60][ids[:60] == 4] = 5
     assert 5 < int((ids == 5).sum()) < 20
     values = logits.log_softmax(-1).gather(1, ids)[:, 0]
-    seen = Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
-    got, mean, deviation = seen.surprise(Sampling(top_k=5))
+    observed = Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
+    got, mean, deviation = observed.surprise(Sampling(top_k=5))
     assert (abs(got - mean) < 5 * deviation) is expected

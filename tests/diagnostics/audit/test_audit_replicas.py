@@ -12,7 +12,7 @@ EXACT = torch.zeros(47, dtype=torch.float64)
 WEIGHTS = Result("weights/unknown", FAULT, "P1")
 
 
-def asked(*offs, exact=EXACT):
+def check_replies(*offs, exact=EXACT):
     """The answer where calls are off by so much, by turns, with a hundredth of noise."""
     calls = iter(range(99))
 
@@ -27,32 +27,32 @@ def asked(*offs, exact=EXACT):
 @pytest.mark.parametrize("exact", [EXACT, None])
 def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(exact):
     """And then no weights were to be found in what both said."""
-    found = asked(0.0, 0.3, exact=exact)
-    assert (found.family, found.outcome) == ("replicas/weights", FAULT)
-    assert [each.values["sets"] for each in found.evidence if each.name == "behind"] == ["3 and 3"]
-    assert cache_replicas.hides_weights(found, WEIGHTS)
+    audit = check_replies(0.0, 0.3, exact=exact)
+    assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
+    assert [item.values["sets"] for item in audit.evidence if item.name == "behind"] == ["3 and 3"]
+    assert cache_replicas.hides_weights(audit, WEIGHTS)
 
 
 def test_one_that_is_wrong_is_no_two():
     """Its weights are what is wrong with it."""
-    found = asked(0.3, exact=None)
-    assert (found.family, found.outcome) == ("replicas", CLEAN)
-    assert not cache_replicas.hides_weights(found, WEIGHTS)
+    audit = check_replies(0.3, exact=None)
+    assert (audit.family, audit.outcome) == ("replicas", CLEAN)
+    assert not cache_replicas.hides_weights(audit, WEIGHTS)
 
 
 def test_weights_that_are_right_are_not_hidden():
     """By a few calls that were answered by another."""
-    found = asked(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
-    assert not cache_replicas.hides_weights(found, Result("weights", CLEAN, "P1"))
-    assert cache_replicas.hides_weights(found, Result("weights", NOT_DECIDED, "P1"))
+    audit = check_replies(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
+    assert not cache_replicas.hides_weights(audit, Result("weights", CLEAN, "P1"))
+    assert cache_replicas.hides_weights(audit, Result("weights", NOT_DECIDED, "P1"))
 
 
 def test_a_configuration_that_is_a_text_is_read(tmp_path):
     """As vLLM 0.10.2 answers; what it leaves out is asked for by name."""
     text = "model='m', dtype=torch.bfloat16, max_seq_len=320, kv_cache_dtype=auto, quantization=None, seed=7"
-    told = {"/server_info?config_format=json": {"vllm_config": text}, "/version": {"version": "0.10.2"}}
-    found = servers.VllmServe(SimpleNamespace(try_call=told.get), [{"id": "policy"}]).settings()
-    assert (found["dtype"], found["seed"], found["release"]) == ("bfloat16", "7", "0.10.2")
-    assert "quantization" not in found
-    (answer,) = server_settings.check_settings(found, server_settings.TrainerSettings(), tmp_path)
-    assert [each.name for each in answer.needed] == ["server_info_text"]
+    reported = {"/server_info?config_format=json": {"vllm_config": text}, "/version": {"version": "0.10.2"}}
+    audit = servers.VllmServe(SimpleNamespace(try_call=reported.get), [{"id": "policy"}]).settings()
+    assert (audit["dtype"], audit["seed"], audit["release"]) == ("bfloat16", "7", "0.10.2")
+    assert "quantization" not in audit
+    (answer,) = server_settings.check_settings(audit, server_settings.TrainerSettings(), tmp_path)
+    assert [item.name for item in answer.needed] == ["server_info_text"]

@@ -55,13 +55,13 @@ def test_a_faults_code_is_its_familys_unless_the_check_knows_better():
 
 def test_a_check_that_names_a_code_names_its_familys(issues):
     codes = {family: code for code, issue in issues.items() for family in issue.audit}
-    named = []
+    families = []
     for path in sorted(Path(audit.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 values = (*node.args, *(keyword.value for keyword in node.keywords))
                 words = [value.value for value in values if isinstance(value, ast.Constant)]
                 family = next((word for word in words if word in codes), None)
-                named += [(family, word) for word in words if family and word in issues]
-    assert len(named) > 10
-    assert [(family, code) for family, code in named if codes[family] != code] == []
+                families += [(family, word) for word in words if family and word in issues]
+    assert len(families) > 10
+    assert [(family, code) for family, code in families if codes[family] != code] == []

@@ -63,8 +63,8 @@ def test_each_symptom_is_found_alone(change, families):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_healthy_runs_have_no_finding(seed):
-    drawn = random.Random(seed)
-    assert faults(lambda _: {}, 200, lambda step: healthy(step, drawn)) == {}
+    generator = random.Random(seed)
+    assert faults(lambda _: {}, 200, lambda step: healthy(step, generator)) == {}
 
 
 def test_solved_task_is_no_finding():
@@ -80,14 +80,14 @@ def test_finding_has_number_first_step_and_option():
     """In the option names of the framework that the metric names belong to."""
     result = faults(lambda step: {"entropy": 0.6 if step < 50 else 0.002})["curves/entropy_collapse"]
     assert "since step 50" in result.message
-    causes = [seen.text for seen in result.evidence if seen.name == "cause"]
+    causes = [observed.text for observed in result.evidence if observed.name == "cause"]
     assert causes[0].startswith("cause 1:")
     assert "epsilon_high=0.28" in causes[0]
     verl = {f"actor/{name}": 1.0 for name in ("pg_loss", "lr")}
     result = faults(lambda step: verl | {"actor/entropy": 0.6 if step < 50 else 0.002, "entropy": None})
-    option = next(seen for seen in result["curves/entropy_collapse"].evidence if seen.name == "cause").values[
-        "option"
-    ]
+    option = next(
+        observed for observed in result["curves/entropy_collapse"].evidence if observed.name == "cause"
+    ).values["option"]
     assert option.startswith("actor_rollout_ref.")
 
 
@@ -95,7 +95,7 @@ def test_share_of_rollouts_without_gradient_is_reported():
     rows = [metric_row(healthy(step) | {"frac_reward_zero_std": 0.5}, "", step) for step in range(1, 31)]
     result = check_learning((MetricSeries("metrics.jsonl", tuple(rows)),))
     assert result.outcome == CLEAN
-    assert "50% of rollouts produced no gradient" in [seen.text for seen in result.evidence][1]
+    assert "50% of rollouts produced no gradient" in [observed.text for observed in result.evidence][1]
 
 
 def test_metrics_without_rewards_cannot_be_clean():

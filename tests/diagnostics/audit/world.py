@@ -29,19 +29,19 @@ def corpus() -> str:
 
 def tokenizer(text: str, size: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE; a text begins with <s>."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    built = Tokenizer(models.BPE())
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=["<s>", "</s>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(text.splitlines(keepends=True), trainer)
-    whole = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
-    whole.chat_template = TEMPLATE
-    return whole
+    built.train_from_iterator(text.splitlines(keepends=True), trainer)
+    full = PreTrainedTokenizerFast(tokenizer_object=built, bos_token="<s>", eos_token="</s>")
+    full.chat_template = TEMPLATE
+    return full
 
 
 def make(
@@ -88,8 +88,10 @@ def _save(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, folder: Path)
     words.save_pretrained(folder)
     # The class's name of today's transformers is unknown to the one beside vLLM 0.10; both know this one.
     settings = folder / "tokenizer_config.json"
-    told = json.loads(settings.read_text(encoding="utf-8"))
-    settings.write_text(json.dumps(told | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8")
+    reported = json.loads(settings.read_text(encoding="utf-8"))
+    settings.write_text(
+        json.dumps(reported | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

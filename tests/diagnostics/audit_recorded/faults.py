@@ -45,18 +45,18 @@ def _advantages(rows, make):
 
 def _normed(rewards):
     middle = sum(rewards) / len(rewards)
-    deviation = math.sqrt(sum((each - middle) ** 2 for each in rewards) / (len(rewards) - 1))
-    return [(each - middle) / (deviation + 1e-4) if deviation else 0.0 for each in rewards]
+    deviation = math.sqrt(sum((item - middle) ** 2 for item in rewards) / (len(rewards) - 1))
+    return [(item - middle) / (deviation + 1e-4) if deviation else 0.0 for item in rewards]
 
 
 def _interleaved(of_step):
     many = len(group_samples(of_step))
-    made = [0.0] * len(of_step)
+    built = [0.0] * len(of_step)
     for first in range(many):
         places = range(first, len(of_step), many)
-        for place, value in zip(places, _normed([of_step[each].reward for each in places]), strict=True):
-            made[place] = value
-    return made
+        for place, value in zip(places, _normed([of_step[item].reward for item in places]), strict=True):
+            built[place] = value
+    return built
 
 
 def _rolled(values, by):
@@ -68,10 +68,10 @@ def _settle(rows, reward):
     changed = [replace(row, reward=reward(row)) for row in rows]
 
     def make(of_step):
-        made = {}
+        built = {}
         for group in group_samples(of_step):
-            made |= dict(zip(map(id, group), _normed([row.reward for row in group]), strict=True))
-        return [made[id(row)] for row in of_step]
+            built |= dict(zip(map(id, group), _normed([row.reward for row in group]), strict=True))
+        return [built[id(row)] for row in of_step]
 
     return _advantages(changed, make)
 
@@ -79,21 +79,21 @@ def _settle(rows, reward):
 def _tokens(change):
     """A change of each row's tokens, by a generator of its own."""
 
-    def put(rows, seed):
-        drawn = random.Random(seed)
-        return [change(row, drawn) for row in rows]
+    def inject(rows, seed):
+        generator = random.Random(seed)
+        return [change(row, generator) for row in rows]
 
-    return put
+    return inject
 
 
 def _streams(offset):
     """The engine's stream moved at each sampled token: by row, place, what it was, and a generator."""
 
     def change(row, drawn):
-        held = row.tokens
+        tokens = row.tokens
         engine = [
-            None if each is None else offset(row, place, each, drawn)
-            for place, each in enumerate(held.engine)
+            None if item is None else offset(row, place, item, drawn)
+            for place, item in enumerate(tokens.engine)
         ]
         return having(row, engine=tuple(engine))
 
@@ -101,9 +101,9 @@ def _streams(offset):
 
 
 def _shifted_stream(row, _drawn):
-    held = row.tokens
-    told = [each for each in held.engine if each is not None]
-    return having(row, engine=(*[None] * (len(held.engine) - len(told)), *told[1:], told[0]))
+    tokens = row.tokens
+    reported = [item for item in tokens.engine if item is not None]
+    return having(row, engine=(*[None] * (len(tokens.engine) - len(reported)), *reported[1:], reported[0]))
 
 
 def _unmasked(row, _drawn):
@@ -113,14 +113,16 @@ def _unmasked(row, _drawn):
 def _repeated(rows, seed):
     """A resume that goes back: behind the middle step come the two before it again, under new numbers."""
     steps = list(steps_of(rows).values())
-    drawn = random.Random(seed)
-    middle = len(steps) // 2 + drawn.randrange(2)
+    generator = random.Random(seed)
+    middle = len(steps) // 2 + generator.randrange(2)
     again = steps[:middle] + steps[middle - 2 : middle] + steps[middle:]
     letters = "abcdefghij"
     # Other completions: the prompts come again, the samples do not.
     return [
         replace(
-            row, step=number, completion="".join(drawn.choices(letters, k=5)) if again_now else row.completion
+            row,
+            step=number,
+            completion="".join(generator.choices(letters, k=5)) if again_now else row.completion,
         )
         for number, of_step in enumerate(again, 1)
         for again_now in (middle < number <= middle + 2,)
@@ -138,20 +140,20 @@ def _copied(rows, seed):
 
 
 def _echoed(rows, _seed):
-    asked = "What follows"
+    hosts = "What follows"
     return [
-        replace(row, prompt=f"{asked} {row.prompt}", completion=f"{asked} {row.prompt} is {row.completion}")
+        replace(row, prompt=f"{hosts} {row.prompt}", completion=f"{hosts} {row.prompt} is {row.completion}")
         for row in rows
     ]
 
 
-def _asked(row):
+def _in_words(row):
     """The row with a prompt and an answer in words, as a larger model's would be."""
-    told = row.columns["answer"]
+    reported = row.columns["answer"]
     return replace(
         row,
-        prompt=f"Please write the word {told} once more, and nothing else than {told}.",
-        completion=f"The word that was asked for is {told} , so here it is: {row.completion}",
+        prompt=f"Please write the word {reported} once more, and nothing else than {reported}.",
+        completion=f"The word that was asked for is {reported} , so here it is: {row.completion}",
     )
 
 
@@ -160,12 +162,12 @@ def _paired(rows, seed):
     by = random.Random(seed).choice((1, 2))
 
     def change(of_step):
-        groups = group_samples([_asked(row) for row in of_step])
-        beside = _rolled(groups, by)
+        groups = group_samples([_in_words(row) for row in of_step])
+        neighbour = _rolled(groups, by)
         return [
-            replace(row, completion=other.completion)
-            for group, others in zip(groups, beside, strict=True)
-            for row, other in zip(group, others, strict=True)
+            replace(row, completion=second.completion)
+            for group, rest in zip(groups, neighbour, strict=True)
+            for row, second in zip(group, rest, strict=True)
         ]
 
     return _by_step(rows, change)
@@ -173,11 +175,11 @@ def _paired(rows, seed):
 
 def _other_inside(rows, _seed):
     def change(of_step):
-        worded = [_asked(row) for row in of_step]
+        worded = [_in_words(row) for row in of_step]
         prompts = [row.prompt for row in worded]
         return [
-            replace(row, completion=f"{other} {row.completion}")
-            for row, other in zip(worded, _rolled(prompts, len(group_samples(of_step)[0])), strict=True)
+            replace(row, completion=f"{second} {row.completion}")
+            for row, second in zip(worded, _rolled(prompts, len(group_samples(of_step)[0])), strict=True)
         ]
 
     return _by_step(rows, change)
@@ -187,7 +189,7 @@ def _near_engine(row, place, each, drawn):
     return each + drawn.gauss(0, 0.15)
 
 
-def _before(row, place):
+def _stood_before(row, place):
     return row.tokens.ids[place] in row.tokens.ids[:place]
 
 
@@ -234,14 +236,14 @@ ROWS = (
 def _history(change):
     """Changes each line of metrics of a run of ours."""
 
-    def put(folder, seed):
+    def inject(folder, seed):
         path = folder / "metrics.jsonl"
-        drawn = random.Random(seed)
+        generator = random.Random(seed)
         entries = [json.loads(line) for line in path.read_text().splitlines()]
-        changed = [change(entry, place, drawn) for place, entry in enumerate(entries)]
+        changed = [change(entry, place, generator) for place, entry in enumerate(entries)]
         path.write_text("".join(json.dumps(entry) + "\n" for entry in changed))
 
-    return put
+    return inject
 
 
 def tensors_of(path):
@@ -251,10 +253,10 @@ def tensors_of(path):
     return json.loads(data[8 : 8 + length]), data[: 8 + length], bytearray(data[8 + length :])
 
 
-def _weights(choose, change=lambda _body, _before, _start, _end: None):
+def _weights(choose, change=lambda _body, _stood_before, _start, _end: None):
     """Gives the tensors of every checkpoint the bytes that they had in the first, or changes them otherwise."""
 
-    def put(folder, _seed):
+    def inject(folder, _seed):
         paths = sorted((folder / "checkpoints").glob("step-*/policy.safetensors"))
         header, _, first = tensors_of(paths[0])
         for path in paths[1:]:
@@ -266,7 +268,7 @@ def _weights(choose, change=lambda _body, _before, _start, _end: None):
                     change(body, first, start, end)
             path.write_bytes(head + body)
 
-    return put
+    return inject
 
 
 def _not_a_number(folder, _seed):

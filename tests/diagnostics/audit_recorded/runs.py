@@ -56,10 +56,11 @@ def with_trainer(rows, noise=1e-7, seed=0):
     """The rows with a trainer's stream: what a right trainer computes is the engine's, up to rounding."""
     import random
 
-    drawn = random.Random(seed)
+    generator = random.Random(seed)
     return [
         having(
-            row, trainer=tuple(None if e is None else e + drawn.gauss(0, noise) for e in row.tokens.engine)
+            row,
+            trainer=tuple(None if e is None else e + generator.gauss(0, noise) for e in row.tokens.engine),
         )
         for row in rows
     ]
@@ -67,9 +68,9 @@ def with_trainer(rows, noise=1e-7, seed=0):
 
 def having(row, **streams):
     """A row with other streams."""
-    held = row.tokens
-    kept = {name: getattr(held, name) for name in Tokens.__slots__}
-    return replace(row, tokens=Tokens(**(kept | streams)))
+    tokens = row.tokens
+    values = {name: getattr(tokens, name) for name in Tokens.__slots__}
+    return replace(row, tokens=Tokens(**(values | streams)))
 
 
 def steps_of(rows):
@@ -109,21 +110,21 @@ def as_rollouts(rows, folder):
 def _tensors(rows):
     groups = group_samples(rows)
     index = {id(row): place for place, group in enumerate(groups) for row in group}
-    kept = [row.tokens for row in rows]
+    entries = [row.tokens for row in rows]
     prompts = [group[0].tokens for group in groups]
     flat = {
-        "prompt_ids": [token for held in prompts for token in held.ids[: held.prompt]],
-        "prompt_lengths": [held.prompt for held in prompts],
+        "prompt_ids": [token for tokens in prompts for token in tokens.ids[: tokens.prompt]],
+        "prompt_lengths": [tokens.prompt for tokens in prompts],
         "prompt_index": [index[id(row)] for row in rows],
-        "completion_lengths": [len(held.ids) - held.prompt for held in kept],
-        "completion_ids": [token for held in kept for token in held.ids[held.prompt :]],
-        "policy_versions": [0] * sum(len(held.ids) - held.prompt for held in kept),
-        "trained": [any(held.trained) for held in kept],
+        "completion_lengths": [len(tokens.ids) - tokens.prompt for tokens in entries],
+        "completion_ids": [token for tokens in entries for token in tokens.ids[tokens.prompt :]],
+        "policy_versions": [0] * sum(len(tokens.ids) - tokens.prompt for tokens in entries),
+        "trained": [any(tokens.trained) for tokens in entries],
         "rewards": [row.reward for row in rows],
         "advantages": [math.nan if row.advantage is None else row.advantage for row in rows],
     }
     for name, stream in (("behaviour_logprobs", "engine"), ("proximal_logprobs", "trainer")):
-        values = [value for held in kept for value in getattr(held, stream)[held.prompt :]]
+        values = [value for tokens in entries for value in getattr(tokens, stream)[tokens.prompt :]]
         flat[name] = [0.0 if value is None else value for value in values]
     floats = {"rewards", "advantages", "behaviour_logprobs", "proximal_logprobs"}
     return {name: torch.tensor(values, dtype=torch.float64 if name in floats else torch.int64)

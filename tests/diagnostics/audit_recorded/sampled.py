@@ -22,16 +22,16 @@ def model(seed=0, vocabulary=64, peak=20.0):
         vocab_size=vocabulary, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         max_position_embeddings=256, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
-    made = LlamaForCausalLM(config).eval()
-    made.lm_head.weight.data.mul_(peak)
-    return made
+    built = LlamaForCausalLM(config).eval()
+    built.lm_head.weight.data.mul_(peak)
+    return built
 
 
 def law(logits, ids, *, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0):
     """Log-probs after a penalty, a temperature and a cut, in vLLM's order."""
     if repetition_penalty != 1.0:
-        for row, seen in zip(logits, ids, strict=True):
-            places = torch.tensor(sorted(set(seen)))
+        for row, observed in zip(logits, ids, strict=True):
+            places = torch.tensor(sorted(set(observed)))
             row[places] = torch.where(
                 row[places] > 0, row[places] / repetition_penalty, row[places] * repetition_penalty
             )
@@ -58,34 +58,34 @@ def rows(
 
     `sampler` is another model, which samples and reports; `made` is then the trainer's alone.
     """
-    drawn = torch.Generator().manual_seed(seed)
-    prompts = torch.randint(3, made.config.vocab_size, (groups, 6), generator=drawn)
+    generator = torch.Generator().manual_seed(seed)
+    prompts = torch.randint(3, made.config.vocab_size, (groups, 6), generator=generator)
     ids = prompts.repeat_interleave(size, 0)
     engine, mine = [], []
     for _ in range(length):
         logits = (sampler or made)(ids).logits[:, -1].float()
-        own = made(ids).logits[:, -1].float() if sampler else logits
-        told = law(logits.clone(), ids.tolist(), **sampling)
+        own_ids = made(ids).logits[:, -1].float() if sampler else logits
+        reported = law(logits.clone(), ids.tolist(), **sampling)
         # Completion again where a special one comes, so that every completion has the same length.
-        chances = told.exp()
+        chances = reported.exp()
         chances[:, :3] = 0
         # Where a cut leaves none but special ones: any other, as rarely as that is.
         none_left = chances.sum(-1) <= 0
         chances[none_left, 3:] = logits[none_left, 3:].softmax(-1)
-        taken = torch.multinomial(chances, 1, generator=drawn)
-        engine.append((logits.log_softmax(-1) if raw else told).gather(1, taken))
-        mine.append((own / trainer).log_softmax(-1).gather(1, taken))
-        ids = torch.cat([ids, taken], 1)
+        sampled = torch.multinomial(chances, 1, generator=generator)
+        engine.append((logits.log_softmax(-1) if raw else reported).gather(1, sampled))
+        mine.append((own_ids / trainer).log_softmax(-1).gather(1, sampled))
+        ids = torch.cat([ids, sampled], 1)
     engine, mine = torch.cat(engine, 1).tolist(), torch.cat(mine, 1).tolist()
     none = (None,) * 6
     return [
         Sample(
-            step, " ".join(map(str, own[:6])), "", reward=float(sum(own) % 7), group=str(place // size),
+            step, " ".join(map(str, own_ids[:6])), "", reward=float(sum(own_ids) % 7), group=str(place // size),
             tokens=Tokens(
-                tuple(own), 6, (False,) * 6 + (True,) * length, (*none, *engine[place]), (*none, *mine[place])
+                tuple(own_ids), 6, (False,) * 6 + (True,) * length, (*none, *engine[place]), (*none, *mine[place])
             ),
         )
-        for place, own in enumerate(ids.tolist())
+        for place, own_ids in enumerate(ids.tolist())
     ]  # fmt: skip
 
 
@@ -97,10 +97,10 @@ def saved(made, folder):
     words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {
         f"t{place}": place for place in range(3, made.config.vocab_size)
     }
-    held = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    held.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokens = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    tokens.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(
-        tokenizer_object=held, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+        tokenizer_object=tokens, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(folder)
     made.save_pretrained(folder)
     return folder
@@ -111,8 +111,8 @@ def as_texts(found):
     return [
         replace(
             row,
-            prompt=" ".join(f"t{each}" for each in row.tokens.ids[:6]),
-            completion=" ".join(f"t{each}" for each in row.tokens.ids[6:]),
+            prompt=" ".join(f"t{item}" for item in row.tokens.ids[:6]),
+            completion=" ".join(f"t{item}" for item in row.tokens.ids[6:]),
             tokens=None,
             advantage=None,
         )

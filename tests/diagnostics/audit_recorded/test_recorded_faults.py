@@ -24,14 +24,14 @@ def rows(run):
     return runs.with_trainer(runs.rows_of(run))
 
 
-def named(result):
+def fault_families(result):
     return {answer.family for answer in result.results if answer.outcome == FAULT}
 
 
 def test_a_run_of_ours_is_clean(run):
     """Nothing is wrong with it, and what decides was asked."""
     result = audit_run(run)
-    assert named(result) == set()
+    assert fault_families(result) == set()
     assert result.outcome == CLEAN
     assert {"data", "advantages", "samples", "ends", "rewards", "masks", "moved", "metrics"} <= {
         answer.family for answer in result.select(CLEAN)
@@ -42,7 +42,7 @@ def test_a_run_of_ours_is_clean(run):
 def test_the_same_samples_in_other_formats_are_clean(rows, tmp_path, form):
     """Whichever trainer writes them."""
     result = audit_run(runs.WRITERS[form](rows, tmp_path / form))
-    assert (named(result), result.outcome) == (set(), CLEAN)
+    assert (fault_families(result), result.outcome) == (set(), CLEAN)
 
 
 @pytest.mark.parametrize(
@@ -53,24 +53,24 @@ def test_the_same_samples_in_other_formats_are_clean(rows, tmp_path, form):
 def test_a_fault_in_samples_is_named(rows, tmp_path, fault, form):
     """By its family and nothing beside it, with a code of the catalogue that claims the family, and a sentence."""
     result = audit_run(runs.WRITERS[form](fault.put(rows, 1), tmp_path / form))
-    assert fault.family in named(result)
-    beside = named(result) - {fault.family}
+    assert fault.family in fault_families(result)
+    neighbour = fault_families(result) - {fault.family}
     # Completions that are all the same have no spread, and all advantages of 0 need no spread to be 0.
-    assert beside <= {"rewards/no_spread", "rewards/constant"}
-    (answer,) = {each.family: each for each in result.results if each.family == fault.family}.values()
+    assert neighbour <= {"rewards/no_spread", "rewards/constant"}
+    (answer,) = {item.family: item for item in result.results if item.family == fault.family}.values()
     assert answer.code in loader.load()
     assert answer.message
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "put"), faults.FILES, ids=[each[0].replace(" ", "-") for each in faults.FILES]
+    ("name", "family", "put"), faults.FILES, ids=[item[0].replace(" ", "-") for item in faults.FILES]
 )
 def test_a_fault_in_files_is_named(run, tmp_path, name, family, put):
     """Metrics and weights of the run's own folder."""
     del name
     folder = shutil.copytree(run, tmp_path / "run")
     put(folder, 1)
-    assert family in named(audit_run(folder))
+    assert family in fault_families(audit_run(folder))
 
 
 def test_damaged_and_hostile_runs_are_answered_or_refused():

@@ -22,17 +22,17 @@ def some_rows(steps=5):
         Sample(
             step,
             f"prompt {step} {group}",
-            f"answer {step} {group} {each}",
-            float(each % 2),
-            values[each] / (0.57735027 + 1e-4),
+            f"answer {step} {group} {item}",
+            float(item % 2),
+            values[item] / (0.57735027 + 1e-4),
         )
         for step in range(1, steps + 1)
         for group in range(4)
-        for each in range(4)
+        for item in range(4)
     ]
 
 
-def told(path):
+def audit_with_notes(path):
     audit = audit_run(path)
     facts = [fact for answer in audit.results if answer.family == "files" for fact in answer.evidence]
     return audit, facts
@@ -51,11 +51,11 @@ def test_nothing_is_refused(tmp_path):
 def test_a_file_that_is_cut_off_is_told(tmp_path, form):
     """The rest is judged, and the audit is not clean."""
     folder = runs.WRITERS[form](some_rows(), tmp_path / form)
-    whole, facts = told(folder)
-    assert (whole.outcome, facts) == (CLEAN, [])
+    full, facts = audit_with_notes(folder)
+    assert (full.outcome, facts) == (CLEAN, [])
     last = sorted(path for path in folder.rglob("*") if path.is_file())[-1]
     last.write_bytes(last.read_bytes()[:-20])
-    audit, facts = told(folder)
+    audit, facts = audit_with_notes(folder)
     assert audit.outcome == NOT_DECIDED
     assert [last.name in fact.place for fact in facts] == [True]
 
@@ -68,7 +68,7 @@ def test_a_foreign_file_under_a_known_name_ends_nothing(tmp_path, data):
     for name in ("1.jsonl", "completions.jsonl", "trainer_state.json", "completions_00001.parquet", "a.wandb",
                  "events.out.tfevents.1", "rollouts.jsonl"):  # fmt: skip
         (tmp_path / name).write_bytes(data)
-    audit, facts = told(tmp_path)
+    audit, facts = audit_with_notes(tmp_path)
     assert audit.outcome == NOT_DECIDED
     assert len(facts) >= 5
 
@@ -80,7 +80,7 @@ def test_weights_that_are_cut_off_are_told(tmp_path):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
-    _, facts = told(tmp_path)
+    _, facts = audit_with_notes(tmp_path)
     assert len(facts) == 1
     assert "cut off" in facts[0].values["why"]
 
@@ -132,13 +132,13 @@ def test_a_reward_function_is_called_again(tmp_path):
         "def other(completions, **_):\n    return [1.0 for _ in completions]\n"
     )
 
-    def named(function):
+    def reward_results(function):
         audit = audit_run(folder, reward=f"{module}:{function}")
-        return [(each.family, each.outcome, each.code) for each in audit.results if each.probe == "P12"]
+        return [(item.family, item.outcome, item.code) for item in audit.results if item.probe == "P12"]
 
-    assert named("right") == [("rewards_again", CLEAN, "")]
-    assert named("thread") == [("rewards_again/thread", FAULT, "REW001")]
-    assert named("raises") == [("rewards_again/raises", FAULT, "REW002")]
-    assert named("other") == [("rewards_again/unlike", FAULT, "REW005")]
+    assert reward_results("right") == [("rewards_again", CLEAN, "")]
+    assert reward_results("thread") == [("rewards_again/thread", FAULT, "REW001")]
+    assert reward_results("raises") == [("rewards_again/raises", FAULT, "REW002")]
+    assert reward_results("other") == [("rewards_again/unlike", FAULT, "REW005")]
     with pytest.raises(AuditError, match="absent"):
         audit_run(folder, reward=f"{module}:absent")

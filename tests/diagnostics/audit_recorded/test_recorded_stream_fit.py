@@ -15,13 +15,13 @@ SEED, SIZE, PEAK = 3, 96, 12.0
 
 
 @pytest.fixture(scope="module")
-def made():
+def llama():
     return sampled.model(SEED, SIZE, PEAK)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(made, tmp_path_factory):
-    return sampled.saved(made, tmp_path_factory.mktemp("weights") / "checkpoint")
+def checkpoint(llama, tmp_path_factory):
+    return sampled.saved(llama, tmp_path_factory.mktemp("weights") / "checkpoint")
 
 
 def faults(rows, folder, checkpoint):
@@ -29,32 +29,32 @@ def faults(rows, folder, checkpoint):
     return {answer.family: answer for answer in audit.select(FAULT)}
 
 
-def test_both_of_two_laws_are_named_with_their_values(made, checkpoint, tmp_path):
+def test_both_of_two_laws_are_named_with_their_values(llama, checkpoint, tmp_path):
     """As a server's are: nothing beside them is."""
     law = {"top_p": 0.91, "repetition_penalty": 1.21}
-    told = faults(sampled.rows(made, seed=5, groups=8, **law), tmp_path, checkpoint)
-    assert {family: each.estimates[0].value for family, each in told.items()} == {
+    reported = faults(sampled.rows(llama, seed=5, groups=8, **law), tmp_path, checkpoint)
+    assert {family: item.estimates[0].value for family, item in reported.items()} == {
         f"sampling/{name}": pytest.approx(value, rel=0.01) for name, value in law.items()
     }
 
 
-def test_an_engine_of_another_type_is_no_fault(made, checkpoint, tmp_path):
+def test_an_engine_of_another_type_is_no_fault(llama, checkpoint, tmp_path):
     """What arithmetic makes is open without the weights, and with them no law."""
-    halved = copy.deepcopy(made).bfloat16()
-    assert not faults(sampled.rows(made, seed=5, groups=8, sampler=halved), tmp_path, checkpoint)
+    halved = copy.deepcopy(llama).bfloat16()
+    assert not faults(sampled.rows(llama, seed=5, groups=8, sampler=halved), tmp_path, checkpoint)
 
 
-def test_a_checkpoint_of_other_samples_tells_nothing_of_these(made, tmp_path):
+def test_a_checkpoint_of_other_samples_tells_nothing_of_these(llama, tmp_path):
     """What the two streams say stays, and that another law beside it would not show."""
     foreign = sampled.saved(sampled.model(SEED + 1, SIZE, PEAK), tmp_path / "checkpoint")
     law = {"temperature": 0.74, "top_k": 5}
-    told = faults(sampled.rows(made, seed=5, groups=8, **law), tmp_path / "run", foreign)
-    (answer,) = (each for family, each in told.items() if family.startswith("streams"))
+    reported = faults(sampled.rows(llama, seed=5, groups=8, **law), tmp_path / "run", foreign)
+    (answer,) = (item for family, item in reported.items() if family.startswith("streams"))
     assert "one_law" in {fact.name for fact in answer.evidence}
 
 
-def test_texts_show_temperature_and_truncation(made, checkpoint, tmp_path):
-    rows = sampled.as_texts(sampled.rows(made, seed=5, groups=16, temperature=0.8, top_p=0.9))
+def test_texts_show_temperature_and_truncation(llama, checkpoint, tmp_path):
+    rows = sampled.as_texts(sampled.rows(llama, seed=5, groups=16, temperature=0.8, top_p=0.9))
     audit = audit_run(runs.as_verl(rows, tmp_path), checkpoint=checkpoint)
     values = {answer.family: answer.estimates[0].value for answer in audit.select(FAULT)}
     assert values["text/temperature"] == pytest.approx(0.8, abs=0.05)

@@ -29,15 +29,15 @@ def watched(cell, folder, how, reward, steps=20, *more):
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_healthy_run_is_clean(cell, tmp_path):
     """With scalars for the callbacks that write curves, and no line of log."""
-    told, document = watched(cell, tmp_path, "attached", "spread")
-    assert (told["lines"], document["outcome"]) == ([], "clean")
-    assert [logs["audit/faults"] for logs in told["logs"] if logs] == [0.0] * 20
+    reported, document = watched(cell, tmp_path, "attached", "spread")
+    assert (reported["lines"], document["outcome"]) == ([], "clean")
+    assert [logs["audit/faults"] for logs in reported["logs"] if logs] == [0.0] * 20
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_reward_that_says_nothing_is_told(cell, tmp_path):
     """As the metrics show it, within ten steps; in log, scalars and document."""
-    told, document = watched(cell, tmp_path, "attached", "constant")
-    assert any("REW004" in line for line in told["lines"])
-    assert {logs["audit/faults"] >= 1 for logs in told["logs"][10:] if logs} == {True}
+    reported, document = watched(cell, tmp_path, "attached", "constant")
+    assert any("REW004" in line for line in reported["lines"])
+    assert {logs["audit/faults"] >= 1 for logs in reported["logs"][10:] if logs} == {True}
     assert document["outcome"] == "fault"

@@ -48,7 +48,7 @@ def main():
         "learning_rate": 0.01,
         "logging_strategy": "steps",
         "logging_steps": 1,
-    } | {key: json.loads(value) for key, _, value in (each.partition("=") for each in more)}
+    } | {key: json.loads(value) for key, _, value in (item.partition("=") for item in more)}
     lines = []
 
     class Lines(logging.Handler):
