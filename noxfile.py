@@ -198,6 +198,13 @@ def transformers_releases(session: nox.Session) -> None:
     session.run("python", program, "--uv", str(find_uv()), *session.posargs)
 
 
+@nox.session(python=PYTHON)
+def acceptance(session: nox.Session) -> None:
+    """Print the figures that must not get worse: -- NAME... for those whose name contains a word."""
+    install(session, "--editable", ".[matrix,train,hang]", "--group", "test", torch=True)
+    session.run("python", "-m", "evaluation.acceptance", *session.posargs)
+
+
 @nox.session(name="lock-tools", python=PYTHON)
 def lock_tools(session: nox.Session) -> None:
     """Write locks/tools: the releases that sessions install, for Python 3.11 to 3.14. -- --upgrade takes newer ones."""
@@ -369,7 +376,7 @@ def hangs(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz the reference server by its own OpenAPI description. Arguments: the number of requests, 5000 if none."""
     install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True, locked=False)
-    program = str(ROOT / "tests" / "grpo_core" / "programs" / "fuzz_server.py")
+    program = str(ROOT / "evaluation" / "trainer" / "fuzz_server.py")
     session.run("python", program, str(Path(session.bin) / "python"), *session.posargs)
 
 
@@ -377,7 +384,8 @@ def fuzz(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Inject every fault between trainer and server and print the table. Arguments go through: -- --only garbage."""
     install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    arguments = session.posargs or ["--markdown", "docs/results/faults.md"]
+    (ROOT / "build").mkdir(exist_ok=True)
+    arguments = session.posargs or ["--markdown", "build/faults.md"]
     session.run("python", "-m", "tests.grpo_core.faults", *arguments)
 
 
@@ -394,7 +402,8 @@ def contract(session: nox.Session) -> None:
     install(session, "--editable", ".[matrix]")
     for cell in ("vllm-0.31.0+trl-1.16.0", "vllm-0.8.5+trl-0.17.0"):
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    found = ["--cells", str(CELLS), "--markdown", "docs/results/contract.md"]
+    (ROOT / "build").mkdir(exist_ok=True)
+    found = ["--cells", str(CELLS), "--markdown", "build/contract.md"]
     session.run("python", "-m", "evaluation.matrix.contract_runs", *found, *session.posargs)
 
 
@@ -412,7 +421,7 @@ def servers(session: nox.Session) -> None:
     """Start each kind of rollout server for real and check it. Arguments go through: -- --only 'grpo_core serve'."""
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
-    program = "tests.grpo_core.programs.try_servers"
+    program = "evaluation.trainer.try_servers"
     session.run("python", "-m", program, "--cells", str(CELLS), *session.posargs)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 # `-m` puts the working folder first on the import path, where a user's random.py or logging.py would replace Python's.
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):

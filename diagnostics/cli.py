@@ -14,7 +14,8 @@ import os
 import runpy
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -24,9 +25,6 @@ from diagnostics.findings import INTERRUPTED, USAGE
 from diagnostics.output import progress, sanitize
 from diagnostics.output.filters import BaselineError
 from diagnostics.output.redact import mask, mask_and_cut
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PROGRAM = "grpo-doctor"
 DEBUG = "GRPO_DOCTOR_DEBUG"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import AbstractContextManager
+from typing import Any, TextIO
 
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 Door = sanitize.SanitizedStream
 visible = sanitize.escape

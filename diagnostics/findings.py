@@ -7,6 +7,7 @@ message; values it speaks of stand beside it as evidence. No renderer parses a m
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from diagnostics.fixes import Fix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import Console
+    from rich.console import Console  # 0.1 s that `--help` does not need
 
 __all__ = [
     "Certainty", "CheckResult", "Evidence", "Extra", "Finding", "Fix", "Location", "NotChecked", "Report", "Severity",

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import frameworks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Words = tuple[str, ...]
 """A command as separate words, not quoted."""

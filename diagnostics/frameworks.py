@@ -6,11 +6,8 @@ A framework more is an entry here, a dialect in `diagnostics.lint.dialects` (its
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,14 @@ import os
 import subprocess
 import tempfile
 import traceback
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from diagnostics import process
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from diagnostics.findings import Report
+from diagnostics.findings import Report
 
 SECTION = "grpo-doctor"
 # The log that triage is given; its name stands before each line number in the section.

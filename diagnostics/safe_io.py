@@ -14,11 +14,9 @@ import os
 import re
 import stat
 import tempfile
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from io import BufferedReader
+from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # Size limits by kind of file; the largest file known of each kind has a tenth of it or less.

@@ -6,17 +6,14 @@ no version: it is in no range, and it compares to nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from diagnostics.catalog.model import Affected, Issue
+from diagnostics.catalog.model import Affected, Issue
 
 
 @cache

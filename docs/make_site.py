@@ -69,8 +69,6 @@ def lay_out(folder: Path) -> None:
     texts[Path("docs/codes.md")] = re.sub(
         r"^\| ([A-Z]{3}\d{3}) \|", r"| [\1](codes/\1.md) |", table, flags=re.MULTILINE
     )
-    results = Path("docs/results/README.md")
-    texts[results] = by_date(texts[results])
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(linked(path, text, texts, folder), encoding="utf-8")
@@ -111,13 +109,6 @@ def told(*words: str) -> str:
     environ = {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "PATH": "", "HOME": "/"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     return f"What `python -m {' '.join(words)}` prints.\n\n```text\n{done.stdout.rstrip()}\n```\n"
-
-
-def by_date(text: str) -> str:
-    """The table of results, the newest first; on one day in the order in which they stand."""
-    rows = [line for line in text.splitlines(keepends=True) if line.startswith("| [")]
-    inorder = sorted(rows, key=lambda row: row.split(" | ")[2], reverse=True)
-    return text.replace("".join(rows), "".join(inorder))
 
 
 def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:

@@ -22,12 +22,12 @@ if tuple(sys.version_info) < (3, 10):
 import contextlib
 import json
 import os
-import shutil
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError, RecordError
+from grpo_core.show.errors import escape, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,18 +43,16 @@ def main(arguments: list[str]) -> int:
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
     if flags & {"--help", "-h"} or "--help-settings" in rest:
-        from grpo_core.show.helps import help_of
+        from grpo_core.show.help_texts import help_text
 
         with _stdout_for_the_answer() as answer:
-            answer(help_of(rest))
+            answer(help_text(rest))
         return 0
     with _stdout_for_the_answer() as answer:
         try:
             with _interruptible():
                 if rest[:1] == ["replay"]:
-                    from grpo_core.records.commands import replay_command
-
-                    return replay_command(rest[1:], flags, answer)
+                    return _replay(rest[1:], flags, answer)
                 command, config = _understood(rest)
                 return command(config, flags, answer)
         except (ConfigError, RecordError) as error:
@@ -62,13 +60,11 @@ def main(arguments: list[str]) -> int:
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
         except Exception as error:  # noqa: BLE001 - a fault of this program: shown whole, and exit code 2
-            from grpo_core.show.causes import known
-
-            code, outcome, text = 2, "error", known(error)
+            code, outcome, text = 2, "error", explain(error)
             if not text:
-                print(_visible(traceback.format_exc()), file=sys.stderr)
+                print(escape(traceback.format_exc()), file=sys.stderr)
                 text = f"{type(error).__name__}: {error}"
-        print(f"grpo_core: {_visible(text)}", file=sys.stderr)
+        print(f"grpo_core: {escape(text)}", file=sys.stderr)
         if "--json" in flags:
             answer(json.dumps({"outcome": outcome, "error": text}))
         return code
@@ -87,21 +83,34 @@ def _interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _visible(text: str) -> str:
-    from grpo_core.show.visible import visible
+def _replay(arguments: list[str], flags: set[str], answer: Callable[[str], None]) -> int:
+    """`replay RUN STEP [--policy PATH] [--section.key VALUE ...]`."""
+    from grpo_core.records.replay import replay
 
-    return visible(text)
+    if len(arguments) < 2 or not arguments[1].isdecimal():
+        raise ConfigError(
+            "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
+        )
+    rest, policy = arguments[2:], None
+    if "--policy" in rest:
+        place = rest.index("--policy")
+        policy = Path(rest[place + 1]) if place + 1 < len(rest) else None
+        del rest[place : place + 2]
+    document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
+    answer(json.dumps(document) if "--json" in flags else "\n".join(f"{k}: {v}" for k, v in document.items()))
+    # Other settings are expected to give other numbers.
+    return 0 if rest or document["outcome"] == "equal" else 1
 
 
 def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core import run
-    from grpo_core.show.terminal import StepProgress
+    from grpo_core.show.progress import StepProgress
 
     progress = StepProgress(config.train.steps)
     with progress.watched():
         document = run.train(config, progress, resume="--resume" in flags)
     if document["error"]:
-        print(f"grpo_core: {_visible(document['error'])}", file=sys.stderr)
+        print(f"grpo_core: {escape(document['error'])}", file=sys.stderr)
     if document["rank"] == 0:  # under torchrun one process speaks for all
         answer(json.dumps(document) if "--json" in flags else _in_words(document))
     return {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}[document["outcome"]]
@@ -122,7 +131,7 @@ def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     try:
         serve(config, answer, **{name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS})
     except EngineError as error:
-        print(f"grpo_core: {_visible(str(error))}", file=sys.stderr)
+        print(f"grpo_core: {escape(str(error))}", file=sys.stderr)
         return 1
     return 0
 
@@ -166,7 +175,7 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
     def answer(text: str) -> None:
         # Whoever read it may be gone: `| head -1`.
         with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(kept), "wb") as out:
-            out.write((_visible(text) + "\n").encode())
+            out.write((escape(text) + "\n").encode())
 
     try:
         yield answer
@@ -177,19 +186,16 @@ def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
 
 
 def _in_words(document: dict[str, Any]) -> str:
-    from grpo_core.show.curves import terminal_curve
+    from grpo_core.show.progress import sparkline
 
     lines = Path(document["metrics"]).read_text(encoding="utf-8").splitlines()
     curve = [json.loads(line)["reward/mean"] for line in lines]
-    colour = os.isatty(1) and not os.environ.get("NO_COLOR")
-    drawn = terminal_curve(curve, width=min(shutil.get_terminal_size().columns, 110), colour=colour)
     return "\n".join(
         [
-            drawn,
             f"{document['mode']}, engine {document['engine']}: {document['outcome']} after {document['steps']} "
             f"steps, {document['seconds']:.0f} s",
             f"reward {document['reward_first']:.3f} -> {document['reward_last']:.3f} "
-            "(first and last tenth of the steps)",
+            f"(first and last tenth of the steps)  {sparkline(curve, 40)}",
             f"weight syncs proven: {document['syncs_proven']} of {document['syncs']}",
             f"metrics     {document['metrics']}",
             f"completions {document['completions']}",

@@ -16,8 +16,6 @@ MODULES = {
     "gloo": "rollout.connect.transports.group",
     "nccl": "rollout.connect.transports.group",
     "files": "rollout.connect.transports.files",
-    # A model of others: `check_folder`, `held`.
-    "model": "records.model_given",
     # What else is written of a run: `StepRecorder`, `build_loggers`, `Watchdog`.
     "recorder": "records.steps",
     "loggers": "show.loggers",

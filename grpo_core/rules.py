@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import LOOPBACK, ConfigError, LossConfig
@@ -29,17 +30,16 @@ def check(config: Config, sources: dict[str, str] | None = None) -> None:
             raise ConfigError(f"{', '.join(places)}: {remedy}")
 
 
-def check_folders(config: Config, *, counted: bool = True) -> None:
-    """Refuses models that are not there, before anything heavy is imported, or can't be: not when records are read.
+def check_folders(config: Config) -> None:
+    """Refuse model folders that do not exist, before anything heavy is imported.
 
     Raises:
         ConfigError: Names the key and the folder.
     """
     for key in ("model.path", "reward.model"):
-        if folder := _value(config, key):
-            from grpo_core.extras import extra
-
-            extra("model").check_folder(key, folder, counted=counted)
+        folder = _value(config, key)
+        if folder and not Path(folder).is_dir():
+            raise ConfigError(f"{key} = {folder!r}: no such folder; expected a transformers checkpoint")
 
 
 def ignored(config: Config) -> list[tuple[str, str]]:

@@ -6,12 +6,12 @@ when the failure came out of a frame of upstream's code or, for a silent failure
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from repro.entries import read_entry
 
 
 class AttemptOutcome(str, Enum):
@@ -131,8 +131,8 @@ class Trigger:
 
     Args:
         name: as given to `--trigger`.
-        about: the events, in a line.
-        run: carries them out under the named mitigation (None: without one). Upstream's exceptions pass through.
+        run: carries the events out under the named mitigation (None: without one). Upstream's exceptions pass through.
+        about: the events, in a line; "" to read it from the catalog entry.
         silent: the failure raises nothing; the figures show it.
         occurs: whether the failure is on record to come of it; a trigger that is safe is told by a run, too.
         simulated: what is not real in its attempts, where that is not what the repro's others simulate.
@@ -140,8 +140,8 @@ class Trigger:
     """
 
     name: str
-    about: str
     run: Callable[[str | None], Work]
+    about: str = ""
     silent: bool = False
     occurs: bool = True
     simulated: tuple[str, ...] | None = None
@@ -209,6 +209,45 @@ class Repro:
     def mitigation(self, name: str) -> TriedMitigation:
         """Returns the mitigation of that name."""
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
+
+
+REGISTRY: dict[str, Repro] = {}
+
+
+def repro(
+    code: str,
+    *,
+    distributions: Sequence[str],
+    triggers: Sequence[Trigger],
+    mitigations: Mapping[str, str | tuple[str, str]],
+    inapplicable: Callable[[], str | None],
+    **parts: Any,
+) -> Repro:
+    """Make the repro of a known issue and register it; title, descriptions and records come from its catalog entry.
+
+    Args:
+        code: of the known issue.
+        distributions: it needs one of these installed.
+        triggers: what makes it happen.
+        mitigations: what each changes, in a line; or that and where the field recommends it.
+        inapplicable: says why the failure can't occur with the code that is installed here, or None.
+        parts: the other arguments of `Repro`.
+    """
+    entry = read_entry(code)
+    texts = {name: (each, "") if isinstance(each, str) else each for name, each in mitigations.items()}
+    REGISTRY[code] = Repro(
+        code=code,
+        title=entry.title,
+        distributions=tuple(distributions),
+        triggers=tuple(replace(each, about=each.about or entry.triggers[each.name]) for each in triggers),
+        mitigations=tuple(
+            TriedMitigation(name, about, entry.helps[name], recommended)
+            for name, (about, recommended) in texts.items()
+        ),
+        inapplicable=inapplicable,
+        **parts,
+    )
+    return REGISTRY[code]
 
 
 @dataclass(frozen=True)

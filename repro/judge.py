@@ -8,12 +8,8 @@ import textwrap
 import time
 import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from repro.base import Attempt, AttemptOutcome, ElsewhereError, InapplicableError
-
-if TYPE_CHECKING:
-    from repro.base import Repro, Work
+from repro.base import Attempt, AttemptOutcome, ElsewhereError, InapplicableError, Repro, Work
 
 _LONGEST = 12  # lines of an assertion
 

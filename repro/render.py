@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Mapping, Sequence
 from textwrap import shorten, wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import upstream
-from repro.base import AttemptOutcome, overall
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from repro.base import Attempt, Repro
+from repro.base import Attempt, AttemptOutcome, Repro, overall
 
 # Controls but newline and tab, marks of direction, halves of characters: what a terminal obeys, or nobody sees. `##[`
 # and `::` behind nothing but blanks are commands to a CI runner, wherever the text comes from.

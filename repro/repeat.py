@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from repro import upstream
-from repro.base import INCOMPLETE, AttemptOutcome
+from repro.base import INCOMPLETE, Attempt, AttemptOutcome
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from repro.base import Attempt
-
-    Pair = tuple[str, str | None]
-
+Pair = tuple[str, "str | None"]
 SCHEMA = "grpo-doctor.repeat.v1"
 
 

@@ -13,19 +13,14 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from repro import judge, processes
-from repro.base import Attempt, AttemptOutcome
+from repro.base import Attempt, AttemptOutcome, Repro
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from repro.base import Repro
-
-    Plan = Sequence[tuple[str, str | None]]
-
+Plan = Sequence[tuple[str, "str | None"]]
 IMPORT_LIMIT_S = 240.0
 # What the worker gets beyond an attempt's own limit to say that the limit was passed.
 GRACE_S = 10.0

@@ -99,34 +99,13 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
         return None
 
 
-def lacks(path: str, method: str, assertion: str) -> str | None:
-    """Says what is missing where a failure would be: the file, the method, or the assertion; None if all is there.
-
-    Args:
-        path: file in the wheel.
-        method: `Class.method`.
-        assertion: compared as code, its message left aside.
-    """
-    distribution = installed(VLLM)
-    release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else "vLLM"
-    text = source(path)
-    if text is None:
-        return f"{release} has no {path}"
-    function = _method(ast.parse(text), *method.split("."))
-    if function is None:
-        return f"{path} of {release} has no {method}"
-    [wanted] = _conditions(ast.parse(assertion))
-    if wanted in _conditions(function):
-        return None
-    return f"{method} of {release} does not contain `{assertion}`"
-
-
-def lacks_assertion(path: str, assertion: str, names: tuple[str, ...]) -> str | None:
-    """Says whether a file or an assertion in it is missing, in whichever function it stands; None if all is there.
+def lacks(path: str, assertion: str, method: str = "", names: tuple[str, ...] = VLLM) -> str | None:
+    """Say what is missing where a failure would be: the file, the method, or the assertion; None if all is there.
 
     Args:
         path: file in the wheel.
         assertion: compared as code, its message left aside.
+        method: `Class.method`; "" for anywhere in the file.
         names: distributions it may belong to.
     """
     distribution = installed(names)
@@ -134,21 +113,15 @@ def lacks_assertion(path: str, assertion: str, names: tuple[str, ...]) -> str | 
     text = source(path, names)
     if text is None:
         return f"{release} has no {path}"
-    [wanted] = _conditions(ast.parse(assertion))
-    return (
-        None
-        if wanted in _conditions(ast.parse(text))
-        else f"{path} of {release} does not contain `{assertion}`"
-    )
-
-
-def _method(module: ast.Module, class_name: str, name: str) -> ast.FunctionDef | None:
-    for node in module.body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return next(
-                (part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == name), None
-            )
-    return None
+    node: ast.AST | None = ast.parse(text)
+    for name in filter(None, method.split(".")):
+        parts = ast.iter_child_nodes(node) if node else ()
+        node = next((part for part in parts if getattr(part, "name", "") == name), None)
+    if node is None:
+        return f"{path} of {release} has no {method}"
+    if _conditions(ast.parse(assertion))[0] in _conditions(node):
+        return None
+    return f"{method or path} of {release} does not contain `{assertion}`"
 
 
 def _conditions(node: ast.AST) -> list[str]:

@@ -22,16 +22,12 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import judge, processes
-from repro.base import Attempt, AttemptOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from repro.base import Repro
+from repro.base import Attempt, AttemptOutcome, Repro
 
 
 def main(arguments: Sequence[str]) -> None:

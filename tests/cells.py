@@ -40,7 +40,7 @@ def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subproces
 def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
     """The same for any Python."""
     with tempfile.TemporaryDirectory() as stage:
-        for package in ("grpo_core", "repro"):
+        for package in ("grpo_core", "repro", "evaluation/repro", "diagnostics/catalog/issues"):
             shutil.copytree(
                 ROOT / package, Path(stage) / package, ignore=shutil.ignore_patterns("__pycache__")
             )

@@ -16,6 +16,7 @@ from diagnostics import catalog
 from diagnostics.catalog import model
 from diagnostics.lint import rules
 from diagnostics.matrix.layers import LAYERS
+from repro.issues import REPROS
 from tests import pairs
 from tests.pairs import table
 
@@ -31,7 +32,7 @@ MARKED = re.compile(
 
 def codes() -> str:
     """Every code: known issues, then those of the checks' own."""
-    repros = {path.stem.upper() for path in (ROOT / "repro" / "issues").glob("[a-z]*[0-9].py")}
+    repros = set(REPROS)
     logs = {name for path in (ROOT / "tests/diagnostics/logs").iterdir() for name in path.name.split("+")}
     linted = _linted()
     rows = [

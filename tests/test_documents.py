@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+import runpy
 import subprocess
 import sys
 from collections import defaultdict
@@ -16,6 +18,8 @@ from tests.cells import cell_python
 from tests.documents import ROOT
 
 RESULTS = ROOT / "docs" / "results"
+SCREENSHOTS = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))
+SCREENS, DRAW = SCREENSHOTS["SCREENS"], SCREENSHOTS["draw"]
 EVERY = [str(path.relative_to(ROOT)) for path in documents.documents()]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -66,11 +70,11 @@ def test_a_transcript_is_what_the_command_prints(one, tmp_path):
 
 
 def test_every_command_of_ours_in_a_console_is_run():
-    """A block that shows a command and its output is a transcript, and there are some in README and tour."""
+    """A block that shows a command and its output is a transcript, and there are some in the tour."""
     for name in EVERY:
         text = (ROOT / name).read_text()
         assert text.count("```console\n") == sum(one.document == name for one in TRANSCRIPTS), name
-    assert {"README.md", "docs/tour.md"} <= {one.document for one in TRANSCRIPTS}
+    assert "docs/tour.md" in {one.document for one in TRANSCRIPTS}
 
 
 OURS = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
@@ -135,18 +139,28 @@ def test_every_document_is_in_the_list():
     assert there - set(LINK.findall((ROOT / "docs" / "README.md").read_text())) == set()
 
 
-def test_every_result_says_when_and_how():
-    """The list of results has each file, with the day of its run and the command that makes it again."""
-    rows = {}
-    for line in (RESULTS / "README.md").read_text().splitlines():
-        if line.startswith("| ["):
-            name, what, day, command = (cell.strip() for cell in line.strip("|").split("|"))
-            rows[LINK.findall(name)[0]] = (what, day, command)
-    assert set(rows) == {path.name for path in RESULTS.iterdir()} - {"README.md"}
-    for name, (what, day, command) in rows.items():
-        assert what, name
-        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", day), name
-        assert re.search(r"`[^`]+`", command), name
+def test_every_result_has_its_day_and_its_command():
+    """Each row of the tables of figures."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (RESULTS / "README.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| what")
+    ]
+    assert len(rows) > 25
+    for what, result, day, command in rows:
+        assert result, what
+        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", day), what
+        assert "`" in command or command == "the same", what
+
+
+@pytest.mark.parametrize("name", sorted(SCREENS))
+def test_a_screenshot_shows_what_the_command_prints(name):
+    """Else: python docs/make_screenshots.py."""
+    shown, printed = (
+        re.sub(r"\s", "", html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", text, flags=re.DOTALL)))
+        for text in ((ROOT / "docs" / "images" / f"{name}.svg").read_text(), DRAW(name, SCREENS[name]))
+    )
+    assert shown == printed
 
 
 def test_every_check_and_layer_is_told_of():

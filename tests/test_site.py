@@ -43,16 +43,6 @@ def test_every_command_has_its_reference(laid_out):
     assert len(settings) == len(set(settings)) > 90
 
 
-def test_results_stand_by_their_day(laid_out):
-    """The newest first, each with its day, and none is lost."""
-    written = [
-        re.findall(r"^\| \[.+\) \| .+ \| (\d{4}-\d\d-\d\d) \| ", path.read_text(), flags=re.MULTILINE)
-        for path in (laid_out / "docs" / "results" / "README.md", ROOT / "docs" / "results" / "README.md")
-    ]
-    assert written[0] == sorted(written[1], reverse=True)
-    assert len(set(written[0])) > 1
-
-
 def test_every_link_leads_somewhere(laid_out):
     """To a page, or to a file that was laid beside it."""
     dead = [

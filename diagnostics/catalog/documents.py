@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from diagnostics.catalog import model
 from diagnostics.catalog.schema import SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from diagnostics.fixes import Fix
+from diagnostics.fixes import Fix
 
 LISTING = "grpo-doctor.catalogue.v1"
 # What the code of a check is, where a known issue is a crash, a hang or silent.

@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tomllib
+from collections.abc import Container
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from diagnostics import UserError
 from diagnostics.catalog import model
 from diagnostics.safe_io import write_atomically
-from diagnostics.tables import TableError, TableSource, close_matches
-
-if TYPE_CHECKING:
-    from collections.abc import Container
+from diagnostics.toml_source import TomlError, TomlSource, close_matches
 
 FOLDER = Path(__file__).parent / "issues"
 CHECKS = Path(__file__).parent / "checks"
@@ -108,7 +106,7 @@ def load_file(path: Path) -> model.Issue:
     source, document = _read(path)
     try:
         return schema.parse_issue(source, document)
-    except TableError as error:
+    except TomlError as error:
         raise CatalogueError(str(error)) from None
 
 
@@ -118,14 +116,14 @@ def _load_check(path: Path) -> model.CheckCode:
     source, document = _read(path)
     try:
         return schema.parse_check(source, document)
-    except TableError as error:
+    except TomlError as error:
         raise CatalogueError(str(error)) from None
 
 
-def _read(path: Path) -> tuple[TableSource, dict[str, Any]]:
+def _read(path: Path) -> tuple[TomlSource, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
-        return TableSource(path, text), tomllib.loads(text)
+        return TomlSource(path, text), tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:

@@ -1,7 +1,7 @@
 """The records of the catalog: a known issue, its claims, signature, mitigations and triggers.
 
 The attributes are those of the document that `explain --format json` prints. `diagnostics.catalog.schema` makes them
-from an entry's TOML file, whose layout is described in docs/catalogue.md.
+from an entry's TOML file, whose layout is described in docs/catalog.md.
 """
 
 from __future__ import annotations

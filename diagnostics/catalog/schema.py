@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from diagnostics.catalog import model
 from diagnostics.fixes import Install, edit_without_framework
-from diagnostics.tables import TableSource, close_matches
-
-if TYPE_CHECKING:
-    from diagnostics.tables import Keys, TableError
+from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
 
 SCHEMA = "grpo-doctor.issue.v1"
 CHECK_SCHEMA = "grpo-doctor.check.v1"
@@ -47,8 +44,8 @@ Record = TypeVar("Record", model.Issue, model.CheckCode)
 Problem = tuple["Keys", str]
 
 
-def parse_issue(source: TableSource, document: dict[str, Any]) -> model.Issue:
-    """Return the record of a known issue; raises TableError with file, line, key and what was expected."""
+def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
+    """Return the record of a known issue; raises TomlError with file, line, key and what was expected."""
     _check_head(source, document, SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
     for key in ("mitigations", "triggers"):
@@ -72,7 +69,7 @@ def parse_issue(source: TableSource, document: dict[str, Any]) -> model.Issue:
     return issue
 
 
-def parse_check(source: TableSource, document: dict[str, Any]) -> model.CheckCode:
+def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode:
     """Return the record of a check's own code."""
     _check_head(source, document, CHECK_SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
@@ -81,7 +78,7 @@ def parse_check(source: TableSource, document: dict[str, Any]) -> model.CheckCod
     return _convert(source, entry, model.CheckCode)
 
 
-def _check_head(source: TableSource, document: dict[str, Any], schema: str) -> None:
+def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> None:
     if document.get("schema") != schema:
         raise source.refuse(("schema",), document.get("schema"), repr(schema))
     code = document.get("code")
@@ -92,7 +89,7 @@ def _check_head(source: TableSource, document: dict[str, Any], schema: str) -> N
         raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
-def _named(source: TableSource, tables: Any, key: str) -> list[dict[str, Any]]:
+def _named(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
     """Return named tables as a list of tables with a `name`."""
     if not isinstance(tables, dict):
         raise source.refuse((key,), tables, "a table")
@@ -102,7 +99,7 @@ def _named(source: TableSource, tables: Any, key: str) -> list[dict[str, Any]]:
     return [{"name": name, **table} for name, table in tables.items()]
 
 
-def _flat_edits(source: TableSource, keys: Keys, edits: dict[str, Any]) -> dict[str, Any]:
+def _flat_edits(source: TomlSource, keys: Keys, edits: dict[str, Any]) -> dict[str, Any]:
     """Return the fields edits, bounds, installs and advice of a mitigation."""
     flat: dict[str, Any] = {"edits": [], "bounds": [], "installs": [], "advice": []}
     for framework, value in edits.items():
@@ -125,7 +122,7 @@ def _flat_edits(source: TableSource, keys: Keys, edits: dict[str, Any]) -> dict[
     return flat
 
 
-def _check_edit(source: TableSource, keys: Keys, table: Any, *, several: bool) -> None:
+def _check_edit(source: TomlSource, keys: Keys, table: Any, *, several: bool) -> None:
     if not isinstance(table, dict) or not any(set(table) <= allowed for allowed in _EDIT_KEYS):
         unknown = (
             sorted(set(table) - {key for keys in _EDIT_KEYS for key in keys})
@@ -163,14 +160,14 @@ def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "any": patterns, "samples": samples}
 
 
-def _convert(source: TableSource, entry: dict[str, Any], kind: type[Record]) -> Record:
+def _convert(source: TomlSource, entry: dict[str, Any], kind: type[Record]) -> Record:
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
         raise _refusal(source, entry, str(error)) from None
 
 
-def _refusal(source: TableSource, entry: dict[str, Any], message: str) -> TableError:
+def _refusal(source: TomlSource, entry: dict[str, Any], message: str) -> TomlError:
     """Translate a message of msgspec into file, line, key and what was expected."""
     match = _LOCATION.fullmatch(message)
     expected, path = (match[1], match[2]) if match else (message, "")

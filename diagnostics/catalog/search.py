@@ -8,14 +8,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from diagnostics.catalog.model import FAMILIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from diagnostics.catalog.model import Issue
+from diagnostics.catalog.model import FAMILIES, Issue
 
 MAX_RESULTS = 3
 # Words, and numbers with a meaning, such as 137 and 500.

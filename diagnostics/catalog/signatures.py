@@ -12,7 +12,7 @@ import re2
 from diagnostics.catalog.literal_prefilter import required_literals
 from diagnostics.catalog.loader import FOLDER, CatalogueError
 from diagnostics.catalog.model import Issue, Signature
-from diagnostics.tables import TableSource
+from diagnostics.toml_source import TomlSource
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[
     return problems
 
 
-def _samples(issue: Issue, source: TableSource) -> Iterator[tuple[str, str, str, str]]:
+def _samples(issue: Issue, source: TomlSource) -> Iterator[tuple[str, str, str, str]]:
     """Yield file and line, kind, description and text of each sample."""
     counts = {"positive": 0, "negative": 0}
     for sample in issue.signature.samples if issue.signature else ():
@@ -89,14 +89,14 @@ def _samples(issue: Issue, source: TableSource) -> Iterator[tuple[str, str, str,
         counts[kind] += 1
 
 
-def _pattern_place(signature: Signature, key: str, pattern: str, source: TableSource) -> str:
+def _pattern_place(signature: Signature, key: str, pattern: str, source: TomlSource) -> str:
     listed = "broad" if pattern in signature.broad else "late" if pattern in signature.late else key
     return source.place(("signature", listed if key == "any" else key), pattern)
 
 
-def _source(issue: Issue, folder: Path) -> TableSource:
+def _source(issue: Issue, folder: Path) -> TomlSource:
     path = folder / f"{issue.code}.toml"
-    return TableSource(path, path.read_text(encoding="utf-8"))
+    return TomlSource(path, path.read_text(encoding="utf-8"))
 
 
 def _message(error: Exception) -> str:

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics import catalog, version
 from diagnostics.catalog import signatures
 from diagnostics.catalog.loader import CHECKS, FOLDER, CatalogueError
 from diagnostics.catalog.mitigation_ranking import recommended_fix
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from diagnostics.catalog.model import CheckCode, Issue
-    from diagnostics.triage.reading.logs import LogSource
+from diagnostics.catalog.model import CheckCode, Issue
+from diagnostics.triage.reading.logs import LogSource
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "diagnostics" / "logs"
@@ -114,14 +110,20 @@ def concerns(code: str) -> list[Bearing]:
 
 def _places(code: str) -> list[Bearing]:
     """Where the code is named: by what finds it, by what makes it happen, by tests and documents."""
-    repro = ROOT / "repro" / "issues" / f"{code.lower()}.py"
     return [
         Bearing("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
-        Bearing("repro", (_short(str(repro)),) if repro.is_file() else ()),
+        Bearing("repro", _modules_of_repro(code)),
         Bearing("matrix", _naming("matrix.toml", rf"\b{code}\b")),
         Bearing("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
         Bearing("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
     ]
+
+
+def _modules_of_repro(code: str) -> tuple[str, ...]:
+    """The module that registers the repro of a code."""
+    call = re.compile(rf"(?:repro|register)\(\s*\"{code}\"")
+    modules = sorted((ROOT / "repro" / "issues").glob("*.py"))
+    return tuple(_short(str(path)) for path in modules if call.search(path.read_text(encoding="utf-8")))
 
 
 def _naming(pattern: str, name: str) -> tuple[str, ...]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from diagnostics import catalog
 from diagnostics.catalog.search import IssueSearch
 from diagnostics.triage.command import triage
 from diagnostics.triage.reading.logs import LogSource
 from diagnostics.triage.rules import Rules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from diagnostics.frameworks import TOP_MODULES
 from diagnostics.hang import blocking_call_table
-from diagnostics.hang.snapshot import NATIVE
+from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 from diagnostics.output.redact import redact_path
-
-if TYPE_CHECKING:
-    from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 KINDS = {
     "collective": "waits in a collective",

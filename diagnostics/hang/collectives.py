@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.blocking_calls import frame_text
+from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.snapshot import Process
 from diagnostics.hang.wait_edge import Edge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.job_index import JobIndex
-    from diagnostics.hang.snapshot import Process
 
 IN_COLLECTIVE = ("collective", "rendezvous")
 # Engines that receive weights are in a group with the trainer that no variable of theirs shows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,18 +14,15 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import hosts, watch
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
-from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Patience, diagnose
+from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import with_issue
 from diagnostics.hang.parsers import bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import build_report, print_hang_report
+from diagnostics.hang.snapshot import Snapshot
 from diagnostics.node_options import node_options
 from diagnostics.output import progress
-
-if TYPE_CHECKING:
-    from diagnostics.hang.diagnosis import Diagnosis
-    from diagnostics.hang.snapshot import Snapshot
 
 FORMATS = ("terminal", "json", "markdown", "html")
 MAX_SECONDS = 1e6

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from diagnostics.fixes import quote_command
 from diagnostics.hang import dump_limits, sentences
 from diagnostics.hang.blocking_calls import IDLE
+from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.root_blockers import find_root_blocker
+from diagnostics.hang.root_blockers import RootBlocker, find_root_blocker
+from diagnostics.hang.snapshot import Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.wait_edge import Edge
 from diagnostics.hang.wait_graph import build_wait_graph
-
-if TYPE_CHECKING:
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.root_blockers import RootBlocker
-    from diagnostics.hang.snapshot import Snapshot
-    from diagnostics.hang.wait_edge import Edge
 
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from diagnostics.hang import sentences
 from diagnostics.hang.blocking_calls import COMPUTING, LIBRARY, frame_text
+from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.root_blockers import RootBlocker
 from diagnostics.hang.snapshot import WATCHDOG_DUMP
-from diagnostics.hang.verdict import HANG, UNKNOWN
-
-if TYPE_CHECKING:
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.job_index import JobIndex
-    from diagnostics.hang.root_blockers import RootBlocker
-    from diagnostics.hang.verdict import Verdict
+from diagnostics.hang.verdict import HANG, UNKNOWN, Verdict
 
 # Computing that a stack names, rather than a tool's guess whether a thread runs.
 _NAMED_WORK = ("compile", "load", "import")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.blocking_calls import COMPUTING, IDLE, BlockingCall
 from diagnostics.hang.blocking_thread import BlockedState, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
+from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import catalog
-from diagnostics.catalog import offers
+from diagnostics.catalog import mitigation_ranking
+from diagnostics.catalog.model import Frame as FramePattern
+from diagnostics.catalog.model import Issue, Shape
+from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Fix
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.hang.blocking_calls import is_forked
+from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.diagnosis import Diagnosis
+from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import HANG
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from diagnostics.catalog.model import Frame as FramePattern
-    from diagnostics.catalog.model import Issue, Shape
-    from diagnostics.findings import Finding
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.diagnosis import Diagnosis
-    from diagnostics.hang.snapshot import StackFrame
 
 _load = cache(catalog.load)
 
@@ -199,7 +196,9 @@ def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
         if special and special.trigger in {trigger.name for trigger in issue.triggers}
         else ()
     )
-    ranked = offers.remedy(issue, triggers=triggers, frameworks=frameworks_in_stacks(diagnosis))
+    ranked = mitigation_ranking.recommended_fix(
+        issue, triggers=triggers, frameworks=frameworks_in_stacks(diagnosis)
+    )
     if special is None:
         return ranked
     helping = tuple(offer for offer in ranked.offers if not triggers or set(triggers) & set(offer.helps))
@@ -219,7 +218,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding | None:
     # The last line observed of the blocking process says most: its stack, a request that it owes a response.
     evidence = [(line, place) for line in reversed(verdict.evidence)]
     evidence += [(line, labels.get(edge.source, "")) for edge in verdict.chain for line in edge.evidence]
-    finding = offers.as_finding(issue, verdict.certainty, evidence)
+    finding = mitigation_ranking.finding_of_issue(issue, verdict.certainty, evidence)
     return replace(finding, remedy=recommended_fix(diagnosis, issue))
 
 
@@ -228,4 +227,4 @@ def issue_document(diagnosis: Diagnosis) -> dict[str, Any]:
     code = diagnosis.verdict.code
     special = stack_fix(diagnosis)
     fix = {"fix": special.advice} if special else {}
-    return {"code": code, **offers.told(_load()[code]), **fix} if code else fix
+    return {"code": code, **mitigation_ranking.issue_summary(_load()[code]), **fix} if code else fix

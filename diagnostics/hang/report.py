@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
+from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.fixes import count_of
 from diagnostics.hang import picture
 from diagnostics.hang.blocking_calls import KINDS, frame_text
+from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.groups import group_name, same_place_groups, stack_tree
 from diagnostics.hang.known_issues import finding_of, issue_document
 from diagnostics.hang.verdict import CAUSES
@@ -19,14 +23,6 @@ from diagnostics.output import prepare
 from diagnostics.output.html import render_page
 from diagnostics.output.report_output import ReportOptions, print_report
 from diagnostics.output.terminal import print_finding, print_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.diagnosis import Diagnosis
 
 SCHEMA = "grpo-doctor.hang.v1"
 MAX_FRAMES = 12

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.blocking_calls import COMPUTING, DEVICE_CALLS, IDLE, is_forked
-
-if TYPE_CHECKING:
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.job_index import JobIndex
-    from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.wait_edge import Edge
 
 # The last edge decides the cause, whatever the process at its end is in.
 _CAUSE_BY_EDGE = {

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from diagnostics.fixes import count_of
 from diagnostics.hang.blocking_calls import KINDS, frame_text
+from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import asked_collective
-from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING
-
-if TYPE_CHECKING:
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.job_index import JobIndex
-    from diagnostics.hang.verdict import Verdict
-    from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.wait_edge import Edge
 
 _MAX_NAMES = 4
 _NOT_OBSERVED = {

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from diagnostics.hang.wait_edge import Edge
+from diagnostics.hang.wait_edge import Edge
 
 HANG, WAITING, PROGRESS, IDLE_JOB, UNKNOWN = "hang", "waiting", "progress", "idle", "unknown"
 CAUSES = {

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from diagnostics.hang.blocking_calls import COMPUTING, IDLE, KINDS, frame_text
+from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import collective_edges
-from diagnostics.hang.job_index import port_of
+from diagnostics.hang.job_index import JobIndex, port_of
+from diagnostics.hang.snapshot import Process, Socket, Thread
 from diagnostics.hang.wait_edge import Edge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from diagnostics.hang.blocking_thread import BlockedState
-    from diagnostics.hang.job_index import JobIndex
-    from diagnostics.hang.snapshot import Process, Socket, Thread
 
 _NO_EDGES = ("dead", "stopped", "kernel", "input", *COMPUTING)
 _MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native")

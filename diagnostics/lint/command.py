@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import stat
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from diagnostics import UserError
 from diagnostics.cli import Command
-from diagnostics.findings import FINE, INCOMPLETE
+from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
 from diagnostics.lint.versions import collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, report_options, write_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from diagnostics.findings import Finding, Report
 
 # From files to a report: each step takes the run and adds to it.
 WORKFLOW = (

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_MODULES
 from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch
 from diagnostics.lint.project_files import find_script
+from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
 from diagnostics.lint.user_scripts import add_script_settings, read_user_script
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from diagnostics.lint.readers.shell import Command
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from diagnostics.findings import CheckResult, Finding, Report
+from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.lint import option_index, undecidable
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import make_plan
 from diagnostics.lint.pairing import pair_with_servers, server_pairs
 from diagnostics.lint.project_files import find_starters, lintable_files
-from diagnostics.lint.project_requirements import read_project
+from diagnostics.lint.project_requirements import PACKAGES, read_project
 from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.reading import read_command_line, read_file
 from diagnostics.lint.rules import RULES
+from diagnostics.lint.rules.registry import Problem, Rule
 from diagnostics.lint.rules.report import to_finding
-from diagnostics.lint.versions import PACKAGES, Versions
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Settings
+from diagnostics.lint.versions import Versions
 from diagnostics.output.redact import mask_and_cut
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from diagnostics.findings import NotChecked
-    from diagnostics.lint.rules.registry import Problem, Rule
-    from diagnostics.lint.run_plan import RunPlan
-    from diagnostics.lint.values import Settings
 
 COMMAND_LINE = "command line"
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.version import Version
 
@@ -19,11 +20,7 @@ from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declared_options
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from diagnostics.lint.values import Settings, Value
+from diagnostics.lint.values import Settings, Value
 
 FOLDER = Path(__file__).parent / "options"
 _SIMILARITY = 0.84

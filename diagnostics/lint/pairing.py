@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from diagnostics.lint.rules.servers import list_ports
-
-if TYPE_CHECKING:
-    from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.run_plan import RunPlan
 
 _LOCAL = {"127.0.0.1", "localhost", "0.0.0.0", "::1", "::"}  # noqa: S104 - compared, nothing listens there
 # Every pair is checked; a script with more servers than this is no run.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics import safe_io
 from diagnostics.lint.readers.structured import MAX_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "requirements.txt")
 _MAX_PARENTS = 5

@@ -6,11 +6,11 @@ Files are read, nothing is imported. The nearest folder that names a release cou
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -18,10 +18,9 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS
-from diagnostics.lint.versions import PACKAGES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+# Option of `lint` -> distributions that carry it; the first that is installed counts.
+PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 _MAX_BYTES = 1_000_000
 _MAX_PARENTS = 6

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
@@ -18,9 +19,6 @@ from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",

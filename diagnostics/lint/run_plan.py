@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from diagnostics.lint.values import parse_count
+from diagnostics.lint.values import Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from diagnostics.lint.values import Settings, Value
 
 # Every name that a plan may contain, with its meaning. The catalog's [[config]] uses the same names.
 VOCABULARY: dict[str, str] = tomllib.loads(

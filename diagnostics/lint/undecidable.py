@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from diagnostics.findings import CheckResult, NotChecked
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.run_plan import RunPlan
 
 # The check that reports what was not read.
 READING = "what the run is told"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
@@ -14,10 +15,6 @@ from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _TRAINS = re.compile(r"\b(?:GRPOTrainer|GRPOConfig)\b")
 _PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")

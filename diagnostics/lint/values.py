@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from diagnostics.findings import NotChecked
 from diagnostics.output.redact import mask_and_cut
-
-if TYPE_CHECKING:
-    from diagnostics.findings import NotChecked
 
 # Longer numbers stay text: no setting has so many digits, and arithmetic on them costs time.
 _MAX_DIGITS = 18

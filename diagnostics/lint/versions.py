@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import UserError
-from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.lint.project_requirements import PACKAGES, Project
 from diagnostics.versions import in_range
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from diagnostics.lint.project_requirements import Project
-
-# Option of `lint` -> distributions that carry it; the first that is installed counts.
-PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.releases import Release, ReleaseList, load_releases, pair_cell, releases_file
 from diagnostics.matrix.results import ResultsGrid, make_questions
 from diagnostics.matrix.runner import QuietProgress, Run, RunOptions
-from diagnostics.tables import TableError, close_matches
+from diagnostics.toml_source import TomlError, close_matches
 
 READ_LAYERS = ("resolve", "contract")
 
@@ -33,15 +33,15 @@ def add_release(
         write: Whether the cell is added to the matrix file, with its lock.
 
     Raises:
-        TableError: a release is unknown.
+        TomlError: a release is unknown.
     """
     name, _, version = release.partition("==")
     if name != "vllm" or not version:
-        raise TableError(f"{release}: expected vllm==VERSION, or vllm==newest")
+        raise TomlError(f"{release}: expected vllm==VERSION, or vllm==newest")
     breadth, releases = context.matrix.breadth, load_releases(context.matrix)
     if breadth is None or releases is None:
         path = context.matrix.path if breadth is None else releases_file(context.matrix)
-        raise TableError(f"{path}: expected a table [breadth], and a list of releases by `lock --releases`")
+        raise TomlError(f"{path}: expected a table [breadth], and a list of releases by `lock --releases`")
     engine, trainer = find_release(releases, "vllm", version), find_release(releases, "trl", trl)
     cell = msgspec.structs.replace(
         pair_cell(breadth, releases.read, trainer, engine, READ_LAYERS), declares=None, profiles=("full",)
@@ -91,7 +91,7 @@ def find_release(releases: ReleaseList, distribution: str, version: str) -> Rele
     """Return a release by its version, or the newest.
 
     Raises:
-        TableError: it is not in the list.
+        TomlError: it is not in the list.
     """
     known: tuple[Release, ...] = getattr(releases, distribution)
     if version == "newest":
@@ -102,7 +102,7 @@ def find_release(releases: ReleaseList, distribution: str, version: str) -> Rele
         release = None
     if release is None:
         close = close_matches(version, [item.version for item in known])
-        raise TableError(
+        raise TomlError(
             f"no {distribution} {version} in locks/releases.json{close}, read on {releases.read}; "
             "`nox -s matrix -- lock --releases` reads the index again"
         )

@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from diagnostics import safe_io
 from diagnostics.matrix.verdicts import Expectation, Outcome
-from diagnostics.tables import Keys, TableError, TableSource, close_matches
+from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
 
 SCHEMA = "grpo-doctor.matrix.v1"
 PROFILES = ("quick", "full")
@@ -154,7 +154,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
         """Return the cell of that id; an unknown one is refused with similar ids."""
         names = [cell.id for cell in self.cells]
         if name not in names:
-            raise TableError(f"unknown cell {name!r}{close_matches(name, names)}; --list shows all")
+            raise TomlError(f"unknown cell {name!r}{close_matches(name, names)}; --list shows all")
         return self.cells[names.index(name)]
 
     def layer(self, name: str) -> LayerSettings:
@@ -175,22 +175,22 @@ def load_matrix(path: Path, kinds: Sequence[LayerKind]) -> Matrix:
         kinds: All layers, in the order in which they run.
 
     Raises:
-        TableError: one line naming file, line, key, value and what was expected.
+        TomlError: one line naming file, line, key, value and what was expected.
     """
     try:
         text = safe_io.read_bytes(path, safe_io.SOURCE).decode().replace("\r\n", "\n")
         document = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise TableError(f"{path}: cannot be read: {error}") from None
+        raise TomlError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise TableError(f"{path}: is not TOML: {error}") from None
-    return _Reader(TableSource(path, text), kinds).matrix(document)
+        raise TomlError(f"{path}: is not TOML: {error}") from None
+    return _Reader(TomlSource(path, text), kinds).matrix(document)
 
 
 class _Reader:
     """Converts the tables of one file into structs; refusals name the line."""
 
-    def __init__(self, source: TableSource, kinds: Sequence[LayerKind]) -> None:
+    def __init__(self, source: TomlSource, kinds: Sequence[LayerKind]) -> None:
         self.source = source
         self.kinds = {kind.name: kind for kind in kinds}
 
@@ -207,7 +207,7 @@ class _Reader:
         }
         cells = tuple(self.cell(name, item, recipes) for name, item in self._tables(document, "cells"))
         if not cells:
-            raise TableError(f"{self.source.path}: cells: expected at least one")
+            raise TomlError(f"{self.source.path}: cells: expected at least one")
         quick_without = self.convert(document.get("quick_without", ()), tuple[str, ...], ("quick_without",))
         self._choices(quick_without, {*self.kinds, *map(family, self.kinds)}, ("quick_without",))
         return Matrix(
@@ -231,7 +231,7 @@ class _Reader:
                 names = [field.name for field in msgspec.structs.fields(kind)]
                 message = f"unknown key {unknown[1]!r}{close_matches(unknown[1], names)}"
                 inner = (*inner, unknown[1])
-            raise TableError(
+            raise TomlError(
                 f"{self.source.place((*keys, *inner))}: {_dotted((*keys, *inner))}: {message}"
             ) from None
 
@@ -330,7 +330,7 @@ class _Reader:
             if value not in allowed:
                 close = close_matches(str(value), allowed)
                 place: Keys = (*keys, value) if isinstance(value, str) else keys
-                raise TableError(
+                raise TomlError(
                     f"{self.source.place(place)}: {_dotted(keys)}: {value!r}: expected one of "
                     f"{', '.join(sorted(allowed))}{close}"
                 )

@@ -47,11 +47,11 @@ from diagnostics.matrix.verdicts import exit_code
 from diagnostics.matrix.wheels import WheelError
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask, mask_and_cut
-from diagnostics.tables import TableError, close_matches
+from diagnostics.toml_source import TomlError, close_matches
 
 # uv waits for the index most of the time.
 JOBS_PER_CORE = 4
-_USER_ERRORS = (TableError, StoreError, UvMissingError, WheelError, RayError, InterpreterError)
+_USER_ERRORS = (TomlError, StoreError, UvMissingError, WheelError, RayError, InterpreterError)
 
 
 def run_command(job: Job) -> int:
@@ -199,7 +199,7 @@ def merge_stores(job: Job) -> None:
     folders = [path for path in paths if path not in results]
     for folder in folders:
         if not (folder / "store.jsonl").is_file():
-            raise TableError(f"{folder}: has no store.jsonl: expected the folder of a store")
+            raise TomlError(f"{folder}: has no store.jsonl: expected the folder of a store")
     if not paths:
         return
     with job.context.store.locked():
@@ -236,7 +236,7 @@ def choose_repeats(job: Job) -> None:
     """Choose what runs again although it has an answer: --fresh, --only-failed, --since."""
     options = job.options
     if options["ray"] and options["jobs"]:
-        raise TableError(
+        raise TomlError(
             "--jobs: with --ray the nodes' resources decide how much runs at a time: leave it out"
         )
     wide = options["profile"] == BREADTH
@@ -322,7 +322,7 @@ def fetch_release_list(job: Job) -> int | None:
         return None
     matrix = job.context.matrix
     if matrix.breadth is None:
-        raise TableError(f"{matrix.path}: expected a table [breadth]")
+        raise TomlError(f"{matrix.path}: expected a table [breadth]")
     today = datetime.datetime.now(datetime.UTC).date()
     releases = fetch_releases(job.context.environ, today, matrix.breadth)
     path = releases_file(matrix)
@@ -335,7 +335,7 @@ def fetch_release_list(job: Job) -> int | None:
 def refresh_locks(job: Job) -> int:
     """Resolve the locks of the chosen cells again."""
     if job.options["profile"] == BREADTH and job.options["into"] is None:
-        raise TableError(
+        raise TomlError(
             "--profile breadth: generated cells have no committed locks; name a folder with --into"
         )
     job.context = replace(job.context, locks_folder=job.options["into"])
@@ -366,7 +366,7 @@ def make_table(job: Job) -> None:
     names = [cell.id for cell in (*matrix.cells, *generated)]
     for pattern in options["cells"]:
         if not fnmatch.filter(names, pattern):
-            raise TableError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
+            raise TomlError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
     events = job.context.store.read()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     patterns = options["cells"] or ["*"]
@@ -575,7 +575,7 @@ def _add_removed(name: str, replacement: str) -> None:
     @click.argument("arguments", nargs=-1)
     def refuse(arguments: tuple[str, ...]) -> NoReturn:
         del arguments
-        raise TableError(f"{name} was removed: {replacement}")
+        raise TomlError(f"{name} was removed: {replacement}")
 
 
 for _name, _replacement in REMOVED.items():

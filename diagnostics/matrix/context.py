@@ -181,6 +181,9 @@ class Context:
             for name in CELL_PACKAGES:
                 ignore = shutil.ignore_patterns("__pycache__")
                 shutil.copytree(self.programs / name, aside / name, ignore=ignore)
+            # Titles and records of the repros.
+            entries = Path("diagnostics", "catalog", "issues")
+            shutil.copytree(ROOT / entries, aside / entries)
             aside.rename(target)
         return target
 

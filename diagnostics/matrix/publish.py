@@ -19,7 +19,7 @@ from diagnostics.matrix.layers.contract import AT_IMPORT
 from diagnostics.matrix.match_issues import depends_on_setting
 from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import Outcome
-from diagnostics.tables import TableError
+from diagnostics.toml_source import TomlError
 
 SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
@@ -47,16 +47,16 @@ def read_published(path: Path) -> dict[str, Any]:
     """Return the table of a file, {} for none.
 
     Raises:
-        TableError: it cannot be read: its verdicts would be lost.
+        TomlError: it cannot be read: its verdicts would be lost.
     """
     if not path.exists():
         return {}
     try:
         published: dict[str, Any] = json.loads(safe_io.read_bytes(path, safe_io.DOCUMENT))
     except (OSError, ValueError, RecursionError) as error:
-        raise TableError(f"{path}: cannot be read: {error}") from None
+        raise TomlError(f"{path}: cannot be read: {error}") from None
     if problem := problem_of(published):
-        raise TableError(f"{path}: expected a table of the schema {SCHEMA}: {problem}")
+        raise TomlError(f"{path}: expected a table of the schema {SCHEMA}: {problem}")
     return published
 
 

@@ -52,21 +52,20 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
             settings = [run.context.matrix.layer(name) for name in layers]
+            options = run.options
             request = {
                 "cell": cell.id,
                 "profile": "full" if cell.declares is None else PROFILE,
                 "layers": layers,
-                "options": RunOptions(
-                    run.options.fresh, run.options.only, run.options.keep, run.options.budget_gb
-                ),
+                "options": RunOptions(options.fresh, options.only, options.keep, options.budget_gb),
                 "events": [event.to_line() for event in run.context.store.read() if event.cell == cell.id],
             }
-            options = {
+            resources = {
                 "num_cpus": max(item.cpus for item in settings),
                 "memory": int(max(item.memory_gb for item in settings) * 1e9) or None,
                 "num_gpus": max(item.gpus for item in settings),
             }
-            handle = task.options(name=cell.id, max_retries=RETRIES, **options).remote(request)
+            handle = task.options(name=cell.id, max_retries=RETRIES, **resources).remote(request)
             pending[handle] = cell.id
         run.progress.note(f"{len(pending)} cells submitted to Ray at {address}")
         try:
@@ -87,10 +86,8 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
         reply = ray.get(handle)
         events = [parse_event(line) for line in reply["events"]]
     except (ray.exceptions.RayError, ValueError, KeyError, TypeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        run.progress.note(
-            f"{cell}: its Ray task failed: {mask_and_cut(lines[-1] if lines else repr(error), 300)}"
-        )
+        *_, last = [repr(error), *filter(None, map(str.strip, str(error).splitlines()))]
+        run.progress.note(f"{cell}: its Ray task failed: {mask_and_cut(last, 300)}")
         return
     run.context.store.merge_events(events, reply["logs"])
     for event in events:
@@ -121,7 +118,10 @@ def run_cell(request: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _cluster(address: str, context: Context) -> Iterator[Any]:
     """Join a running cluster with our code as the working directory of its workers."""
-    ray = _import_ray()
+    try:
+        import ray
+    except ImportError:
+        raise RayError("--ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'") from None
     _check_address(address)
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
         sent = Path(name) / "sent"
@@ -139,19 +139,6 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
-
-
-def _import_ray() -> Any:
-    """Import Ray, but not a `ray.py` or `ray/` of the working folder."""
-    paths = list(sys.path)
-    sys.path = [path for path in paths if Path(path or ".").resolve() != Path.cwd()]
-    try:
-        import ray
-    except ImportError:
-        raise RayError("--ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'") from None
-    finally:
-        sys.path = paths
-    return ray
 
 
 def _check_address(address: str) -> None:
@@ -174,12 +161,11 @@ def _check_address(address: str) -> None:
 def _copy_code(context: Context, target: Path) -> None:
     """Copy what a worker imports and reads: our packages, the matrix file, its locks, the conformance suite."""
     ignore = shutil.ignore_patterns("__pycache__", "*.svg")
-    shutil.copytree(ROOT / "diagnostics", target / "diagnostics", ignore=ignore)
-    for name in CELL_PACKAGES:
-        shutil.copytree(context.programs / name, target / name, ignore=ignore)
-    suite = Path("tests") / "grpo_core" / "conformance"
-    shutil.copytree(ROOT / suite, target / suite, ignore=ignore)
+    folders = {name: context.programs / name for name in CELL_PACKAGES}
+    folders |= {name: ROOT / name for name in ("diagnostics", "tests/grpo_core/conformance")}
+    folders["locks"] = context.locks
+    for name, source in folders.items():
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=ignore)
     shutil.copy(ROOT / "tests" / "__init__.py", target / "tests")
     shutil.copy(context.matrix.path, target / "matrix.toml")
-    if context.locks.is_dir():
-        shutil.copytree(context.locks, target / "locks")

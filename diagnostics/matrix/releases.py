@@ -20,7 +20,7 @@ from diagnostics import safe_io
 from diagnostics.matrix import wheels
 from diagnostics.matrix.cells import Breadth, Cell, LayerKind, Matrix
 from diagnostics.matrix.verdicts import Expectation, Outcome
-from diagnostics.tables import TableError
+from diagnostics.toml_source import TomlError
 
 PROFILE = "breadth"
 _SCHEMA = "grpo-doctor.releases.v1"
@@ -73,7 +73,7 @@ def load_releases(matrix: Matrix) -> ReleaseList | None:
     """Read the committed list; None if there is none.
 
     Raises:
-        TableError: one line, when the file is something else.
+        TomlError: one line, when the file is something else.
     """
     path = releases_file(matrix)
     try:
@@ -81,7 +81,7 @@ def load_releases(matrix: Matrix) -> ReleaseList | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise TableError(f"{path}: cannot be read ({error}): `lock --releases` writes it again") from None
+        raise TomlError(f"{path}: cannot be read ({error}): `lock --releases` writes it again") from None
 
 
 def fetch_releases(environ: Mapping[str, str], today: datetime.date, breadth: Breadth) -> ReleaseList:
@@ -141,13 +141,13 @@ def generated_cells(matrix: Matrix, kinds: Sequence[LayerKind], solving: frozens
         solving: Layers that look for a solution of the declared requirements.
 
     Raises:
-        TableError: the file has no `[breadth]`, or no list of releases is committed.
+        TomlError: the file has no `[breadth]`, or no list of releases is committed.
     """
     breadth, releases = matrix.breadth, load_releases(matrix)
     if breadth is None:
-        raise TableError(f"{matrix.path}: expected a table [breadth] for the profile {PROFILE!r}")
+        raise TomlError(f"{matrix.path}: expected a table [breadth] for the profile {PROFILE!r}")
     if releases is None:
-        raise TableError(f"{releases_file(matrix)}: no such file: `lock --releases` writes it")
+        raise TomlError(f"{releases_file(matrix)}: no such file: `lock --releases` writes it")
     written = {cell.id: cell for cell in matrix.cells}
     engines = _supporting(releases.vllm, breadth.vllm_since, breadth.python)
     minors = {

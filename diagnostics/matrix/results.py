@@ -21,7 +21,7 @@ from diagnostics.matrix.releases import PROFILE as BREADTH
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
-from diagnostics.tables import TableError, close_matches
+from diagnostics.toml_source import TomlError, close_matches
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,18 @@ def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> l
     The profile `breadth` has generated cells; patterns then choose among them.
 
     Raises:
-        TableError: a pattern matches no cell, or the profile is unknown.
+        TomlError: a pattern matches no cell, or the profile is unknown.
     """
     known = (*PROFILES, BREADTH)
     if profile is not None and profile not in known:
-        raise TableError(
+        raise TomlError(
             f"unknown profile {profile!r}{close_matches(profile, known)}; there are {', '.join(known)}"
         )
     cells = generated_cells(matrix, LAYERS, SOLVING) if profile == BREADTH else list(matrix.cells)
     for pattern in globs:
         if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in cells):
             close = close_matches(pattern, [cell.id for cell in cells])
-            raise TableError(
+            raise TomlError(
                 f"no cell matches {pattern!r}{close}; --list --profile {profile or 'full'} shows all"
             )
     if globs:
@@ -104,7 +104,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
         quick: Whether the profile `quick` applies.
 
     Raises:
-        TableError: a layer is unknown.
+        TomlError: a layer is unknown.
     """
     chosen: list[str] = []
     for name in (part.strip() for text in lists for part in text.split(",") if part.strip()):
@@ -112,7 +112,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
         members = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
         if not members:
             known = ", ".join(dict.fromkeys(map(family, BY_NAME)))
-            raise TableError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
+            raise TomlError(f"unknown layer {name!r}{close_matches(name, BY_NAME)}; there are {known}")
         chosen += members
     if not chosen and quick:
         left_out = set(matrix.quick_without)

@@ -6,19 +6,15 @@ import difflib
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.findings import Location
+from diagnostics.findings import Finding, Location, Report
 from diagnostics.fixes import count_of
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from diagnostics.findings import Finding, Report
 
 CATALOG = Path(__file__).parent.parent / "catalog"
 # Free memory and disk differ from one run to the next.

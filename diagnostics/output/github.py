@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from diagnostics.findings import Severity
+from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import fix_text, one_line
 from diagnostics.output.locations import file_locations
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from diagnostics.findings import Finding, Report
 
 _COMMANDS = {
     Severity.BLOCKER: "error", Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice",

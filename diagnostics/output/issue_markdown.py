@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from diagnostics.findings import EVIDENCE_LEVELS
 from diagnostics.frameworks import SHOWN
 from diagnostics.output.issue_text import edits_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def page(document: Mapping[str, Any]) -> str:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import EVIDENCE_LEVELS
-from diagnostics.fixes import fix_lines, one_line
+from diagnostics.fixes import Fix, fix_lines, one_line
 from diagnostics.frameworks import SHOWN
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from rich.console import Console
-
-    from diagnostics.fixes import Fix
 
 _LINE = 200
 """Most characters of a line that was typed, or of a fix in a list."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from diagnostics.findings import Report
+from diagnostics.findings import Report
 
 
 def dump(document: Any) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from diagnostics.findings import CheckResult, Finding, Report, Severity
 from diagnostics.fixes import fix_lines, one_line
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from diagnostics.findings import CheckResult, Finding, Report, Severity
 
 # Characters that XML 1.0 cannot contain, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

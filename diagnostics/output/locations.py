@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from diagnostics.findings import Location
+from diagnostics.findings import Finding, Location
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from diagnostics.findings import Finding
 
 
 def file_locations(finding: Finding) -> list[Location]:

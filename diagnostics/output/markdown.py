@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from diagnostics.findings import Report
 from diagnostics.fixes import commands_of, fix_lines, one_line
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from diagnostics.findings import Report
 
 TEMPLATES = Path(__file__).parent / "templates"
 

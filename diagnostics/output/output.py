@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from diagnostics.findings import Severity
+from diagnostics.findings import Report, Severity
 from diagnostics.output import filters, report_output
-
-if TYPE_CHECKING:
-    from diagnostics.findings import Report
 
 FORMATS = tuple(report_output.FORMATS)
 

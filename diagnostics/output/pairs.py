@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.version import Version
+from rich.console import Console
 
+from diagnostics.compat_table import Compat
 from diagnostics.fixes import quote_command
 from diagnostics.output.terminal import print_command, print_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from rich.console import Console
-
-    from diagnostics.compat_table import Compat
 
 SCHEMA = "grpo-doctor.versions.v1"
 # The rows of the README and of the first screen: the oldest, those in which TRL itself trains, the newest, one between.

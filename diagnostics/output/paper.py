@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from diagnostics import door
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import TextIO
 
 # A text, or pieces of one with a style each.
 Pieces = str | list[tuple[str, str]]

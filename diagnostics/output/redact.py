@@ -12,12 +12,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from diagnostics.frameworks import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MASK = "<secret>"
 # Where a word may begin: also behind an escaped line end or colour, as in a quoted text.

@@ -11,21 +11,17 @@ A ported command:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from diagnostics.findings import Severity
+from diagnostics.findings import Report, Severity
 from diagnostics.output import filters, prepare, sanitize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from diagnostics.findings import Report
 
 FORMATS = {
     "terminal": "terminal:render", "json": "json_output:render", "jsonl": "json_output:render_lines",

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from diagnostics import version
-from diagnostics.findings import Severity
+from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Explain, command_of, fix_lines, one_line
 from diagnostics.output.filters import fingerprint
 from diagnostics.output.locations import file_locations
 from diagnostics.output.redact import redact
-
-if TYPE_CHECKING:
-    from diagnostics.findings import Finding, Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {

@@ -7,13 +7,15 @@ own use `print_text`, `print_finding` and `print_not_checked` from here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TextIO
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from diagnostics.findings import Severity
+from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import (
     commands_of,
     count_of,
@@ -24,14 +26,6 @@ from diagnostics.fixes import (
     quote_command,
 )
 from diagnostics.output.sanitize import console as make_console
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import TextIO
-
-    from rich.console import Console
-
-    from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 
 STYLES = {
     Severity.BLOCKER: "bold red", Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan",

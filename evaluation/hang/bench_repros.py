@@ -10,12 +10,11 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from diagnostics.hang.collect import discovery, proc
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
-from repro.drivers import hangs, standing
+from repro.drivers import hangs
 from repro.issues import REPROS
 
 # What is right to say of each trigger, and how many ranks there are that can be guilty.
@@ -120,9 +119,9 @@ def cases() -> list[ReproCase]:
     return found
 
 
-def _standing(case: ReproCase) -> hangs.Standing:
-    found: hangs.Standing = import_module(f"repro.issues.{case.code.lower()}").TRIGGERS[case.trigger]
-    return found
+def _program(case: ReproCase) -> hangs.HangProgram:
+    assert case.code in REPROS  # which registers the programs
+    return hangs.PROGRAMS[case.code][case.trigger]
 
 
 @cache
@@ -140,7 +139,7 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
     Raises:
         RuntimeError: None of these has what it needs, or it was not ready in time.
     """
-    needs = (*REPROS[case.code].distributions, *_standing(case).needs)
+    needs = (*REPROS[case.code].distributions, *_program(case).needs)
     python = next((each for each in pythons if _has(each, needs)), None)
     if python is None:
         raise RuntimeError(f"{case.name}: nobody has {', '.join(needs)}")
@@ -151,11 +150,11 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     if case.guilty_rank is not None:
-        environment[hangs.GUILTY] = str(case.guilty_rank)
+        environment[hangs.BLOCKING_RANK] = str(case.guilty_rank)
     with told.open("wb") as file:
-        environment[standing.DESCRIPTOR] = str(file.fileno())
+        environment[hangs.REPORTS] = str(file.fileno())
         process = subprocess.Popen(
-            [python, "-m", f"repro.issues.{case.code.lower()}", case.trigger, ""],
+            [python, "-m", _program(case).run.__module__, case.trigger, ""],
             env=environment,
             pass_fds=[file.fileno()],
             stdin=subprocess.DEVNULL,
@@ -178,7 +177,7 @@ def _said(told: Path) -> list[list[str]]:
 
 
 def _ready(process: subprocess.Popen[bytes], case: ReproCase, told: Path) -> None:
-    names = set(_standing(case).names)
+    names = set(_program(case).names)
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
         if names <= {name for word, _, name in _said(told) if word == "ready"}:

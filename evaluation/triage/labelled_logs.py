@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from diagnostics import catalog
 from diagnostics.catalog.model import FAMILIES
-from diagnostics.output.findings import FINDINGS, FINE, USAGE
+from diagnostics.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
 from diagnostics.triage.late import late_look
 from diagnostics.triage.reading.logs import LogSource
@@ -41,7 +41,7 @@ _HEAD = """\
 # Triage on the labelled logs
 
 Made by `nox -s triage-eval -- tests/diagnostics/logs --write {file}` on {day};
-not edited by hand. What the logs are and what these figures say: [triage.md](../triage.md).
+not edited by hand. What the logs are and what these figures say: docs/triage.md.
 """
 GOALS = {"recall": 0.95, "precision": 0.97}
 

@@ -1,1 +1,1 @@
-"""Steps recorded, replayed and checked."""
+"""Steps that are recorded and replayed."""

@@ -17,7 +17,6 @@ import torch
 
 from grpo_core.config import RecordError
 from grpo_core.records import given
-from grpo_core.records.checked import check
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
 from grpo_core.versions import versions
@@ -184,7 +183,6 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
 
 
 def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
-    check(entry, numbers)
     prompt_ids = _split(numbers["prompt_ids"], numbers["prompt_lengths"])
     prompts = [Prompt(ids=ids, **row) for row, ids in zip(entry["prompts"], prompt_ids, strict=True)]
     asked = [prompts[place] for place in numbers["prompt_index"]]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.extras import extra
 from grpo_core.tasks import task
 from grpo_core.tasks.model import SEPARATOR, first_line
 from grpo_core.types import Prompt
@@ -130,8 +129,7 @@ def _ids(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
         if begin == [tokenizer.bos_token_id] != ids[:1]:
             ids = begin + ids
     else:
-        with extra("model").held():  # it is a program of whoever made the model
-            told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+        told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
         ids = told["input_ids"]
     if not ids:
         raise ValueError(f"the tokenizer makes no tokens of {prompt!r}")

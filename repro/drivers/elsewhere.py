@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from repro import processes
 from repro.base import ElsewhereError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 def ask(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

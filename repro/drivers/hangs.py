@@ -1,125 +1,215 @@
-"""Repros of hangs: programs whose processes stand, and come through under a mitigation (`repro.drivers.standing`)."""
+"""Repros of hangs: programs whose processes report when they are ready and done, and a limit after the last is ready.
+
+A process that is not done by then is stuck. Nothing of an attempt outlives it: its processes are a group of their own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
-from repro.drivers import standing
+from repro import base
+from repro.base import InapplicableError, Trigger, Work
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-GUILTY = "GRPO_DOCTOR_GUILTY"
-STARTS = 4
+Program = Callable[[str], None]
+BLOCKING_RANK = "GRPO_DOCTOR_GUILTY"
+REPORTS = "GRPO_DOCTOR_SAY"
+RAY_STARTS = 4
+READY_S = 600.0  # a whole engine takes minutes to be up where others compute, too
+STUCK_S = 12.0
+RANKS = 3
+RANK_NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
+TRAINER = ("the trainer",)
+LIMIT_S = 2.0  # of a wait, under a mitigation that bounds it
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A trigger: a program whose processes stand.
+class HangProgram:
+    """A trigger: a program whose processes get stuck.
 
     Args:
-        program: is given the mitigation; the first line of its docstring says what happens.
-        names: its processes or threads, as they say that they are ready and done.
+        run: is given the mitigation, "" for none.
+        names: its processes or threads, as they report that they are ready and done.
         needs: distributions that it needs beside those of its repro.
         simulated: what is not real in it, where that is not what the repro's others simulate.
     """
 
-    program: Callable[[str], None]
+    run: Program
     names: tuple[str, ...]
     needs: tuple[str, ...] = ()
     simulated: tuple[str, ...] | None = None
 
 
+# By code and trigger.
+PROGRAMS: dict[str, dict[str, HangProgram]] = {}
+
+
+def trigger(
+    code: str, names: tuple[str, ...], needs: tuple[str, ...] = (), simulated: str = ""
+) -> Callable[[Program], Program]:
+    """Register a function as the program of the trigger that has its name."""
+
+    def register(run: Program) -> Program:
+        made = HangProgram(run, names, needs, (simulated,) if simulated else None)
+        PROGRAMS.setdefault(code, {})[run.__name__] = made
+        return run
+
+    return register
+
+
 def repro(
     code: str,
-    title: str,
     *,
-    triggers: Mapping[str, Standing],
     counted: str,
-    helps: Mapping[str, str],
-    only: Mapping[str, tuple[str, ...]] | None = None,
+    changes: Mapping[str, str],
     untried: Mapping[str, str] | None = None,
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
-) -> Repro:
-    """Returns the repro whose own module, where these programs are, runs one of them.
+) -> None:
+    """Register the repro of a hang, whose programs are registered already.
 
     Args:
         code: of the known issue.
-        title: its title.
-        triggers: by name.
         counted: what the names are, as "ranks came through".
-        helps: mitigations under which all come through, and what is changed.
-        only: of those that are about some triggers, which; they have nothing to change in the others.
+        changes: mitigations and what each changes; the catalog entry has the triggers that each is about.
         untried: those that can't be tried, and why.
         needs: distributions, named as their modules are but for dashes, without which nothing can be tried.
         simulated: what is not real.
     """
-    told = untried or {}
-    fitting = {name: (only or {}).get(name, tuple(triggers)) for name in helps}
-    # By its own name: a name that is put together would rest on every module that it could be.
-    module = next(iter(triggers.values())).program.__module__
+    reasons, programs = untried or {}, PROGRAMS[code]
 
-    def attempt(trigger: str, mitigation: str | None) -> Work:
-        if mitigation is not None and mitigation in told:
-            raise InapplicableError(told[mitigation])
-        if mitigation is not None and trigger not in fitting[mitigation]:
-            raise InapplicableError(f"{mitigation} has nothing to change in {trigger}")
-        return standing.attempt(module, trigger, mitigation, triggers[trigger].names, counted)
+    def run(name: str, mitigation: str | None) -> Work:
+        if mitigation is not None and mitigation in reasons:
+            raise InapplicableError(reasons[mitigation])
+        if mitigation is not None and name not in made.mitigation(mitigation).helps:
+            raise InapplicableError(f"{mitigation} has nothing to change in {name}")
+        return attempt(programs[name], mitigation, counted)
 
-    return Repro(
-        code=code,
-        title=title,
+    made = base.repro(
+        code,
         distributions=needs,
         simulated=simulated,
-        triggers=tuple(
+        triggers=[
             Trigger(
                 name,
-                (each.program.__doc__ or "").strip().splitlines()[0],
-                partial(attempt, name),
+                partial(run, name),
                 silent=True,
                 simulated=each.simulated,
-                lacks=partial(_lacking, each.needs),
+                lacks=partial(_missing, each.needs),
             )
-            for name, each in triggers.items()
-        ),
-        mitigations=(
-            *(TriedMitigation(name, about, frozenset(fitting[name])) for name, about in helps.items()),
-            *(TriedMitigation(name, about, frozenset()) for name, about in told.items()),
-        ),
-        inapplicable=partial(_lacking, needs),
+            for name, each in programs.items()
+        ],
+        mitigations={**changes, **reasons},
+        inapplicable=partial(_missing, needs),
     )
 
 
-def _lacking(needs: tuple[str, ...]) -> str | None:
-    absent = [name for name in needs if not _there(name.replace("-", "_"))]
+def _missing(needs: tuple[str, ...]) -> str | None:
+    absent = [name for name in needs if not _is_importable(name.replace("-", "_"))]
     return f"{', '.join(absent)} is not installed here" if absent else None
 
 
-def _there(name: str) -> bool:
-    """A module of a package that is another one in this release is not there either."""
+def _is_importable(name: str) -> bool:
+    """Whether a module can be found; one of a package that is another one in this release is not there either."""
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
         return False
 
 
-def guilty_of(default: int) -> int:
-    """Returns the rank that is to hold the others up: whoever measures `hang` lets each have its turn."""
-    return int(os.environ.get(GUILTY, default))
+def main() -> None:
+    """Run the main program of a module with such programs: `-m MODULE TRIGGER MITIGATION`."""
+    name, mitigation = sys.argv[1:]
+    next(each[name] for each in PROGRAMS.values() if name in each).run(mitigation)
 
 
-def silent_server() -> int:
-    """Starts an HTTP server, in a process of its own, whose handler waits for what nobody sends; returns its port."""
+def report(word: str, name: str, pid: int | None = None) -> None:
+    """Report that a process is `ready` or `done`; or that it is `guilty`: it blocks the others."""
+    os.write(int(os.environ[REPORTS]), f"{word} {pid or os.getpid()} {name}\n".encode())
+
+
+def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
+    """Run a program, and count which of its processes came through.
+
+    Raises:
+        RuntimeError: not all of them got ready.
+    """
+    module, names = program.run.__module__, program.names
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, program.run.__name__, mitigation or ""],
+        env=os.environ | {REPORTS: str(writing)},
+        pass_fds=[writing],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(writing)
+    try:
+        ready, done = _read_reports(reading, names)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(reading)
+    if not set(names) <= ready | done:
+        raise RuntimeError(f"{module}: not ready: {', '.join(sorted(set(names) - ready))}")
+    stuck = [name for name in names if name not in done]
+    note = f"{', '.join(stuck)} stood for {STUCK_S:g} s" if stuck else ""
+    received = [(name, 0) for name in names if name in done]
+    return Work(dict.fromkeys(names, None), received, note=note, counted=counted)
+
+
+def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return who was ready and who was done, when all are done or none has been for long enough."""
+    reports: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
+    limit = time.monotonic() + READY_S
+    text = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(reading, selectors.EVENT_READ)
+        while not set(names) <= reports["done"] and selector.select(max(0.0, limit - time.monotonic())):
+            piece = os.read(reading, 4096)
+            if not piece:
+                break
+            *lines, text = (text + piece).split(b"\n")
+            for word, _, name in (line.decode().split(" ", 2) for line in lines):
+                reports[word].add(name)
+            if set(names) <= reports["ready"]:
+                limit = time.monotonic() + STUCK_S
+    return reports["ready"], reports["done"]
+
+
+def blocking_rank(default: int) -> int:
+    """Return the rank that is to block the others; the evaluation of `hang` lets each have its turn."""
+    return int(os.environ.get(BLOCKING_RANK, default))
+
+
+def report_blocking_and_ready(name: str) -> None:
+    """Report that a process is ready, and blocks the others or itself."""
+    report("guilty", name)
+    report("ready", name)
+
+
+def wait_limit(mitigation: str, name: str = "limit") -> float | None:
+    """Return the limit of a wait, None unless this mitigation bounds it."""
+    return LIMIT_S if mitigation == name else None
+
+
+def start_silent_server() -> int:
+    """Start an HTTP server, in a process of its own, whose handler never answers; return its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -127,20 +217,20 @@ def silent_server() -> int:
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     if not os.fork():
-        standing.say("guilty", "the server")
+        report("guilty", "the server")
         server.serve_forever()
     server.server_close()
     return server.server_address[1]
 
 
 def start_ray(cpus: int) -> Any:
-    """Starts a cluster of this machine's own, and returns Ray.
+    """Start a cluster of this machine's own, and return Ray.
 
-    An actor can't say that it is ready: it is asked for its process id, and its driver says it.
+    An actor can't report that it is ready: its driver asks for its process id, and reports it.
     """
     ray: Any = import_module("ray")
     os.environ.pop("RAY_ADDRESS", None)
-    for left in reversed(range(STARTS)):
+    for left in reversed(range(RAY_STARTS)):
         try:
             ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
             break
@@ -152,20 +242,15 @@ def start_ray(cpus: int) -> Any:
     return ray
 
 
-def main(triggers: Mapping[str, Standing]) -> None:
-    """Is the main program of a repro's module."""
-    standing.main({name: each.program for name, each in triggers.items()})
-
-
 def free_port() -> int:
-    """Returns a port of this machine that nobody has."""
+    """Return a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port: int = held.getsockname()[1]
     return port
 
 
 def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
-    """Joins ranks that meet at a port of this machine, over gloo."""
+    """Join ranks that meet at a port of this machine, over gloo."""
     import torch.distributed as dist
 
     address = f"tcp://127.0.0.1:{port}"
@@ -173,13 +258,38 @@ def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
 
 
 def run_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> None:
-    """Forks ranks as `fork_ranks` does, and waits for their ends."""
-    for child in fork_ranks(ranks, run):
+    """Fork ranks as `fork_ranks` does, and wait for their ends."""
+    wait_for_end(fork_ranks(ranks, run))
+
+
+def fork_to_all_reduce(blocking: int, alone: Callable[[], object]) -> list[int]:
+    """Fork ranks, one of which does something alone before the all_reduce that all are to come to."""
+    import torch
+    import torch.distributed as dist
+
+    def run(rank: int, port: int) -> None:
+        join_gloo(rank, port, RANKS)
+        dist.barrier()
+        if rank == blocking:
+            report("guilty", RANK_NAMES[rank])
+        report("ready", RANK_NAMES[rank])
+        if rank == blocking:
+            alone()
+        dist.all_reduce(torch.ones(1))
+        report("done", RANK_NAMES[rank])
+        dist.barrier()
+
+    return fork_ranks(RANKS, run)
+
+
+def wait_for_end(children: Sequence[int]) -> None:
+    """Wait until these processes have ended."""
+    for child in children:
         os.waitpid(child, 0)
 
 
 def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
-    """Forks so many ranks, or these; each is given its rank and a free port. Returns their process ids."""
+    """Fork so many ranks, or these; each is given its rank and a free port. Return their process ids."""
     port, made = free_port(), []
     for rank in range(ranks) if isinstance(ranks, int) else ranks:
         child = os.fork()

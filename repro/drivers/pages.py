@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 # What TRL's client asks of a server of vLLM before it is ready.
 VLLM = {"/health": {}, "/v1/models": {"data": [{"id": "model"}]}}

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from repro.drivers import elsewhere, whole_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs its second one half-way.

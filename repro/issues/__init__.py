@@ -1,40 +1,35 @@
-"""One file for each known issue that can be made to happen, named by its code: the files are the only list there is.
+"""Known issues that can be made to happen: each module registers the repros of a family.
 
-A file holds `REPRO`. Its code is in the catalogue, and importing it imports nothing of upstream's.
+Importing a module imports nothing of upstream's.
 """
 
 from __future__ import annotations
 
-import re
+import pkgutil
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from repro.base import Repro
-
-_NAME = re.compile(r"[a-z]{3}\d{3}")
+from repro.base import REGISTRY, Repro
 
 
-class Discovered(Mapping[str, "Repro"]):
-    """The repros by code, in order; the file of one is imported when that one is asked for."""
+class Discovered(Mapping[str, Repro]):
+    """The repros by code, in order; their modules are imported at the first use."""
 
-    def __init__(self) -> None:
-        names = (path.stem for path in Path(__file__).parent.glob("*.py"))
-        self._codes = tuple(sorted(name.upper() for name in names if _NAME.fullmatch(name)))
+    @cached_property
+    def _all(self) -> dict[str, Repro]:
+        for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+            import_module(module.name)
+        return dict(sorted(REGISTRY.items()))
 
     def __getitem__(self, code: str) -> Repro:
-        if code not in self._codes:
-            raise KeyError(code)
-        repro: Repro = import_module(f"{__name__}.{code.lower()}").REPRO
-        return repro
+        return self._all[code]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._codes)
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self._codes)
+        return len(self._all)
 
 
 REPROS = Discovered()

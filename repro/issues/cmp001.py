@@ -11,11 +11,12 @@ is one of its mitigations: a detected platform is had by metadata that name vLLM
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere
 
 ASSERTION = "raise NotImplementedError"
@@ -69,12 +70,7 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     if "failure" in report:
         raise elsewhere.failed(report["failure"], platform)
     made = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
-    return Work(
-        {"engine": 1},
-        [("engine", 1)],
-        note=f"{platform}; {made}",
-        nouns=("configurations", "made"),
-    )
+    return Work({"engine": 1}, [("engine", 1)], note=f"{platform}; {made}", nouns=("configurations", "made"))
 
 
 def inapplicable() -> str | None:
@@ -90,13 +86,8 @@ def inapplicable() -> str | None:
     return None
 
 
-def _trigger(name: str, about: str) -> Trigger:
-    return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation))
-
-
-REPRO = Repro(
-    code="CMP001",
-    title="vLLM runs on an undetected platform: is_async_output_supported is not implemented",
+repro(
+    "CMP001",
     assertion=ASSERTION,
     raises="NotImplementedError",
     function=FUNCTION,
@@ -105,26 +96,19 @@ REPRO = Repro(
         "the model under named_device (a registered class that is never made)",
         "under detect_platform, metadata that name vLLM's CPU build",
     ),
-    triggers=(
-        _trigger("named_device", "EngineArgs(device='cuda:1').create_engine_config(), no platform detected"),
-        _trigger(
-            "trl_trainer", "TRL's GRPOTrainer with use_vllm and vllm_device='cpu', no platform detected"
+    triggers=[
+        Trigger("named_device", partial(_carry_out, "named_device")),
+        Trigger(
+            "trl_trainer",
+            partial(_carry_out, "trl_trainer"),
+            about="TRL's GRPOTrainer with use_vllm and vllm_device='cpu', no platform detected",
         ),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "detect_platform", "vLLM detects a platform, and its device is named", frozenset({"named_device"})
-        ),
-        TriedMitigation(
-            "other_version",
-            "a vLLM that detects the platform another way",
-            frozenset(),
-            recommended="huggingface/trl#2816",
-        ),
-        TriedMitigation("async_output_off", "disable_async_output_proc=True", frozenset({"named_device"})),
-        TriedMitigation(
-            "unnamed_device", "no device named: the state is the same, its message is clear", frozenset()
-        ),
-    ),
+    ],
+    mitigations={
+        "detect_platform": "vLLM detects a platform, and its device is named",
+        "other_version": ("a vLLM that detects the platform another way", "huggingface/trl#2816"),
+        "async_output_off": "disable_async_output_proc=True",
+        "unnamed_device": "no device named: the state is the same, its message is clear",
+    },
     inapplicable=inapplicable,
 )

@@ -10,7 +10,7 @@ import asyncio
 from importlib import import_module, metadata
 from typing import Any
 
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 
 _NAMES = ("prometheus-fastapi-instrumentator",)
 ASSERTION, FUNCTION = "route_name = route.path", "_get_route_name"
@@ -90,24 +90,21 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
-REPRO = Repro(
-    code="NET001",
-    title="Requests end with 500: a route without a path",
+repro(
+    "NET001",
     assertion=ASSERTION,
     raises="AttributeError",
     function=FUNCTION,
     distributions=_NAMES,
     modules=("fastapi", "prometheus_fastapi_instrumentator"),
     simulated=("the server: routes of ours, put together by the calls that vLLM's server makes",),
-    triggers=(
-        Trigger("router", "routes included by a router, metrics around them, three requests", _carry_out),
-    ),
-    mitigations=(
-        TriedMitigation("newer_middleware", "prometheus-fastapi-instrumentator 8.0.1 or newer", frozenset()),
-        TriedMitigation("older_fastapi", "FastAPI below 0.137", frozenset(), "NovaSky-AI/SkyRL#1810"),
-        TriedMitigation("no_middleware", "metrics mounted without the middleware", frozenset({"router"})),
-        TriedMitigation("routes_on_app", "routes on the application, no router", frozenset({"router"})),
-        TriedMitigation("excluded_handlers", "the paths excluded from the metrics", frozenset()),
-    ),
+    triggers=[Trigger("router", _carry_out)],
+    mitigations={
+        "newer_middleware": "prometheus-fastapi-instrumentator 8.0.1 or newer",
+        "older_fastapi": ("FastAPI below 0.137", "NovaSky-AI/SkyRL#1810"),
+        "no_middleware": "metrics mounted without the middleware",
+        "routes_on_app": "routes on the application, no router",
+        "excluded_handlers": "the paths excluded from the metrics",
+    },
     inapplicable=inapplicable,
 )

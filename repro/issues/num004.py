@@ -8,14 +8,13 @@ too small by their ratio. TRL 1.9.1 rescales.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NAMES = ("trl",)
 _FILE = "trl/trainer/grpo_trainer.py"
@@ -122,30 +121,19 @@ def inapplicable() -> str | None:
     return None
 
 
-def _trigger(loss: str, about: str) -> Trigger:
-    return Trigger(loss, about, lambda mitigation: _carry_out(loss, mitigation), silent=True)
-
-
-REPRO = Repro(
-    code="NUM004",
-    title="TRL's dapo loss shrinks with the steps taken on one generation",
+repro(
+    "NUM004",
     distributions=_NAMES,
     modules=tiny_trl.MODULES,
-    triggers=(
-        _trigger("dapo", "four optimizer steps on one generation, default loss"),
-        _trigger("cispo", "the same with loss_type cispo"),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "equal_settings",
-            "gradient_accumulation_steps equal to steps_per_generation, as by default",
-            frozenset({"dapo", "cispo"}),
-        ),
-        TriedMitigation(
-            "dr_grpo", 'loss_type="dr_grpo": divides by a constant', frozenset({"dapo", "cispo"})
-        ),
-        TriedMitigation("grpo", 'loss_type="grpo": a mean of samples', frozenset({"dapo", "cispo"})),
-        TriedMitigation("upgrade", "TRL 1.9.1 or newer", frozenset(), "huggingface/trl#6024"),
-    ),
+    triggers=[
+        Trigger("dapo", partial(_carry_out, "dapo"), silent=True),
+        Trigger("cispo", partial(_carry_out, "cispo"), silent=True),
+    ],
+    mitigations={
+        "equal_settings": "gradient_accumulation_steps equal to steps_per_generation, as by default",
+        "dr_grpo": 'loss_type="dr_grpo": divides by a constant',
+        "grpo": 'loss_type="grpo": a mean of samples',
+        "upgrade": ("TRL 1.9.1 or newer", "huggingface/trl#6024"),
+    },
     inapplicable=inapplicable,
 )

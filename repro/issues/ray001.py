@@ -20,16 +20,15 @@ PyTorch is its CPU build there. An attempt takes half a minute of CPU time, most
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere
 from repro.drivers.rollout.plan import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ASSERTION = "assert len(actor_names) == vllm_dp_size * vllm_tp_size"
 FILE = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
@@ -144,13 +143,8 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     return work(elsewhere.ask("repro.drivers.rollout.job", asdict(plan), environment))
 
 
-def _trigger(name: str, about: str) -> Trigger:
-    return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation))
-
-
-REPRO = Repro(
-    code="RAY001",
-    title="verl's engine process finds zero rollout workers",
+repro(
+    "RAY001",
     assertion=ASSERTION,
     distributions=("verl",),
     simulated=(
@@ -158,49 +152,23 @@ REPRO = Repro(
         "AsyncvLLMServer up to the engine's start (mirrored, with vLLM's own get_mp_context)",
         "the model's configuration (vLLM's own VllmConfig without a model)",
     ),
-    triggers=(
-        _trigger("no_address", "VLLM_WORKER_MULTIPROC_METHOD=spawn is set, so vLLM hands no RAY_ADDRESS on"),
-        _trigger("other_namespace", "the workers are registered in another namespace than the server's"),
-        _trigger("weak_handles", "the driver keeps only handles it looked up by name"),
-        _trigger("wrong_address", "the server has the RAY_ADDRESS of another cluster, and spawn is set"),
-        _trigger("other_temp_dir", "the job runs on `ray start --head --temp-dir`, and spawn is set"),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "explicit_address",
-            "RAY_ADDRESS of the running cluster in the server actor's environment",
-            frozenset({"no_address", "wrong_address", "other_temp_dir"}),
-        ),
-        TriedMitigation("address_in_driver", "RAY_ADDRESS set in the driver's environment only", frozenset()),
-        TriedMitigation(
-            "init_first", "ray.init(address=...) in the engine process before verl's own", frozenset()
-        ),
-        TriedMitigation(
-            "unset_spawn",
-            "VLLM_WORKER_MULTIPROC_METHOD left unset for the server",
-            frozenset({"no_address", "wrong_address", "other_temp_dir"}),
-        ),
-        TriedMitigation(
-            "running_head",
-            "`ray start --head` in the default folder before the job",
-            frozenset({"no_address", "other_temp_dir"}),
-            recommended="verl-project/verl#1642",
-        ),
-        TriedMitigation(
-            "same_namespace",
-            "the workers registered in the server's namespace",
-            frozenset({"other_namespace"}),
-        ),
-        TriedMitigation(
-            "kept_handles",
-            "the driver keeps the handles that made the workers",
-            frozenset({"weak_handles"}),
-            recommended="verl-project/verl#1443",
-        ),
-        TriedMitigation(
-            "detached_workers", 'the workers made with lifetime="detached"', frozenset({"weak_handles"})
-        ),
-        TriedMitigation("newer_verl", "verl 0.6.0 or newer, without this executor", frozenset()),
-    ),
-    inapplicable=lambda: upstream.lacks_assertion(FILE, ASSERTION, ("verl",)),
+    triggers=[
+        Trigger("no_address", partial(_carry_out, "no_address")),
+        Trigger("other_namespace", partial(_carry_out, "other_namespace")),
+        Trigger("weak_handles", partial(_carry_out, "weak_handles")),
+        Trigger("wrong_address", partial(_carry_out, "wrong_address")),
+        Trigger("other_temp_dir", partial(_carry_out, "other_temp_dir")),
+    ],
+    mitigations={
+        "explicit_address": "RAY_ADDRESS of the running cluster in the server actor's environment",
+        "address_in_driver": "RAY_ADDRESS set in the driver's environment only",
+        "init_first": "ray.init(address=...) in the engine process before verl's own",
+        "unset_spawn": "VLLM_WORKER_MULTIPROC_METHOD left unset for the server",
+        "running_head": ("`ray start --head` in the default folder before the job", "verl-project/verl#1642"),
+        "same_namespace": "the workers registered in the server's namespace",
+        "kept_handles": ("the driver keeps the handles that made the workers", "verl-project/verl#1443"),
+        "detached_workers": 'the workers made with lifetime="detached"',
+        "newer_verl": "verl 0.6.0 or newer, without this executor",
+    },
+    inapplicable=lambda: upstream.lacks(FILE, ASSERTION, names=("verl",)),
 )

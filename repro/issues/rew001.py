@@ -8,16 +8,15 @@ and answer "not equal", 0.8 and newer raise one of their own, and a caller that 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NAMES = ("math-verify",)
 _VERL = "verl.utils.reward_score.math_verify"
@@ -127,13 +126,8 @@ def inapplicable() -> str | None:
     return None
 
 
-def _trigger(name: str, about: str, *, silent: bool) -> Trigger:
-    return Trigger(name, about, lambda mitigation: _carry_out(name, mitigation), silent=silent)
-
-
-REPRO = Repro(
-    code="REW001",
-    title="Math-verify in a worker thread: every right answer is worth 0, or it raises",
+repro(
+    "REW001",
     assertion=ASSERTION,
     raises="ValueError",
     function="parse",
@@ -141,27 +135,20 @@ REPRO = Repro(
     modules=("math_verify",),
     helpful_modules=(_VERL,),
     simulated=("under verl_reward, verl's reward loop: a thread of ours calls its compute_score",),
-    triggers=(
-        _trigger("false_in_thread", "parse and verify in a thread: 0.4.0 to 0.7.0", silent=True),
-        _trigger("raises_in_thread", "parse and verify in a thread: 0.8.0 and newer", silent=False),
-        _trigger("verl_reward", "verl's compute_score in a thread, as its reward loop calls it", silent=True),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "no_timeout",
+    triggers=[
+        Trigger("false_in_thread", partial(_carry_out, "false_in_thread"), silent=True),
+        Trigger("raises_in_thread", partial(_carry_out, "raises_in_thread")),
+        Trigger("verl_reward", partial(_carry_out, "verl_reward"), silent=True),
+    ],
+    mitigations={
+        "no_timeout": (
             "parsing_timeout=None and timeout_seconds=None",
-            frozenset({"raises_in_thread"}),
             "math-verify's own message, huggingface/trl#5281",
         ),
-        TriedMitigation(
-            "own_process",
-            "compare in another process's main thread",
-            frozenset(REWARDS),
-            "verl, from 0.8.0 on",
-        ),
-        TriedMitigation("main_thread", "compare in the main thread", frozenset(REWARDS)),
-        TriedMitigation("upgrade", "math-verify 0.8 or newer, which raises", frozenset()),
-    ),
+        "own_process": ("compare in another process's main thread", "verl, from 0.8.0 on"),
+        "main_thread": "compare in the main thread",
+        "upgrade": "math-verify 0.8 or newer, which raises",
+    },
     inapplicable=inapplicable,
 )
 

@@ -9,21 +9,32 @@ somebody else stepped the same engine meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
-from repro.drivers.engines_v0 import cancelled, interrupted, moments, swift, two_owners
-from repro.drivers.engines_v0.engine import needed
+from repro.base import InapplicableError, Trigger, Work, repro
+from repro.drivers import elsewhere, engines_v0
+from repro.drivers.engines_v0 import (
+    EngineRequest,
+    FaultyProcessorError,
+    Hold,
+    Offline,
+    Once,
+    ServedEngine,
+    Stepped,
+    Swift,
+    Turns,
+    count_answers,
+)
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import ForwardPassError, SchedulerRequest, Setup
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from repro.drivers.schedulers.v0_setup import Delivered
+from repro.drivers.schedulers.v0_setup import Delivered, ForwardPassError, SchedulerRequest, Setup
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
 TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
@@ -152,127 +163,315 @@ def _work(
     )
 
 
-_OWNERS = frozenset({"two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"})
-_ALONE = frozenset(
-    {"lost_step", "cancelled_step", "llm_interrupted", "engine_step_raised", "async_loop_ended"}
-)
-_WHOLE_ENGINE = (
-    Trigger(
-        "llm_two_threads",
-        "whole engine: two threads call LLM.generate, the second within the first's prefill",
-        two_owners.llm_two_threads,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-    Trigger(
-        "engine_two_threads",
-        "whole engine: two threads step one LLMEngine",
-        two_owners.engine_two_threads,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-    Trigger(
-        "swift_two_threads",
-        "whole engine: two threads call infer() of ms-swift's GRPOVllmEngine, as async_generate with evaluation does",
-        swift.two_threads,
-        simulated=swift.SIMULATED,
-        lacks=swift.lacks,
-    ),
-    Trigger(
-        "async_two_clients",
-        "whole engine: two tasks ask one AsyncLLMEngine; safe",
-        two_owners.async_two_clients,
-        occurs=False,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-    Trigger(
-        "llm_interrupted",
-        "whole engine: Ctrl-C within LLM.generate's prefill; generate() again",
-        interrupted.llm_interrupted,
-        simulated=moments.INTERRUPTS,
-        lacks=needed,
-    ),
-    Trigger(
-        "engine_step_raised",
-        "whole engine: a logits processor raises within LLMEngine.step; the engine is used again",
-        interrupted.engine_step_raised,
-        simulated=moments.FAILS,
-        lacks=needed,
-    ),
-    Trigger(
-        "async_step_raised",
-        "whole engine: the same within AsyncLLMEngine, which refuses to be used again",
-        interrupted.async_step_raised,
-        occurs=False,
-        simulated=moments.FAILS,
-        lacks=needed,
-    ),
-    Trigger(
-        "async_client_cancelled",
-        "whole engine: a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
-        cancelled.async_client_cancelled,
-        occurs=False,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-    Trigger(
-        "async_loop_ended",
-        "whole engine: asyncio.run ends within AsyncLLMEngine's prefill; another asyncio.run",
-        cancelled.async_loop_ended,
-        simulated=moments.HOLDS,
-        lacks=needed,
-    ),
-)
+def llm_two_threads(mitigation: str | None) -> Work:
+    """Two threads call `LLM.generate`."""
+    if mitigation == "lock_around_step":
+        raise InapplicableError("LLM.generate steps by itself: its caller has no step to lock")
+    return _two_threads(mitigation, Offline)
 
-REPRO = Repro(
-    code="SCH001",
-    title="A prefill is still among the running when the next step is scheduled",
+
+def engine_two_threads(mitigation: str | None) -> Work:
+    """Two threads step one `LLMEngine`."""
+    return _two_threads(mitigation, Stepped)
+
+
+def swift_two_threads(mitigation: str | None) -> Work:
+    """Rollout and evaluation call `GRPOVllmEngine.infer`."""
+    if mitigation == "lock_around_step":
+        raise InapplicableError("infer() steps by itself: its caller has no step to lock")
+    if mitigation == "server_mode":
+        raise InapplicableError("ms-swift's own server is not driven here; vLLM's is, by llm_two_threads")
+    return _two_threads(mitigation, Swift, engines_v0.SWIFT_EVALUATION)
+
+
+def _two_threads(
+    mitigation: str | None,
+    kind: type[Offline | Stepped],
+    evaluation: Sequence[EngineRequest] = engines_v0.EVALUATION,
+) -> Work:
+    """Hold training's prefill, and have evaluation generate the way the mitigation says.
+
+    Raises:
+        ElsewhereError: what one of the two threads ended with.
+    """
+    if mitigation == "server_mode":
+        return _two_clients_of_server()
+    engine = kind(mitigation)
+    other = kind(mitigation) if mitigation == "fresh_engine" else engine
+    hold, turns = Hold(), Turns("training", "evaluation") if mitigation == "lock_around_step" else None
+    lock: Any = threading.Lock() if mitigation == "lock_around_generate" else contextlib.nullcontext()
+
+    def generate(name: str, owned: Offline | Stepped, requests: Sequence[EngineRequest], held: Any) -> Any:
+        with lock, contextlib.ExitStack() as stack:
+            if turns is None:
+                return owned.generate(requests, held)
+            stack.callback(turns.leave, name)
+            return owned.generate(requests, held, step_lock=partial(turns.step, name))
+
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        trained = first.submit(generate, "training", engine, engines_v0.TRAINING, hold)
+        trained.add_done_callback(lambda _: hold.inside.set())
+        hold.inside.wait()  # training's step is held, or has failed before
+        if mitigation == "abort_in_flight":
+            engine.abort_in_flight()
+        owner = first if mitigation == "one_owner" else second
+        evaluated = owner.submit(generate, "evaluation", other, evaluation, None)
+        if mitigation not in {"one_owner", "lock_around_generate", "lock_around_step"}:
+            evaluated.exception()  # waits: all that evaluation does falls within training's step
+        hold.go.set()
+        _raise_failure(evaluated, trained, "training", engines_v0.TRAINING)
+        _raise_failure(trained, evaluated, "evaluation", evaluation)
+        callers = [(engines_v0.TRAINING, trained.result()), (evaluation, evaluated.result())]
+        return count_answers(callers, {engine, other})
+
+
+def _raise_failure(
+    failed: Future[list[Any]], other: Future[list[Any]], name: str, requests: Sequence[EngineRequest]
+) -> None:
+    """Raise what one caller ended with, if it did, and say what the other got."""
+    failure, error = failed.exception(), other.exception()
+    if failure is None:
+        return
+    if error:
+        note = f"{name} got {type(error).__name__}: {error}"
+    else:
+        done = count_answers([(requests, other.result())])
+        strays = f" and {done.stray} that it had not asked for" if done.stray else ""
+        note = f"{name} got {done.finished} of its {len(requests)} completions{strays}, without an error"
+    raise elsewhere.failed(elsewhere.told(failure), note) from failure
+
+
+def _two_clients_of_server() -> Work:
+    """Training's prefill is held in the server while evaluation's requests are sent; both wait for their answers."""
+    training, evaluation = engines_v0.TRAINING, engines_v0.EVALUATION
+    with engines_v0.serving() as server, ThreadPoolExecutor(2) as clients:
+        trained = clients.submit(engines_v0.read_answers, server.send(training, holding=True), training)
+        server.wait_until_held()
+        sent = server.send(evaluation)
+        server.let_go()
+        evaluated = clients.submit(engines_v0.read_answers, sent, evaluation)
+        callers = [(training, trained.result()), (evaluation, evaluated.result())]
+        return count_answers(callers, note=engines_v0.SERVER_NOTE)
+
+
+def _interrupted_client_of_server() -> Work:
+    """Training's client goes away while its prefill is held; evaluation's calls the same server."""
+    evaluation = engines_v0.EVALUATION
+    with engines_v0.serving() as server:
+        training = server.send(engines_v0.TRAINING, holding=True)
+        server.wait_until_held()
+        training.close()
+        server.let_go()
+        answers = engines_v0.read_answers(server.send(evaluation), evaluation)
+        return count_answers([(evaluation, answers)], note=engines_v0.SERVER_NOTE)
+
+
+def llm_interrupted(mitigation: str | None) -> Work:
+    """Ctrl-C within `LLM.generate`, as in a notebook; the next cell generates again."""
+    if mitigation == "lock_around_step":
+        raise InapplicableError("LLM.generate steps by itself: its caller has no step to lock")
+    if mitigation == "server_mode":
+        return _interrupted_client_of_server()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _used_again(mitigation, Offline, lambda: signal.raise_signal(signal.SIGINT), KeyboardInterrupt)
+
+
+def engine_step_raised(mitigation: str | None) -> Work:
+    """A user's logits processor raises within `LLMEngine.step`."""
+    if mitigation == "server_mode":
+        raise InapplicableError("a server ends with a failed step: see async_step_raised")
+    return _used_again(mitigation, Stepped, _fail, FaultyProcessorError)
+
+
+def _fail() -> None:
+    raise FaultyProcessorError("of a shape it did not expect")
+
+
+def _used_again(
+    mitigation: str | None,
+    kind: type[Offline | Stepped],
+    act: Callable[[], object],
+    ends: type[BaseException],
+) -> Work:
+    """End a prefill's step with an exception, catch it and use the engine again.
+
+    There is one caller: a lock, of whichever extent, is free whenever it takes it.
+    """
+    engine, evaluation = kind(mitigation), engines_v0.EVALUATION
+    with contextlib.suppress(ends):
+        engine.generate(engines_v0.TRAINING, Once(act))
+    if mitigation == "abort_in_flight":
+        engine.abort_in_flight()
+    if mitigation == "fresh_engine":
+        engine = kind(mitigation)
+    try:
+        outputs = engine.generate(evaluation)
+    except AssertionError as error:
+        engine.abort_in_flight()
+        done = count_answers([(evaluation, engine.generate(evaluation))], [engine])
+        note = f"caught, everything aborted, asked once more: {done.describe()}"
+        raise elsewhere.failed(elsewhere.told(error), note) from error
+    return count_answers([(evaluation, outputs)], [engine])
+
+
+def async_step_raised(_: None) -> Work:
+    """The same within `AsyncLLMEngine`'s background loop, which ends with it."""
+    engine = ServedEngine()
+
+    async def both() -> list[str]:
+        ends = []
+        for requests, processor in ((engines_v0.TRAINING, Once(_fail)), (engines_v0.EVALUATION, None)):
+            try:
+                await engine.request(requests, processor)
+                ends.append("an answer")
+            except Exception as error:  # noqa: BLE001 - which one it is, is what is reported
+                ends.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        return ends
+
+    first, then = asyncio.run(both())
+    note = f"the step's caller got {first}; whoever asks again gets {then}"
+    return count_answers([(engines_v0.EVALUATION, [])], note=note)
+
+
+async def _start_and_hold(engine: ServedEngine) -> tuple[asyncio.Task[list[Any]], Hold]:
+    """Start training's requests, and wait until their prefill is held."""
+    hold = Hold()
+    training = asyncio.create_task(engine.request(engines_v0.TRAINING, hold))
+    await asyncio.to_thread(hold.inside.wait)
+    return training, hold
+
+
+def async_two_clients(_: None) -> Work:
+    """Two tasks call one `AsyncLLMEngine`; its background loop alone steps."""
+    engine = ServedEngine()
+
+    async def both() -> Work:
+        training, hold = await _start_and_hold(engine)
+        evaluation = asyncio.create_task(engine.request(engines_v0.EVALUATION))
+        await asyncio.sleep(0)  # evaluation's requests are queued; the step is still held
+        hold.go.set()
+        callers = [(engines_v0.TRAINING, await training), (engines_v0.EVALUATION, await evaluation)]
+        note = "AsyncLLMEngine's background loop alone steps; both only wait for it"
+        return count_answers(callers, [engine], note)
+
+    return asyncio.run(both())
+
+
+def async_client_cancelled(_: None) -> Work:
+    """The client's coroutine alone is cancelled; the loop lives on, ends the step and aborts the requests."""
+    return asyncio.run(_cancel_client(ServedEngine(), "the background loop ended the step, then aborted"))
+
+
+async def _cancel_client(engine: ServedEngine, note: str = "") -> Work:
+    training, hold = await _start_and_hold(engine)
+    training.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await training
+    hold.go.set()
+    answers = await engine.request(engines_v0.EVALUATION)
+    return count_answers([(engines_v0.EVALUATION, answers)], [engine], note)
+
+
+class RolloutTimeoutError(Exception):
+    """The caller gave a rollout up."""
+
+
+def async_loop_ended(mitigation: str | None) -> Work:
+    """`asyncio.run` ends while a prefill runs, and with it the background loop; the next `asyncio.run` starts one."""
+    engine = ServedEngine(mitigation)
+    if mitigation == "server_mode":  # one loop for as long as the engine lives
+        return asyncio.run(_cancel_client(engine))
+    with contextlib.suppress(RolloutTimeoutError):
+        asyncio.run(_give_up(engine))
+    if mitigation == "abort_in_flight":
+        engine.abort_in_flight()
+    if mitigation == "fresh_engine":
+        engine = ServedEngine(mitigation)
+    evaluation = engines_v0.EVALUATION
+    return count_answers([(evaluation, asyncio.run(engine.request(evaluation)))], [engine])
+
+
+async def _give_up(engine: ServedEngine) -> None:
+    hold = Hold()
+
+    async def request() -> None:
+        try:
+            await engine.request(engines_v0.TRAINING, hold)
+        finally:  # lets the step go on once everything was cancelled: the thread that it runs in is waited for
+            hold.go.set()
+
+    training = asyncio.create_task(request())
+    inside = asyncio.create_task(asyncio.to_thread(hold.inside.wait))
+    await asyncio.wait([training, inside], return_when=asyncio.FIRST_COMPLETED)
+    raise RolloutTimeoutError  # what still runs is cancelled by asyncio.run, the engine's step among it
+
+
+def _safe(run: Callable[[None], Work], mitigation: str | None) -> Work:
+    if mitigation:
+        raise InapplicableError("the failure does not come of this, so there is nothing to mitigate")
+    return run(None)
+
+
+def _on_whole_engine(
+    run: Callable[[str | None], Work],
+    simulated: tuple[str, ...],
+    lacks: Callable[[], str | None] = engines_v0.missing_engine,
+) -> Trigger:
+    return Trigger(run.__name__, run, simulated=simulated, lacks=lacks)
+
+
+def _on_safe_engine(run: Callable[[None], Work], simulated: tuple[str, ...], about: str) -> Trigger:
+    return Trigger(
+        run.__name__,
+        partial(_safe, run),
+        f"whole engine: {about}",
+        occurs=False,
+        simulated=simulated,
+        lacks=engines_v0.missing_engine,
+    )
+
+
+repro(
+    "SCH001",
     assertion=ASSERTION,
     distributions=upstream.VLLM,
     modules=v0.MODULES,
     helpful_modules=v0.HELPFUL_MODULES,
     simulated=v0.SIMULATED,
-    triggers=(
-        Trigger(
-            "lost_step", "a forward pass fails; the caller catches that and uses the engine again", _lost_step
+    triggers=[
+        Trigger("lost_step", _lost_step),
+        Trigger("cancelled_step", _cancelled_step),
+        Trigger("two_owners", _two_owners),
+        _on_whole_engine(llm_two_threads, engines_v0.HOLDS),
+        _on_whole_engine(engine_two_threads, engines_v0.HOLDS),
+        _on_whole_engine(swift_two_threads, engines_v0.SWIFT_SIMULATED, engines_v0.missing_swift),
+        _on_safe_engine(async_two_clients, engines_v0.HOLDS, "two tasks ask one AsyncLLMEngine; safe"),
+        _on_whole_engine(llm_interrupted, engines_v0.INTERRUPTS),
+        _on_whole_engine(engine_step_raised, engines_v0.FAILS),
+        _on_safe_engine(
+            async_step_raised,
+            engines_v0.FAILS,
+            "the same within AsyncLLMEngine, which refuses to be used again",
         ),
-        Trigger(
-            "cancelled_step",
-            "a step is cancelled in its forward pass; the engine is used again",
-            _cancelled_step,
+        _on_safe_engine(
+            async_client_cancelled,
+            engines_v0.HOLDS,
+            "a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
         ),
-        Trigger(
-            "two_owners", "evaluation generates while training's step is in its forward pass", _two_owners
-        ),
-        *_WHOLE_ENGINE,
-    ),
-    mitigations=(
-        TriedMitigation(
-            "one_owner",
+        _on_whole_engine(async_loop_ended, engines_v0.HOLDS),
+    ],
+    mitigations={
+        "one_owner": (
             "one worker owns the engine; evaluation's call waits for training's to return",
-            _OWNERS,
-            recommended="ms-swift 3.5.0, modelscope/ms-swift#4234",
+            "ms-swift 3.5.0, modelscope/ms-swift#4234",
         ),
-        TriedMitigation("lock_around_generate", "one lock held around the whole of each generate()", _OWNERS),
-        TriedMitigation(
-            "server_mode",
-            "one loop steps the engine; training and evaluation are its clients",
-            (_OWNERS - {"swift_two_threads"}) | {"cancelled_step", "llm_interrupted", "async_loop_ended"},
-        ),
-        TriedMitigation(
-            "abort_in_flight", "abort everything in flight before the engine is used again", _ALONE
-        ),
-        TriedMitigation(
-            "fresh_engine", "a new engine after the failure, or one for each owner", _ALONE | _OWNERS
-        ),
-        TriedMitigation(
-            "chunked_prefill_on",
-            "enable_chunked_prefill=True: another path through the scheduler, without this assertion",
-            frozenset(),
-        ),
-        TriedMitigation("lock_around_step", "one lock held around each step() alone", frozenset()),
-        TriedMitigation("async_output_off", "disable_async_output_proc=True", frozenset()),
-    ),
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", "Scheduler._schedule_default", ASSERTION),
+        "lock_around_generate": "one lock held around the whole of each generate()",
+        "server_mode": "one loop steps the engine; training and evaluation are its clients",
+        "abort_in_flight": "abort everything in flight before the engine is used again",
+        "fresh_engine": "a new engine after the failure, or one for each owner",
+        "chunked_prefill_on": "enable_chunked_prefill=True: another path through the scheduler, without this assertion",
+        "lock_around_step": "one lock held around each step() alone",
+        "async_output_off": "disable_async_output_proc=True",
+    },
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_default"),
 )

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere
 from repro.drivers.paused_engine import PROMPTS, TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ENGINE = "vllm/v1/engine/async_llm.py"
 _SCHEDULER = "vllm/v1/core/sched/scheduler.py"
@@ -83,28 +81,14 @@ def inapplicable() -> str | None:
     return None
 
 
-REPRO = Repro(
-    code="SYN002",
-    title="A pause that waits for running requests forgets a preempted one",
+repro(
+    "SYN002",
     distributions=upstream.VLLM,
-    triggers=(
-        Trigger(
-            "preempted",
-            "two requests run, the cache holds one; a pause in mode 'wait', new weights, resumed",
-            _carry_out,
-            silent=True,
-        ),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "abort",
-            'pause_generation(mode="abort"), and ask again for what was cut off',
-            frozenset({"preempted"}),
-        ),
-        TriedMitigation(
-            "await_requests", "every request is awaited before the pause", frozenset({"preempted"})
-        ),
-        TriedMitigation("enough_cache", "a KV cache that holds all requests whole", frozenset({"preempted"})),
-    ),
+    triggers=[Trigger("preempted", _carry_out, silent=True)],
+    mitigations={
+        "abort": 'pause_generation(mode="abort"), and ask again for what was cut off',
+        "await_requests": "every request is awaited before the pause",
+        "enough_cache": "a KV cache that holds all requests whole",
+    },
     inapplicable=inapplicable,
 )

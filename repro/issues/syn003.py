@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl, whole_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _NAMES = ("trl",)
 _FILE = "trl/generation/vllm_generation.py"
@@ -126,9 +124,8 @@ def inapplicable() -> str | None:
     return whole_engine.inapplicable()
 
 
-REPRO = Repro(
-    code="SYN003",
-    title="TRL's colocated engine samples from the base model after each sleep",
+repro(
+    "SYN003",
     distributions=_NAMES,
     modules=MODULES,
     simulated=(
@@ -136,17 +133,11 @@ REPRO = Repro(
         "the push of each parameter: the same tensors by reload_weights with an iterator",
         "the optimizer step: another model's weights",
     ),
-    triggers=(
-        Trigger("asleep", "weights pushed, then TRL's generate with sleep mode on", _carry_out, silent=True),
-    ),
-    mitigations=(
-        TriedMitigation("sleep_off", "vllm_enable_sleep_mode=False", frozenset({"asleep"})),
-        TriedMitigation(
-            "checkpoint_on_disk",
-            "write the policy into the folder that the engine was started on, before it generates",
-            frozenset({"asleep"}),
-        ),
-        TriedMitigation("upgrade", "TRL 1.10.0 or newer", frozenset(), "huggingface/trl#5355"),
-    ),
+    triggers=[Trigger("asleep", _carry_out, silent=True)],
+    mitigations={
+        "sleep_off": "vllm_enable_sleep_mode=False",
+        "checkpoint_on_disk": "write the policy into the folder that the engine was started on, before it generates",
+        "upgrade": ("TRL 1.10.0 or newer", "huggingface/trl#5355"),
+    },
     inapplicable=inapplicable,
 )

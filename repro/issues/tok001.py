@@ -7,14 +7,12 @@ what has no text is trained on, is lost where the text is tokenised again, and i
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import whole_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOKENS = 113  # of the tokenizer; the model has whole_engine.VOCABULARY rows
 # In the V0 engine; later releases compare with the larger of the tokenizer's and the model's.
@@ -129,38 +127,24 @@ def _fed_back(mitigation: str | None) -> Work:
     return Work(due, [(name, len(answer.token_ids)) for name, answer in zip(names, second, strict=True)])
 
 
-REPRO = Repro(
-    code="TOK001",
-    title="The engine samples token ids that the tokenizer does not have",
+repro(
+    "TOK001",
     assertion=ASSERTION,
     raises="ValueError",
     function=FUNCTION,
     distributions=whole_engine.DISTRIBUTIONS,
     modules=whole_engine.MODULES,
-    triggers=(
-        Trigger("sampled", "a model of 128 rows, a tokenizer of 113 tokens", _sampled, silent=True),
-        Trigger("re_encoded", "the completion's text, tokenised again", _re_encoded, silent=True),
-        Trigger("fed_back", "the sampled ids as the next turn's prompt", _fed_back),
-    ),
-    mitigations=(
-        TriedMitigation(
-            "allowed_ids",
-            "SamplingParams(allowed_token_ids=...): those the tokenizer has",
-            frozenset({"sampled", "re_encoded"}),
-        ),
-        TriedMitigation(
-            "logit_bias",
-            "logit_bias -100 for the others",
-            frozenset({"sampled", "re_encoded"}),
-            "volcengine/verl#1398",
-        ),
-        TriedMitigation(
-            "trimmed_model",
-            "resize_token_embeddings(len(tokenizer))",
-            frozenset({"sampled", "re_encoded", "fed_back"}),
-        ),
-        TriedMitigation("token_ids", "keep the ids, never the text", frozenset({"re_encoded"})),
-        TriedMitigation("top_p", "top_p = 0.9999", frozenset(), "vllm-project/vllm#13175"),
-    ),
+    triggers=[
+        Trigger("sampled", _sampled, silent=True),
+        Trigger("re_encoded", _re_encoded, silent=True),
+        Trigger("fed_back", _fed_back),
+    ],
+    mitigations={
+        "allowed_ids": "SamplingParams(allowed_token_ids=...): those the tokenizer has",
+        "logit_bias": ("logit_bias -100 for the others", "volcengine/verl#1398"),
+        "trimmed_model": "resize_token_embeddings(len(tokenizer))",
+        "token_ids": "keep the ids, never the text",
+        "top_p": ("top_p = 0.9999", "vllm-project/vllm#13175"),
+    },
     inapplicable=whole_engine.inapplicable,
 )

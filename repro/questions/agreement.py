@@ -15,14 +15,12 @@ import math
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from repro import upstream
 from repro.drivers import whole_engine
 from repro.drivers.scratch import scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SCHEMA = "grpo-doctor.logprobs.v1"
 BOUND = 1e-4

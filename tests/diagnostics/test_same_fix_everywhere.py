@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from diagnostics import catalog
 from diagnostics.audit.document import _issue_json as audit_issue
-from diagnostics.catalog import documents, offers
+from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.compat_table import Compat
@@ -182,7 +182,7 @@ def test_the_fix_is_the_same_for_an_environment():
 
 def check_documents(code):
     expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
-    for text_lines in ({"code": code, **offers.told(ISSUES[code])}, audit_issue(code)):
+    for text_lines in ({"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}, audit_issue(code)):
         assert [record["name"] for record in text_lines["mitigations"]] == expected
 
 

@@ -15,7 +15,8 @@ MODULES = (
     "grpo_core.rollout.vllm.messages",
     "grpo_core.rollout.vllm.releases",
     "grpo_core.metrics",
-    "grpo_core.show.curves",
+    "grpo_core.show.progress",
+    "grpo_core.show.errors",
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
     "grpo_core.rollout.weights.digest",
@@ -31,7 +32,7 @@ def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     names = (
         {}
-        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "curves", "extras")
+        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "extras")
         else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)

@@ -17,7 +17,6 @@ OFFERS = {
     ("recorder",): ("StepRecorder",),
     ("loggers",): ("build_loggers",),
     ("watchdog",): ("Watchdog",),
-    ("model",): ("check_folder", "held"),
 }
 EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
 

@@ -16,7 +16,7 @@ from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State
 from grpo_core.machine.restore import load
 
-PROGRAM = Path(__file__).parent / "programs" / "killed_runs.py"
+PROGRAM = Path(__file__).parent / "killed_runs.py"
 KILLS = 20
 MODES = {
     "colocate": ["--rollout.mode=colocate"],

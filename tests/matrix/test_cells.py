@@ -14,7 +14,7 @@ from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.results import select_cells, select_layers, with_needs
 from diagnostics.matrix.store import Store
-from diagnostics.tables import TableError
+from diagnostics.toml_source import TomlError
 
 PROJECT = Path(__file__).resolve().parents[2] / "matrix.toml"
 
@@ -75,7 +75,7 @@ def test_a_wrong_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
     old = old.replace("PY", kit.python)
     assert old in text
     changed = text.replace(old, new)
-    with pytest.raises(TableError) as refused:
+    with pytest.raises(TomlError) as refused:
         load(changed)
     file, line, rest = str(refused.value).split(":", 2)
     assert file == str(tmp_path / "matrix.toml")
@@ -103,18 +103,18 @@ def test_a_wrong_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
 )
 def test_a_wrong_expectation_is_refused(load, kit, more, message):
     """An expectation names a layer of the cell, an outcome other than a pass, and a reason."""
-    with pytest.raises(TableError) as refused:
+    with pytest.raises(TomlError) as refused:
         load(kit.head + kit.cell("1.0", "1.0", kit.deep, more=more))
     assert message in str(refused.value)
 
 
 def test_an_unreadable_file_is_refused(load, tmp_path):
     """A syntax error, a missing file and a file without cells are one line each."""
-    with pytest.raises(TableError, match=r"is not TOML: .*line 2"):
+    with pytest.raises(TomlError, match=r"is not TOML: .*line 2"):
         load("a = 1\nb = = 2\n")
-    with pytest.raises(TableError, match="cannot be read"):
+    with pytest.raises(TomlError, match="cannot be read"):
         load_matrix(tmp_path / "nowhere.toml", LAYERS)
-    with pytest.raises(TableError, match="expected at least one"):
+    with pytest.raises(TomlError, match="expected at least one"):
         load('schema = "grpo-doctor.matrix.v1"\nplatform = "linux"\n')
 
 
@@ -143,7 +143,7 @@ def test_quick_leaves_layers_out(load, kit):
     matrix = load(text.replace("platform =", 'quick_without = ["repro", "import"]\nplatform ='))
     assert with_needs(matrix.cells[0], select_layers(matrix, [], quick=True)) == ["resolve", "install"]
     assert select_layers(matrix, [], quick=False) == tuple(BY_NAME)
-    with pytest.raises(TableError, match=r"quick_without.*did you mean repro"):
+    with pytest.raises(TomlError, match=r"quick_without.*did you mean repro"):
         load(text.replace("platform =", 'quick_without = ["repros"]\nplatform ='))
 
 

@@ -22,7 +22,7 @@ from diagnostics.matrix.releases import Release, ReleaseList, allows
 from diagnostics.matrix.results import Question, ResultsGrid
 from diagnostics.matrix.store import Event, Store
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
-from diagnostics.tables import TableError
+from diagnostics.toml_source import TomlError
 
 BREADTH = """
 [breadth]
@@ -139,7 +139,7 @@ def test_a_rule_applies_within_its_ranges(generate):
 )
 def test_a_wrong_table_is_refused(generate, old, new, message):
     """The message is one line: file, line, key, value and what was expected."""
-    with pytest.raises(TableError) as refused:
+    with pytest.raises(TomlError) as refused:
         generate(BREADTH.replace(old, new))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -152,7 +152,7 @@ def test_the_list_of_releases_survives_writing_and_reading(generate, tmp_path):
     path = releases.releases_file(matrix)
     assert sum('"version"' in line for line in path.read_text().splitlines()) == len(KNOWN.trl + KNOWN.vllm)
     path.write_text('{"schema": "grpo-doctor.releases.v1"}')
-    with pytest.raises(TableError, match=r"`lock --releases` writes it again"):
+    with pytest.raises(TomlError, match=r"`lock --releases` writes it again"):
         releases.load_releases(matrix)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from diagnostics.matrix import command as cli
 from diagnostics.matrix import workflow as ci
 from diagnostics.matrix.cells import load_matrix
-from diagnostics.matrix.gpu_results import keep_gpu_results, read_gpu_results
+from diagnostics.matrix.gpu_results import GpuResults, keep_gpu_results, read_gpu_results
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.store import StoreError
 
@@ -125,6 +126,11 @@ def test_published_gpu_results_can_be_imported_once(tmp_path):
     (tmp_path / "old.json").write_text('{"schema": "grpo-doctor.gpu.v1"}')
     with pytest.raises(StoreError, match=r"old\.json: Invalid value 'grpo-doctor\.gpu\.v1'"):
         read_gpu_results(tmp_path / "old.json")
+
+
+def test_the_published_schema_is_that_of_the_gpu_results():
+    published = json.loads((ROOT / "docs" / "gpu-v2.schema.json").read_text())
+    assert {key: published[key] for key in ("$ref", "$defs")} == msgspec.json.schema(GpuResults)
 
 
 def test_actionlint_finds_nothing():

@@ -107,12 +107,12 @@ def test_a_search_that_dies_is_told():
     """By its seed, and by what ended it; its process is gone."""
     program = (
         "import os, signal\n"
-        "from repro.search import fuzz\n"
+        "from repro.fuzz import search\n"
         "def die(asked): os.kill(os.getpid(), signal.SIGKILL) if asked.seed else 1 / 0\n"
-        "fuzz.search = die\n"
+        "search.search = die\n"
         "for seed in (0, 1):\n"
-        "    try: fuzz.search_apart(fuzz.Search('v0', seed, 1.0))\n"
-        "    except fuzz.SearchError as error: print(error)\n"
+        "    try: search.search_apart(search.Search('v0', seed, 1.0))\n"
+        "    except search.SearchError as error: print(error)\n"
         "try: os.wait()\n"
         "except ChildProcessError: print('gone')\n"
     )

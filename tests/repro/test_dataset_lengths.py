@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from repro.questions import dataset_lengths
-from repro.questions.dataset_lengths import LIMIT, Told, lengths, line
+from evaluation.repro import dataset_lengths
+from evaluation.repro.dataset_lengths import LIMIT, Told, lengths, line
 from tests.cells import run_in_cell
 
 
@@ -57,7 +57,7 @@ def test_a_thousand_rows_pass_and_twenty_thousand_fail():
     """On vLLM 0.7.3's scheduler; with the over-long rows left out, all are answered, each with its tokens."""
     arguments = ["--mitigation", "filter_overlong", "--json"]
     done = run_in_cell(
-        "vllm-0.7.3+trl-0.16.1", "-m", "repro.questions.dataset_lengths", *arguments, timeout_s=500
+        "vllm-0.7.3+trl-0.16.1", "-m", "evaluation.repro.dataset_lengths", *arguments, timeout_s=500
     )
     assert done.returncode == 1, done.stderr[-3000:]
     runs = {(one["rows"], one["mitigation"]): one for one in json.loads(done.stdout)["runs"]}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repro.drivers.engines_v0.asked import EVALUATION, TRAINING, Asked, told, work
+from repro.drivers.engines_v0 import EVALUATION, TRAINING, EngineRequest, count_answers
 from repro.issues import REPROS
 from tests.cells import run_in_cell
 
@@ -23,19 +23,15 @@ class Output:
 def test_an_answer_is_known_by_its_prompt():
     """Whatever its place: what somebody else had asked for is a stray, and what was cut short is not served."""
     first, second = EVALUATION
-    done = work([(EVALUATION, [Output(TRAINING[0], 6), Output(second, 4), Output(first, 3)])])
+    done = count_answers([(EVALUATION, [Output(TRAINING[0], 6), Output(second, 4), Output(first, 3)])])
     assert (done.finished, done.stray, done.tokens, done.complete) == (1, 1, 7, False)
-    assert told(EVALUATION, []) == "0 of its 2 completions"
-    assert (
-        told(EVALUATION, [Output(TRAINING[0], 6)]) == "0 of its 2 completions and 1 that it had not asked for"
-    )
 
 
 def test_what_is_unfinished_is_not_counted():
     """vLLM's outputs of a request that still runs look like those of one that ended."""
-    [asked] = [Asked("a", 1, 2, 3)]
-    assert work([([asked], [Output(asked, 3, finished=False)])]).finished == 0
-    assert work([([asked], [Output(asked, 3)])]).complete
+    [asked] = [EngineRequest("a", 1, 2, 3)]
+    assert count_answers([([asked], [Output(asked, 3, finished=False)])]).finished == 0
+    assert count_answers([([asked], [Output(asked, 3)])]).complete
 
 
 @pytest.fixture(scope="module")

@@ -1,53 +1,47 @@
-"""The files in repro/issues are the only list of repros: named by a code, light to look at, each with its entry."""
+"""The repros: each with its catalog entry, and importing them imports nothing of upstream's."""
 
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from repro import issues
+from diagnostics.matrix.layers.repros import REPRO_MODULES
+from repro import entries
 from repro.issues import REPROS
 
-FOLDER = Path(issues.__file__).parent
-CATALOGUE = FOLDER.parent.parent / "diagnostics" / "catalog" / "issues"
+ROOT = Path(entries.__file__).parents[1]
 
 
-def test_each_file_is_a_repro():
-    """No file there is left out, as one whose name is no code would be; helpers live in repro/drivers."""
-    names = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
-    assert {name.upper() for name in names} == set(REPROS)
+def test_what_a_repro_reads_of_its_entry_is_what_toml_has():
+    """Title, triggers and records; and triggers that no entry describes have a description of their own."""
+    wrong = []
+    for code, repro in REPROS.items():
+        entry = tomllib.loads((entries.FOLDER / f"{code}.toml").read_text(encoding="utf-8"))
+        helps = {name: frozenset(each.get("helps", ())) for name, each in entry["mitigations"].items()}
+        triggers = {name: each["about"] for name, each in entry.get("triggers", {}).items()}
+        if entries.read_entry(code) != entries.CatalogEntry(entry["title"], triggers, helps):
+            wrong.append(code)
+        if not all(trigger.about for trigger in repro.triggers):
+            wrong.append(f"{code}: a trigger without a description")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("code", REPROS)
-def test_a_file_holds_the_repro_of_its_code(code):
-    """And the catalogue has an entry for it."""
-    assert REPROS[code].code == code
-    assert (CATALOGUE / f"{code}.toml").is_file()
-
-
-def test_a_code_without_a_file_is_unknown():
-    """Whatever else can be imported from there."""
+def test_the_matrix_finds_the_module_that_registers_each_repro():
+    """By reading, where the registry imports."""
+    assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]
 
 
-def test_asking_for_one_imports_no_other_and_nothing_of_upstreams():
-    """Listing the codes imports none of them; a broken file keeps the others usable."""
+def test_importing_all_imports_nothing_of_upstreams():
+    """Nothing but the standard library and repro itself."""
     program = (
-        "import sys; from repro.issues import REPROS; before = set(REPROS)\n"
-        "loaded = lambda: sorted(m for m in sys.modules if m.startswith('repro.issues.'))\n"
-        "print(loaded()); REPROS['SCH002']; print(loaded()); list(REPROS.values())\n"
+        "import sys; from repro.issues import REPROS; list(REPROS.values())\n"
         "print(sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=FOLDER.parent.parent,
-    )
-    none, one, top = map(ast.literal_eval, done.stdout.splitlines())
-    assert (none, one) == ([], ["repro.issues.sch002"])
-    assert set(top) <= {"repro", "__main__"}
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert set(ast.literal_eval(done.stdout)) <= {"repro", "__main__"}

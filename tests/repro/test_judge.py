@@ -34,8 +34,8 @@ def upstream(tmp_path):
 @pytest.fixture
 def repro(toys, upstream):
     """A toy whose triggers fail upstream, with the assertion sought and with another."""
-    sought = Trigger("sought", "fails as sought", lambda _: upstream.fails("sought"))
-    other = Trigger("other", "fails otherwise", lambda _: upstream.fails("other"))
+    sought = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
+    other = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
     return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, sought, other))
 

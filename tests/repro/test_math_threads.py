@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro.base import InapplicableError
+from repro.issues import REPROS
 from repro.issues import rew001 as repro
 from tests.cells import run_with
 
@@ -47,14 +48,14 @@ def test_a_release_that_fails_the_other_way_is_inapplicable(release, trigger, pa
     release("0.0.0", parser)
     for mitigation in (None, "main_thread"):
         with pytest.raises(InapplicableError, match=reason):
-            repro.REPRO.trigger(trigger).run(mitigation)
+            REPROS["REW001"].trigger(trigger).run(mitigation)
 
 
 def test_a_verl_that_compares_in_processes_is_inapplicable(release):
     """verl 0.8.0 and newer."""
     release("0.9.1", "", "from concurrent.futures import ProcessPoolExecutor")
     with pytest.raises(InapplicableError, match="in processes of its own"):
-        repro.REPRO.trigger("verl_reward").run(None)
+        REPROS["REW001"].trigger("verl_reward").run(None)
 
 
 def _attempts(version, trigger):

@@ -12,6 +12,7 @@ import pytest
 
 from repro.base import ElsewhereError, InapplicableError
 from repro.drivers.rollout.plan import ELSEWHERE, NAMES, RIGHT
+from repro.issues import REPROS
 from repro.issues import ray001 as repro
 from tests.cells import cell_python, run_in_cell
 
@@ -100,13 +101,13 @@ def test_a_mitigation_changes_what_it_says_and_nothing_else():
 def test_every_pair_is_carried_out_or_says_why_not():
     """No mitigation is missing from the plans, and none that helps is refused."""
     refused = set()
-    for trigger in repro.REPRO.triggers:
-        for mitigation in repro.REPRO.mitigations:
+    for trigger in REPROS["RAY001"].triggers:
+        for mitigation in REPROS["RAY001"].mitigations:
             try:
                 repro.planned(trigger.name, mitigation.name)
             except InapplicableError:
                 refused.add((trigger.name, mitigation.name))
-    helping = {(name, other.name) for other in repro.REPRO.mitigations for name in other.helps}
+    helping = {(name, other.name) for other in REPROS["RAY001"].mitigations for name in other.helps}
     assert refused
     assert not refused & helping
 

@@ -6,6 +6,7 @@ import pytest
 
 from repro.base import InapplicableError
 from repro.drivers import whole_engine
+from repro.issues import REPROS
 from repro.issues import tok001 as repro
 from tests.cells import run_in_cell
 
@@ -46,7 +47,7 @@ def test_a_release_that_takes_every_row_is_inapplicable(monkeypatch, source, ref
     """It is read off the check; where ids are refused, keeping them is no way out."""
     monkeypatch.setattr(repro.upstream, "source", lambda _: source)
     with pytest.raises(InapplicableError, match="every id" if refused else "the ids are what is refused"):
-        repro.REPRO.trigger("fed_back").run("token_ids")
+        REPROS["TOK001"].trigger("fed_back").run("token_ids")
 
 
 @pytest.mark.vllm

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from repro.base import InapplicableError
-from repro.drivers import trl_imports
-from repro.issues import cmp002
+from repro.issues import REPROS, trl_imports
 from tests.cells import cell_python, repro_beside_trl, run_with
 
 NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"
@@ -60,7 +59,7 @@ def test_a_mitigation_needs_its_release(monkeypatch):
     """It is asked for by name."""
     monkeypatch.delenv(trl_imports.BESIDE, raising=False)
     with pytest.raises(InapplicableError, match=trl_imports.BESIDE):
-        cmp002.REPRO.trigger("trainer").run("matching_release")
+        REPROS["CMP002"].trigger("trainer").run("matching_release")
 
 
 @pytest.mark.vllm

@@ -69,7 +69,7 @@ def test_nothing_is_found_where_nothing_is_installed():
 def test_a_statement_is_found_as_code_in_its_method(installed):
     """Broken over lines, nested and with a message, it's still the same assertion."""
     statement = "assert len(self.left) == 0"
-    assert upstream.lacks("vllm/scheduler.py", "Scheduler.run", statement) is None
+    assert upstream.lacks("vllm/scheduler.py", statement, "Scheduler.run") is None
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_statement_is_found_as_code_in_its_method(installed):
 )
 def test_what_is_missing_is_told(installed, path, method, statement, reason):
     """The file, the method, or the statement: by looking at the code that is there."""
-    assert upstream.lacks(path, method, statement) == reason
+    assert upstream.lacks(path, statement, method) == reason
 
 
 def test_an_assertion_may_stand_in_any_function(installed):
     """verl moved its own from a method into a function; the file and the statement are what counts."""
     names = ("vllm",)
-    assert upstream.lacks_assertion("vllm/scheduler.py", "assert len(self.left) == 0", names) is None
-    told = upstream.lacks_assertion("vllm/scheduler.py", "assert x", names)
+    assert upstream.lacks("vllm/scheduler.py", "assert len(self.left) == 0", names=names) is None
+    told = upstream.lacks("vllm/scheduler.py", "assert x", names=names)
     assert told == "vllm/scheduler.py of vllm 2.0 does not contain `assert x`"
-    assert upstream.lacks_assertion("vllm/core.py", "assert x", names) == "vllm 2.0 has no vllm/core.py"
-    assert "has no" in upstream.lacks_assertion("a.py", "assert x", ("no-such-distribution",))
+    assert upstream.lacks("vllm/core.py", "assert x", names=names) == "vllm 2.0 has no vllm/core.py"
+    assert "has no" in upstream.lacks("a.py", "assert x", names=("no-such-distribution",))

@@ -93,17 +93,17 @@ def toy(code, *triggers, modules=(), inapplicable=None):
     )
 
 
-SILENT = Trigger("silent", "loses a token without a word", silent, silent=True)
+SILENT = Trigger("silent", silent, "loses a token without a word", silent=True)
 ALL = [
     toy(
         "TOY001",
-        Trigger("hang", "waits for ever", hang),
-        Trigger("escape", "waits for ever, and so does what left its session", escape),
-        Trigger("crash", "dies of a signal", crash),
-        Trigger("leave", "ends its process", leave),
-        Trigger("chatter", "prints", chatter),
-        Trigger("own_assertion", "fails in our own code", own_assertion),
-        Trigger("wrong_value", "raises something else", wrong_value),
+        Trigger("hang", hang, "waits for ever"),
+        Trigger("escape", escape, "waits for ever, and so does what left its session"),
+        Trigger("crash", crash, "dies of a signal"),
+        Trigger("leave", leave, "ends its process"),
+        Trigger("chatter", chatter, "prints"),
+        Trigger("own_assertion", own_assertion, "fails in our own code"),
+        Trigger("wrong_value", wrong_value, "raises something else"),
         SILENT,
     ),
     toy("TOY002", SILENT, modules=("no_such_module",)),

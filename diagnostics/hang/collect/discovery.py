@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.collect import proc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 MAX_PROCESSES = 512
 _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher", "server", "trainer"}

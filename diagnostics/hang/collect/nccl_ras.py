@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.hang.collect import proc
-from diagnostics.hang.snapshot import Collective
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from diagnostics.hang.collect.peers import Host
-    from diagnostics.hang.snapshot import Process
+from diagnostics.hang.collect.peers import Host
+from diagnostics.hang.snapshot import Collective, Process
 
 PORT = 28028
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"

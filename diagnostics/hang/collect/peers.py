@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.collect import discovery, proc, sockets
 from diagnostics.hang.snapshot import Descriptor, Lock, Process, Socket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass

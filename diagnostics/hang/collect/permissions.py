@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.collect import proc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _SYS_PTRACE = 1 << 19
 _CONTAINER = (

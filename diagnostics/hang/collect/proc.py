@@ -8,16 +8,14 @@ import re
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISFIFO
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from diagnostics.hang.collect.syscalls import SYSCALLS
 from diagnostics.hang.snapshot import Descriptor, cut_at_word
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 ENVIRONMENT = (

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.collect import discovery, nccl_ras, peers, permissions, proc, stacks
 from diagnostics.hang.snapshot import Process, Snapshot, Thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECONDS = 1.5
 SAMPLES = 3

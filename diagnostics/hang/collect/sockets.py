@@ -10,13 +10,10 @@ import contextlib
 import ipaddress
 import socket
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.snapshot import Socket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT", 7: "CLOSE",

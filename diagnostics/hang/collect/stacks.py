@@ -8,17 +8,15 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import StackFrame, Thread, cut_at_word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 TIMEOUT_S = 5.0
 TRIES = 3

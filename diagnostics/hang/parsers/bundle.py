@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
 from diagnostics.output.redact import redact
 from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ADDRESS = re.compile(r"^(\[[^\]]+\]|[\d.]+):(\d+)$")
 _LOOPBACK = ("127.", "[::1]", "0.0.0.0", "[::]")  # noqa: S104 - compared with, not bound to

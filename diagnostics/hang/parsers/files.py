@@ -8,9 +8,10 @@ import io
 import json
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.hang.collect import nccl_ras, stacks
@@ -19,9 +20,6 @@ from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, ps_lis
 from diagnostics.hang.parsers.lines import clean_lines
 from diagnostics.hang.snapshot import WATCHDOG_DUMP, Process, Snapshot, join_snapshots
 from diagnostics.output.redact import mask_and_cut
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_BYTES = 256 << 20
 EXPECTED = (

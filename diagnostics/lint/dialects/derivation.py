@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint.dialects import DIALECTS, Default
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from diagnostics.lint.dialects import Default
-    from diagnostics.lint.versions import Versions
+from diagnostics.lint.versions import Versions
 
 # Sampling settings that remove nothing, by name.
 NEUTRAL: dict[str, tuple[object, ...]] = {

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import Word
 from diagnostics.lint.readers.structured import parse_json
 from diagnostics.lint.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _INSTRUCTION = re.compile(r"[ \t]*(ENV|ARG|RUN|CMD|ENTRYPOINT)[ \t]+(.*)$", re.IGNORECASE | re.DOTALL)
 _OTHER_INSTRUCTION = re.compile(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
-from diagnostics.lint.values import UNKNOWN, Value, parse_scalar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from diagnostics.lint.values import Settings
+from diagnostics.lint.values import UNKNOWN, Settings, Value, parse_scalar
 
 _MAX_PARENTS = 6
 _MAX_DEPTH = 6

@@ -8,17 +8,15 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.shell import Command, read_script
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONFIG_CLASSES = {"GRPOConfig": "trl", "AsyncGRPOConfig": "trl"}
 _STARTERS = {"run", "Popen", "call", "check_call", "check_output", "system"}

@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tree_sitter
 import tree_sitter_bash
+from tree_sitter import Node
 
 from diagnostics import safe_io
 from diagnostics.lint.readers import slurm
@@ -22,9 +22,6 @@ from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, 
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60

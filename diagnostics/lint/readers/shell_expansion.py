@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from tree_sitter import Node
 
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word, mark_default
 from diagnostics.lint.readers.structured import MAX_NODES, UnreadableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tree_sitter import Node
 
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _MAX_WORD = 200_000

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnostics.lint.rules.registry import Problem, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.run_plan import RunPlan
 
 CHECK = "batches and groups"
 # verl's programs that call validate_config; its experiments have other batches.

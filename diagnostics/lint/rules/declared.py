@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, Rule, add_rule
-from diagnostics.lint.run_plan import PROCESSES
-from diagnostics.lint.values import UNKNOWN, format_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
-
-    from diagnostics.lint.run_plan import RunPlan
-    from diagnostics.lint.values import Value
+from diagnostics.lint.run_plan import PROCESSES, RunPlan
+from diagnostics.lint.values import UNKNOWN, Value, format_value
 
 PATH = Path(__file__).with_name("declared.toml")
 _LISTS = {"frameworks", "enabled", "unset", "absent", "targets", "wrong", "right"}

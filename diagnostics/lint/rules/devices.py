@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
+from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import parse_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.lint.run_plan import RunPlan
 
 
 @rule("CFG104", check="devices", role="train")

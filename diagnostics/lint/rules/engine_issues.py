@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING
 
 from diagnostics import catalog
-from diagnostics.catalog.offers import occurring
+from diagnostics.catalog.mitigation_ranking import possible_triggers
+from diagnostics.catalog.model import Issue
 from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, codes_without_table, rule
 from diagnostics.lint.rules.report import load_entry
-from diagnostics.lint.run_plan import VOCABULARY
+from diagnostics.lint.run_plan import VOCABULARY, RunPlan
 from diagnostics.versions import (
     AFFECTED,
     UNKNOWN,
@@ -20,12 +21,6 @@ from diagnostics.versions import (
     claims_of,
     issue_package,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from diagnostics.catalog.model import Issue
-    from diagnostics.lint.run_plan import RunPlan
 
 CHECK = "engine"
 _OVERLONG_TRIGGERS = {"overlong_prompt", "overlong_dropped", "overlong_poisons_next"}
@@ -44,7 +39,7 @@ def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
         return
     entry = load_entry("SCH002")
     # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
-    triggers = tuple(name for name in occurring(entry, plan.releases) if name in _OVERLONG_TRIGGERS)
+    triggers = tuple(name for name in possible_triggers(entry, plan.releases) if name in _OVERLONG_TRIGGERS)
     applies = _to_bool(affects(entry, plan.releases).answer)
     yield Problem(
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len is accepted and stops the run "

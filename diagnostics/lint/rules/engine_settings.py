@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects.derivation import NEUTRAL, truncates
 from diagnostics.lint.rules.registry import Problem, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.run_plan import RunPlan
 
 MEMORY = "memory and sleep"
 # Above this share even a small model is short of memory beside a trainer. A judgement, not a framework's rule.

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnostics.findings import Severity
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.registry import Problem, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.lint.run_plan import RunPlan
-    from diagnostics.lint.values import Value
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Value
 
 CHECK = "options"
 _MAX_SHOWN = 4

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from diagnostics.findings import Severity
 from diagnostics.lint.rules.registry import Problem, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.lint.run_plan import RunPlan
-    from diagnostics.lint.values import Value
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Value
 
 # No real value looks like these. `<think>` and `<|im_end|>` are tokens.
 _PLACEHOLDER = re.compile(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from diagnostics.catalog.model import Issue
 from diagnostics.findings import Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from diagnostics.catalog.model import Issue
-    from diagnostics.lint.values import Value
+from diagnostics.lint.values import Value
 
 # Groups of rules, in the order of the report.
 CHECKS = (

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from diagnostics import catalog
-from diagnostics.catalog import model, offers
-from diagnostics.catalog.own_codes import finding as check_finding
+from diagnostics.catalog import mitigation_ranking, model
+from diagnostics.catalog.check_findings import check_finding
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Advice, Explain, Fix
+from diagnostics.fixes import Advice, Explain, Fix, RankedMitigation
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.lint import option_index
-
-if TYPE_CHECKING:
-    from diagnostics.fixes import RankedMitigation
-    from diagnostics.lint.rules.registry import Problem
-    from diagnostics.lint.run_plan import RunPlan
-    from diagnostics.lint.values import Value
+from diagnostics.lint.rules.registry import Problem
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Value
 
 # Findings about the command itself, or about the copy's own options, hold for a changed copy too.
 _HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
@@ -107,7 +103,7 @@ def _evidence_level(entry: model.Issue, framework: str) -> str:
 
 def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
     """Return this run's own fix, the entry's best mitigation, and those with an edit for its framework."""
-    ranked = offers.remedy(
+    ranked = mitigation_ranking.recommended_fix(
         entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
     )
     for_framework = [offer for offer in ranked.offers if _is_own(offer, plan)]

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.devices import server_is_local
 from diagnostics.lint.rules.registry import Problem, rule
-from diagnostics.lint.values import parse_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from diagnostics.lint.run_plan import RunPlan
-    from diagnostics.lint.values import Value
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import Value, parse_count
 
 CHECK = "servers and ports"
 PAIRS = "trainer beside server"

@@ -25,15 +25,14 @@ _SYMBOLS = {
 }
 # Their modules cannot be imported; that is the issue.
 _IMPORT_ISSUES = frozenset({"CMP002", "CMP003"})
-_REGISTERED = re.compile(r"repro\(\s*\"([A-Z]{3}[0-9]{3})\"")
+_REGISTERED = re.compile(r"(?:repro|register)\(\s*\"([A-Z]{3}[0-9]{3})\"")
 
 
 def _repro_modules() -> dict[str, str]:
-    """Return code -> module of its repro; a module names several codes in its file name or its decorators."""
+    """Return code -> module of its repro; a module registers its codes by calls of `repro` or `register`."""
     modules = {}
     for path in sorted((ROOT / "repro" / "issues").glob("[a-z]*.py")):
-        in_name = re.findall(r"[A-Z]{3}[0-9]{3}", path.stem.upper())
-        for code in (*in_name, *_REGISTERED.findall(path.read_text(encoding="utf-8"))):
+        for code in _REGISTERED.findall(path.read_text(encoding="utf-8")):
             modules[code] = f"repro.issues.{path.stem}"
     return dict(sorted(modules.items()))
 

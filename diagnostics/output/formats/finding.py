@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from textwrap import shorten
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from diagnostics.collect.names import redact
 from diagnostics.output import wording
-from diagnostics.output.findings import Severity
+from diagnostics.output.findings import Finding, Severity
+from diagnostics.output.paper import Paper
 from diagnostics.output.remedies import Explain
-
-if TYPE_CHECKING:
-    from diagnostics.output.findings import Finding
-    from diagnostics.output.paper import Paper
 
 STYLES = {
     Severity.BLOCKER: "bold red",

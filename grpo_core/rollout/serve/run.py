@@ -69,7 +69,7 @@ def serve(
         config.rollout.host, config.rollout.port, has_token=bool(token or config.rollout.token_file)
     )
     # Another engine reads the model itself, and may know more kinds.
-    check_folders(config, counted=config.rollout.engine == "transformers")
+    check_folders(config)
     config = resolve(config)
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:

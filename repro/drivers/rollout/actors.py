@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from repro.drivers.rollout import engine
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class WorkerStandIn:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 from repro.drivers import elsewhere
 from repro.drivers.rollout import plan
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 VARIABLES = ("RAY_ADDRESS", "VLLM_WORKER_MULTIPROC_METHOD")
 

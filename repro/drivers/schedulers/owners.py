@@ -6,16 +6,13 @@ lock. `take_turns` is the operating system that switches between them, always in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Generator, Iterable, Sequence
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Generator, Iterable, Sequence
+from repro.drivers.schedulers.v0 import V0Engine
+from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest
 
-    from repro.drivers.schedulers.v0 import V0Engine
-    from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest
-
-    Owner = Generator[None, None, list[Delivered]]
+Owner = Generator[None, None, list[Delivered]]
 
 
 def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Owner:

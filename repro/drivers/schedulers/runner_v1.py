@@ -12,15 +12,11 @@ anything else would compute garbage without any error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from repro.base import BrokenInvariantError
-from repro.drivers.schedulers.v1_setup import STOP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from repro.drivers.schedulers.v1_setup import V1Request
+from repro.drivers.schedulers.v1_setup import STOP, V1Request
 
 FIRST_TOKEN = 100  # the token of number n is this and n: equal prompts get equal completions
 

@@ -17,27 +17,25 @@ everything that is a race in the field is an order of calls here.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from repro.drivers.schedulers.v0_setup import Delivered, check_prompt, configs, prompt_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from repro.drivers.schedulers.v0_setup import SchedulerRequest, Setup
+from repro.drivers.schedulers.v0_setup import (
+    Delivered,
+    SchedulerRequest,
+    Setup,
+    check_prompt,
+    configs,
+    prompt_inputs,
+)
 
 TOKEN = 7
 SIMULATED = (
     f"the forward pass (every sampled token is {TOKEN})",
     "the loop of LLMEngine around the scheduler (mirrored)",
 )
-MODULES = (
-    "vllm.config",
-    "vllm.inputs",
-    "vllm.core.scheduler",
-    "vllm.engine.output_processor.single_step",
-)
+MODULES = ("vllm.config", "vllm.inputs", "vllm.core.scheduler", "vllm.engine.output_processor.single_step")
 # For the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does without.
 HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 

@@ -13,15 +13,11 @@ does not wait for a result.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from repro.drivers.schedulers.runner_v1 import Runner
-from repro.drivers.schedulers.v1_setup import STOP, config, kv_cache_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from repro.drivers.schedulers.v1_setup import V1Request, V1Setup
+from repro.drivers.schedulers.v1_setup import STOP, V1Request, V1Setup, config, kv_cache_config
 
 SIMULATED = (
     "the model runner and its output (made-up tokens)",

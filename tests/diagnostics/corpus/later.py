@@ -13,7 +13,7 @@ from programs import ENGINE, HUGE, RANKS, RAY, SPACE, START, TORCHRUN
 # ms-swift's own argument class; the accelerators are the stand-in of the repro.
 SWIFT = """
 import os, sys
-sys.path.insert(0, '@ROOT/repro/drivers/accelerators')
+sys.path.insert(0, '@ROOT/evaluation/repro/accelerators')
 os.environ.update(GRPO_DOCTOR_ACCELERATORS='2', CUDA_VISIBLE_DEVICES='')
 from swift.arguments import RLHFArguments
 open('data.jsonl', 'w').write('{"messages": [{"role": "user", "content": "w1"}]}\\n' * 8)

@@ -549,7 +549,7 @@ def took_in(folder, outside):
 
 def stories(numbers, folder):
     """A saved story of the search."""
-    from repro.search import stories as reader
+    from repro.fuzz import stories as reader
 
     story = {
         "schema": reader.SCHEMA,

@@ -3,7 +3,7 @@
     python -m tests.grpo_core.faults                     all of it
     python -m tests.grpo_core.faults --quick             one case of each kind
     python -m tests.grpo_core.faults --only garbage/probe
-    python -m tests.grpo_core.faults --markdown docs/results/faults.md
+    python -m tests.grpo_core.faults --markdown build/faults.md
 
 Each case is one run of three steps in server mode, against a real server over a real socket, with the proxy of this
 package between. It ends well in one of two ways: as if nothing had happened, bit for bit (`retried`), or with an
@@ -325,7 +325,7 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def page(found: list[dict[str, Any]]) -> str:
-    """docs/results/faults.md."""
+    """Return the page: what was done, the table, what each kind is."""
     counts = Counter(entry["outcome"] for entry in found)
     kinds = {entry["kind"] for entry in found}
     longest = max(entry["seconds"] for entry in found)
@@ -348,7 +348,7 @@ def page(found: list[dict[str, Any]]) -> str:
 _PAGE = """\
 # Faults between trainer and server
 
-Made by `python -m tests.grpo_core.faults --markdown docs/results/faults.md` (or `nox -s faults`) on {day},
+Made by `python -m tests.grpo_core.faults --markdown build/faults.md` (or `nox -s faults`) on {day},
 which repeats all of this and writes this page. `--only garbage/probe` does some of it, `--json` prints each case with
 its error.
 

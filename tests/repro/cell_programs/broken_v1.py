@@ -15,9 +15,9 @@ ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 from repro.drivers.schedulers.v1 import V1Engine  # noqa: E402
-from repro.search import stories  # noqa: E402 - standard output is kept before vLLM is imported
-from repro.search.actions_v1 import V1Actions  # noqa: E402
-from repro.search.stories import Story  # noqa: E402
+from repro.fuzz import stories  # noqa: E402 - standard output is kept before vLLM is imported
+from repro.fuzz.stories import Story  # noqa: E402
+from repro.fuzz.v1 import V1Actions  # noqa: E402
 
 STEP = [{"do": "schedule"}, {"do": "update"}]
 STEPS = [

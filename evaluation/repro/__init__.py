@@ -1,0 +1,1 @@
+"""Measurements in cells on which pages of docs rest."""

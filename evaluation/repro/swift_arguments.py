@@ -1,0 +1,387 @@
+"""CFG001: what ms-swift's own argument classes say to a rollout mode and the resources given to it.
+
+`RLHFArguments` of the installed ms-swift is made as `swift rlhf` makes it: a process a rank, with the environment that
+torchrun sets, on a machine that has so many accelerators. The accelerators are a stand-in
+(`evaluation/repro/accelerators`), the ranks are real and meet over gloo. What is printed, by case: `accepts`, `warns`,
+`refuses` (with the exception and the line it came from), or `no option` where this release knows no option of that
+name. That arguments were accepted says nothing about what comes after: no trainer is made.
+
+Usage: python -m evaluation.repro.swift_arguments [CASE ...]   prints one JSON document
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "grpo-doctor.swift-arguments.v1"
+SIMULATED = (
+    "the accelerators: a stand-in that PyTorch is told of by its interface for out-of-tree devices",
+    "under server_ignores: the connection to the server; the check that follows it is called by itself",
+)
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "datasets")
+_LIMIT_S = 300.0
+_COUNT = "GRPO_DOCTOR_ACCELERATORS"
+
+
+@dataclass(frozen=True)
+class SwiftCase:
+    """One combination of mode and resources.
+
+    Args:
+        about: in a line.
+        options: of `RLHFArguments`, besides those that all cases share.
+        devices: accelerators of the machine.
+        ranks: training processes, as NPROC_PER_NODE.
+        server: address set after construction; then the check of ignored options is called.
+    """
+
+    about: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    devices: int = 2
+    ranks: int = 2
+    server: str = ""
+
+
+def _vllm(**options: Any) -> dict[str, Any]:
+    return {"use_vllm": True, **options}
+
+
+def _server(option: str, value: Any) -> SwiftCase:
+    return SwiftCase(f"a server, and {option}", {option: value}, server="127.0.0.1")
+
+
+# This one has nothing to refuse: where it is refused, the harness is at fault, and nothing it says counts.
+CONTROL = "no_engine"
+CASES: Mapping[str, SwiftCase] = {
+    CONTROL: SwiftCase("no vLLM at all", ranks=1, devices=1),
+    # ms-swift 3.2 to 3.4: the mode follows from the resources.
+    "workers_colocate": SwiftCase("2 devices, 2 train, 2 infer", _vllm(num_infer_workers=2)),
+    "workers_separate": SwiftCase("3 devices, 2 train, 1 infers", _vllm(num_infer_workers=1), devices=3),
+    "workers_do_not_add_up": SwiftCase("4 devices, 2 train, 1 infers", _vllm(num_infer_workers=1), devices=4),
+    "workers_fewer_ranks": SwiftCase("3 devices, 2 train, 3 infer", _vllm(num_infer_workers=3), devices=3),
+    "workers_colocate_async": SwiftCase(
+        "2 devices, 2 train, 2 infer, async_generate", _vllm(num_infer_workers=2, async_generate=True)
+    ),
+    "workers_separate_async": SwiftCase(
+        "3 devices, 2 train, 1 infers, async_generate",
+        _vllm(num_infer_workers=1, async_generate=True),
+        devices=3,
+    ),
+    "workers_separate_async_eval": SwiftCase(
+        "the same, evaluating every step",
+        _vllm(num_infer_workers=1, async_generate=True, eval_strategy="steps", eval_steps=1),
+        devices=3,
+    ),
+    "workers_separate_sleep": SwiftCase(
+        "3 devices, 2 train, 1 infers, sleep_level 1", _vllm(num_infer_workers=1, sleep_level=1), devices=3
+    ),
+    "workers_separate_parallel": SwiftCase(
+        "3 devices, 2 train, 1 infers, tensor_parallel_size 2",
+        _vllm(num_infer_workers=1, tensor_parallel_size=2),
+        devices=3,
+    ),
+    # From 3.5 on: the mode is said.
+    "mode_colocate": SwiftCase("vllm_mode colocate", _vllm(vllm_mode="colocate")),
+    "mode_unsaid": SwiftCase("use_vllm without vllm_mode", _vllm()),
+    "mode_without_vllm": SwiftCase("vllm_mode colocate without use_vllm", {"vllm_mode": "colocate"}),
+    "mode_server_no_host": SwiftCase("vllm_mode server, no address", _vllm(vllm_mode="server")),
+    "mode_colocate_async": SwiftCase(
+        "vllm_mode colocate, async_generate", _vllm(vllm_mode="colocate", async_generate=True)
+    ),
+    "mode_colocate_sleep": SwiftCase(
+        "vllm_mode colocate, sleep_level 1", _vllm(vllm_mode="colocate", sleep_level=1)
+    ),
+    "mode_colocate_parallel": SwiftCase(
+        "vllm_mode colocate, 2 train, vllm_tensor_parallel_size 3",
+        _vllm(vllm_mode="colocate", vllm_tensor_parallel_size=3),
+    ),
+    # The server is elsewhere: options of a local engine.
+    "server_alone": SwiftCase("a server, nothing for a local engine", server="127.0.0.1"),
+    "server_ignores_device": _server("vllm_device", "cuda:1"),
+    "server_ignores_workers": _server("num_infer_workers", 2),
+    "server_ignores_length": _server("vllm_max_model_len", 32),
+    # In every mode.
+    "groups_do_not_divide": SwiftCase(
+        "8 completions a step in groups of 3", {"num_generations": 3}, ranks=1, devices=1
+    ),
+    "one_generation": SwiftCase("groups of 1", {"num_generations": 1}, ranks=1, devices=1),
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carries out the cases, each in processes of its own, and prints what came of them."""
+    unknown = [name for name in arguments if name not in CASES]
+    if unknown:
+        sys.exit(f"no case {unknown[0]}; there are: {', '.join(CASES)}")
+    printed = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what is imported prints, too
+    sys.path.insert(0, str(Path(__file__).parent / "accelerators"))
+    os.environ.update(
+        {_COUNT: "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    )
+    with tempfile.TemporaryDirectory(prefix="repro-") as folder:
+        os.chdir(folder)
+        _write_inputs(Path(folder))
+        made = _arguments()
+        found = {name: run(made, CASES[name], Path(folder)) for name in arguments or CASES}
+    control = found.get(CONTROL, {"said": "accepts"})
+    if control["said"] != "accepts":
+        sys.exit(f"the plainest arguments are not accepted here: {control['text']}")
+    report = {
+        "schema": SCHEMA,
+        "version": metadata.version("ms-swift"),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "simulated": SIMULATED,
+        "about": {name: CASES[name].about for name in found},
+        "cases": found,
+    }
+    json.dump(report, printed)
+    printed.write("\n")
+    printed.flush()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _arguments() -> Any:
+    """Imports the class; nothing else of the trainer is used."""
+    try:
+        from swift.llm.argument import RLHFArguments
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("swift.llm"):
+            raise
+        from swift.arguments import RLHFArguments  # from 4.0 on
+    return RLHFArguments
+
+
+def run(made: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
+    """Makes the arguments on every rank of a case and says what came of it."""
+    options = _shared(made, folder) | dict(case.options)
+    needed = {*options, *(["vllm_server_host"] if case.server else [])}
+    absent = sorted(needed - {item.name for item in fields(made)})
+    if absent:
+        return {"said": "no option", "text": ", ".join(absent)}
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as held:
+        port = held.getsockname()[1]
+    ranks = [_Rank(made, options, case, rank, port) for rank in range(case.ranks)]
+    try:
+        reports = _collect(ranks)
+    finally:
+        for rank in ranks:
+            rank.end()
+    refused = [report for report in reports if report.get("refused")]
+    if refused:
+        return {"said": "refuses", "text": refused[0]["refused"], "where": refused[0]["where"]}
+    if len(reports) < case.ranks:
+        return {
+            "said": "unknown",
+            "text": f"{len(reports)} of {case.ranks} ranks answered within {_LIMIT_S:g} s",
+        }
+    warnings = list(dict.fromkeys(line for report in reports for line in report["warnings"]))
+    chosen = reports[0]["chosen"]
+    return {"said": "warns" if warnings else "accepts", "text": " | ".join(warnings), "chosen": chosen}
+
+
+class _Rank:
+    """A forked training process that makes the arguments and reports."""
+
+    def __init__(self, made: Any, options: Mapping[str, Any], case: SwiftCase, rank: int, port: int) -> None:
+        self.reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writing)
+            return
+        try:
+            os.environ[_COUNT] = str(case.devices)
+            os.environ.update(_launched(rank, case.ranks, port))
+            report = _make(made, options, case)
+            os.write(writing, json.dumps(report).encode())
+            os.close(writing)
+            signal.pause()  # the others may still meet it: it is ended when all have reported
+        finally:
+            os._exit(0)
+
+    def end(self) -> None:
+        """Ends it; one rank's failure ends all, as with torchrun."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.reading)
+
+
+def _collect(ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
+    """Returns the reports, of all ranks or up to the first that refuses."""
+    waiting, reports = {rank.reading: b"" for rank in ranks}, []
+    deadline = time.monotonic() + _LIMIT_S
+    while waiting:
+        ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            break
+        for descriptor in ready:
+            part = os.read(descriptor, 65536)
+            waiting[descriptor] += part
+            if part:
+                continue
+            said = waiting.pop(descriptor)
+            if said:
+                reports.append(json.loads(said))
+                if reports[-1].get("refused"):
+                    return reports
+    return reports
+
+
+def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Returns what torchrun sets."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    return {name: str(value) for name, value in names.items()} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _make(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, Any]:
+    warned = _Warnings()
+    logging.getLogger("swift").addHandler(warned)
+    for logger in [logging.getLogger(name) for name in logging.root.manager.loggerDict if "swift" in name]:
+        logger.addHandler(warned)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            arguments = made(**options)
+        if case.server:
+            warned.lines.clear()
+            arguments.use_vllm, arguments.vllm_server_host = True, case.server
+            arguments._external_vllm_warning()
+    except Exception as error:  # noqa: BLE001 - that is what is asked
+        return {"refused": _told(error), "where": _where(error)}
+    names = ("vllm_mode", "num_infer_workers", "sleep_level", "async_generate", "vllm_tensor_parallel_size")
+    return {
+        "warnings": [line for line in warned.lines if any(name in line for name in _SPOKEN)],
+        "chosen": {name: getattr(arguments, name) for name in names if hasattr(arguments, name)},
+    }
+
+
+# A warning counts if it speaks of one of these.
+_SPOKEN = ("vllm", "infer_workers", "sleep_level", "async", "external", "colocate")
+
+
+class _Warnings(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(" ".join(record.getMessage().split()))
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _where(error: Exception) -> str:
+    """Names the last frame of the trainer or of TRL: its path and function (lines differ between releases)."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "/site-packages/" in frame.filename
+    ]
+    mine = [frame for frame in frames if "/site-packages/swift/" in frame.filename]
+    frame = (mine or frames or traceback.extract_tb(error.__traceback__))[-1]
+    return f"{frame.filename.rpartition('/site-packages/')[2]} {frame.name}"
+
+
+def _shared(made: Any, folder: Path) -> dict[str, Any]:
+    """Returns the options of a small, plain GRPO run, named as this release names them."""
+    known = {item.name for item in fields(made)}
+    options = {
+        "rlhf_type": "grpo",
+        "model": str(folder / "model"),
+        "model_type": "llama" if metadata.version("ms-swift")[0] > "3" else "llama3",
+        "template": "llama3",
+        "torch_dtype": "float32",
+        "dataset": [str(folder / "data.jsonl")],
+        "val_dataset": [str(folder / "data.jsonl")],
+        "reward_funcs": ["format"],
+        "use_hf": True,
+        "output_dir": str(folder / "out"),
+        "add_version": False,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "num_generations": 8,
+        "max_completion_length": 8,
+        "use_cpu": True,
+        "ddp_backend": "gloo",
+        "report_to": [],
+        ("tuner_type" if "tuner_type" in known else "train_type"): "full",
+    }
+    return {name: value for name, value in options.items() if name in known}
+
+
+def _write_inputs(folder: Path) -> None:
+    """Writes a tiny model's configuration and tokenizer, and one row of data: nothing is loaded from a hub."""
+    model = folder / "model"
+    model.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "max_position_embeddings": 64,
+        "torch_dtype": "float32",
+    }
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    vocabulary = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", "a", "b"])}
+    words = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    added = [
+        {
+            "id": vocabulary[word],
+            "content": word,
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+        for word in ("<unk>", "<s>", "</s>")
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": words,
+    }
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    row = {"messages": [{"role": "user", "content": "a"}]}
+    (folder / "data.jsonl").write_text(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,230 @@
+"""Does to a real server what hostile clients and pages do, and prints what it cost it.
+
+Usage: attack_server.py [--python PYTHON] [--tree FOLDER] [--options OPTION ...]. `--tree` runs the server of another
+checkout, to compare with; `--options` are the server's, as `--allow-unauthenticated`. A clock asks `/health` on a new
+connection all the time: its longest wait is in each row. Linux alone: memory is read from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.tasks.model import make_tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+BODY = 16 * 2**20
+PARAMS = b'{"params":{"max_tokens":4,"temperature":1.0,"stop_ids":[]},"requests":[{"id":"a","seed":1,"prompt_ids":['
+
+
+class Server:
+    """The process under attack."""
+
+    def __init__(self, python: str, tree: Path, options: list[str], folder: str) -> None:
+        make_tiny(Path(folder), ModelConfig(), TaskConfig().letters, seed=0)
+        command = [
+            python,
+            "-m",
+            "grpo_core",
+            "serve",
+            "--exit-with-stdin",
+            f"--model.path={folder}",
+            *options,
+        ]
+        environment = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PATH": os.defpath, "HOME": folder}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, env=environment, cwd=folder, **pipes)
+        self.port = json.loads(self.process.stdout.readline())["port"]
+        self.largest = 0.0
+
+    def memory_mib(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=300)
+        connection.sendall(sent)
+        return connection
+
+    def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        with contextlib.closing(connection):
+            try:
+                connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+                response = connection.getresponse()
+                return response.status, response.read()
+            except OSError as error:
+                return 0, type(error).__name__.encode()
+
+
+class Clock:
+    """Asks for health all the time."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.worst, self.count, self.failed = server, 0.0, 0, 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def _ask(self) -> None:
+        while not self._over.wait(0.02):
+            began = time.perf_counter()
+            status, _ = self.server.call("GET", "/health")
+            self.worst, self.count = max(self.worst, time.perf_counter() - began), self.count + 1
+            self.failed += status != 200
+            self.server.largest = max(self.server.largest, self.server.memory_mib())
+
+    def __enter__(self) -> Self:
+        self.server.largest = self.before = self.server.memory_mib()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def post(size: int, path: str = "/generate") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"X-Policy-Version: 1\r\nContent-Length: {size}\r\n\r\n"
+    ).encode()
+
+
+def nothing(_: Server) -> str:
+    time.sleep(5)
+    return ""
+
+
+def half_open(server: Server) -> str:
+    held = [server.connect(b"POST /weights HTTP/1.1\r\nHost: lo") for _ in range(200)]
+    time.sleep(13)
+    ended = select.select(held, [], [], 0)[0]
+    for connection in held:
+        connection.close()
+    return f"{len(held) - len(ended)} of 200 alive after 13 s"
+
+
+def flood(server: Server) -> str:
+    """More connections than the server holds, opened again and again."""
+    held: list[socket.socket] = []
+    for _ in range(3000):
+        held.append(server.connect(b"GET / HT"))
+        if len(held) > 400:
+            held.pop(0).close()
+    for connection in held:
+        connection.close()
+    return "3000 half calls, 400 at a time"
+
+
+def held_bodies(server: Server) -> str:
+    """All but the last byte of 30."""
+    held, refused = [], 0
+    for _ in range(30):
+        connection = server.connect(post(BODY))
+        connection.settimeout(20)
+        with contextlib.suppress(OSError):
+            connection.sendall(b" " * (BODY - 1))
+        held.append(connection)
+    for connection in held:
+        refused += bool(select.select([connection], [], [], 0.05)[0])
+        connection.close()
+    return f"{30 - refused} of 30 of 16 MiB held"
+
+
+def wrong_ids(server: Server) -> str:
+    body = PARAMS + b",".join([b'""'] * (2**20 // 3)) + b"]}]}"
+    began = time.perf_counter()
+    status, answer = server.call("POST", "/generate", body)
+    return f"{status} in {time.perf_counter() - began:.1f} s, {len(answer)} bytes of answer"
+
+
+def parts(server: Server) -> str:
+    body = b"{" + b",".join(b'"%x":{}' % place for place in range(BODY // 12)) + b"}"
+    began = time.perf_counter()
+    status, _ = server.call("POST", "/generate", body)
+    return f"{status} in {time.perf_counter() - began:.1f} s"
+
+
+def largest(server: Server) -> str:
+    """A body that is taken: two million ids."""
+    body = PARAMS + b",".join([b"1234567"] * (2**21 - 10)) + b"]}]}"
+    began = time.perf_counter()
+    status, _ = server.call("POST", "/generate", body[:BODY])
+    return f"{status} in {time.perf_counter() - began:.1f} s"
+
+
+def dimensions(server: Server) -> str:
+    head = json.dumps({"a": {"dtype": "F32", "shape": [2**62] * 40000, "data_offsets": [0, 0]}}).encode()
+    return upload(server, head)
+
+
+def many_tensors(server: Server) -> str:
+    entry = '"%s%d":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    head = "{" + ",".join(entry % ("layer" * 4, place) for place in range(15000)) + "}"
+    return upload(server, head.encode())
+
+
+def upload(server: Server, head: bytes) -> str:
+    import hashlib
+
+    body = len(head).to_bytes(8, "little") + head
+    began = time.perf_counter()
+    headers = {"X-Policy-Version": "1", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+    status, _ = server.call("POST", "/weights", body, **headers)
+    return f"{status} in {time.perf_counter() - began:.1f} s"
+
+
+def pages(server: Server) -> str:
+    said = {
+        "rebinding": server.call("POST", "/abort", Host="evil.example")[0],
+        "Origin": server.call("POST", "/abort", Origin="http://evil.example")[0],
+        "Sec-Fetch-Site": server.call("POST", "/abort", **{"Sec-Fetch-Site": "cross-site"})[0],
+        "/docs": server.call("GET", "/docs")[0],
+        "/abort without a token": server.call("POST", "/abort")[0],
+    }
+    return ", ".join(f"{what}: {status}" for what, status in said.items())
+
+
+ATTACKS = (nothing, pages, half_open, flood, held_bodies, wrong_ids, parts, largest, dimensions, many_tensors)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--tree", type=Path, default=ROOT)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--options", nargs="*", default=[])
+    options = parser.parse_args()
+    given = [f"--{option.lstrip('-')}" for option in options.options]
+    print(
+        f"{'attack':13} {'health at worst':>16} {'asked':>6} {'failed':>6} {'memory, MiB':>14}  what came of it"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(options.python, options.tree, given, folder)
+        server.call("POST", "/generate", PARAMS + b"1]}]}")
+        for attack in ATTACKS:
+            if options.only in attack.__name__:
+                with Clock(server) as clock:
+                    said = attack(server)
+                memory = f"{clock.before:.0f} -> {server.largest:.0f}"
+                row = f"{attack.__name__:13} {clock.worst:14.3f} s {clock.count:6} {clock.failed:6} {memory:>14}"
+                print(f"{row}  {said}", flush=True)
+        server.process.stdin.close()
+        return server.process.wait(timeout=300)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""Fuzzes a real server process by its own OpenAPI description, with schemathesis, and says what came of it.
+
+Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed (`nox -s fuzz`); the server runs
+in SERVER_PYTHON, which has torch. Four kinds of requests: as the description allows, the same brought to what the model
+has (so that they are sampled), as the description forbids, and uploads of weights that are nearly right. Exit code 1:
+a status of 500 or above, an answer that the description doesn't allow, a server that died, grew, or holds other
+weights than at first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = """
+import sys
+from pathlib import Path
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.tasks.model import make_tiny
+make_tiny(Path(sys.argv[1]), ModelConfig(), TaskConfig().letters, seed=0)
+"""
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+GROWTH_MIB = 64  # of the server's memory, after the first fifth of the requests
+PARTS = 5
+# Of all uploads: a fingerprint is of weights and version, and one whose damage changes nothing is taken.
+VERSION = "5"
+FOLDED = {  # what of a call is kept when it is brought to what the model has, and how its integers are
+    **dict.fromkeys(("prompt_ids", "prompt", "prompts", "prefix", "stop_ids"), lambda token: token % 13),
+    **dict.fromkeys(("requests", "params", "id", "seed", "temperature"), lambda value: value),
+    "max_tokens": lambda value: 21 + value % 8,
+    "budget": lambda value: value % 8,
+    "n": lambda value: 1 + value % 3,
+    "logprobs": lambda _: 0,
+}
+
+
+@dataclass
+class Seen:
+    """What came of the requests so far."""
+
+    statuses: dict[str, Counter] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, where: str, status: int) -> None:
+        self.statuses.setdefault(where, Counter())[status] += 1
+
+    @property
+    def count(self) -> int:
+        return sum(counter.total() for counter in self.statuses.values())
+
+
+class Server:
+    """The process under test; it ends with this one."""
+
+    def __init__(self, python: str, folder: str) -> None:
+        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+        subprocess.run([python, "-c", MODEL, folder], env=environment, check=True, timeout=500)
+        options = ["--model.path", folder, "--model.max_length", "64"]
+        self.process = subprocess.Popen(
+            [python, "-m", "grpo_core", "serve", "--exit-with-stdin", "--allow-unauthenticated", *options],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        where = json.loads(self.process.stdout.readline())
+        self.url, self.weights = f"http://127.0.0.1:{where['port']}", Path(folder) / "model.safetensors"
+
+    def memory_mib(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    def fingerprint(self) -> str:
+        return requests.get(f"{self.url}/fingerprint", timeout=500).json()["fingerprint"]
+
+    def load(self) -> None:
+        """Uploads the weights that it has, as the version that the others are."""
+        body = self.weights.read_bytes()
+        headers = {"X-Policy-Version": VERSION, "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        requests.post(f"{self.url}/weights", data=body, headers=headers, timeout=500).raise_for_status()
+
+    def end(self) -> int:
+        self.process.stdin.close()
+        return self.process.wait(timeout=500)
+
+
+def folded(value, name=""):
+    """A call that the description allows, with token ids of the model's vocabulary, few tokens and no options."""
+    if isinstance(value, dict):
+        return {key: folded(entry, key) for key, entry in value.items() if key in FOLDED}
+    if isinstance(value, list):
+        return [folded(entry, name) for entry in value[:20] if entry != []]
+    if isinstance(value, float) and name != "temperature":  # JSON Schema calls 3.0 an integer
+        value = int(value)
+    return FOLDED[name](value) if isinstance(value, int) else value
+
+
+def described(operation, kind, examples, session, seen) -> None:
+    """Sends what the description allows, allows and the model has, or forbids, of one operation."""
+    mode = GenerationMode.NEGATIVE if kind == "forbidden" else GenerationMode.POSITIVE
+
+    @seed(seen.count)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case):
+        if kind == "folded" and isinstance(case.body, dict):
+            case.body = folded(case.body)
+        response = case.call(session=session, timeout=500)
+        seen.add(operation.label, response.status_code)
+        try:
+            case.validate_response(response, checks=CHECKS)
+        except BaseException as error:  # noqa: BLE001 - a group of failures, or one
+            seen.faults.append(f"{operation.label} {kind}: {response.status_code}: {error}"[:2000])
+
+    with contextlib.suppress(unittest.SkipTest):  # nothing can be wrong with a call that has no input
+        send()
+
+
+def nearly_right(server, examples, session, seen) -> None:
+    """Uploads the model's own weights with a good checksum, but cut short or with a damaged header."""
+    good = server.weights.read_bytes()
+    header = 8 + int.from_bytes(good[:8], "little")
+
+    @seed(seen.count)
+    @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate])
+    @given(
+        st.integers(0, len(good) - 1), st.lists(st.tuples(st.integers(0, header - 1), st.integers(0, 255)))
+    )
+    def send(length, flips):
+        body = bytearray(good[:length] if not flips else good)
+        for place, value in flips:
+            body[place] = value
+        digest = hashlib.sha256(body).hexdigest()
+        headers = {"X-Policy-Version": VERSION, "X-Content-SHA256": digest}
+        response = session.post(f"{server.url}/weights", data=bytes(body), headers=headers, timeout=500)
+        seen.add("POST /weights (nearly right)", response.status_code)
+        if response.status_code >= 500:
+            seen.faults.append(f"POST /weights, cut at {length}, {flips}: {response.text}"[:2000])
+
+    send()
+
+
+def fuzz(server, wanted) -> tuple[Seen, list[float]]:
+    """All of it, in five parts; memory is looked at behind each: behind the first, everything has been used once."""
+    seen, session, memory = Seen(), requests.Session(), []
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    with_input = [entry for entry in operations if entry.definition.raw.get("requestBody")]
+    kinds = ("allowed", "folded", "forbidden")
+    each = int(wanted / PARTS / (len(kinds) * len(with_input) + 1)) + 1
+    for _ in range(PARTS):
+        for operation in operations:
+            has_input = operation in with_input
+            for kind in kinds if has_input else kinds[:1]:
+                described(operation, kind, each if has_input else 2, session, seen)
+        nearly_right(server, each, session, seen)
+        memory.append(server.memory_mib())
+    return seen, memory
+
+
+def main() -> int:
+    python, wanted = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5000
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(python, folder)
+        server.load()
+        before, start = server.fingerprint(), time.monotonic()
+        seen, memory = fuzz(server, wanted)
+        seconds = time.monotonic() - start
+        after, alive = server.fingerprint(), server.process.poll() is None
+        code = server.end()
+    for where, counter in sorted(seen.statuses.items()):
+        print(f"{where:45} {counter.total():6}  {dict(sorted(counter.items()))}")
+    total = sum(seen.statuses.values(), Counter())
+    growth = memory[-1] - memory[0]
+    print(f"\n{seen.count} requests in {seconds:.0f} s: {dict(sorted(total.items()))}")
+    print(f"5xx: {sum(n for status, n in total.items() if status >= 500)}; faults: {len(seen.faults)}")
+    print("memory behind each fifth, MiB: " + ", ".join(f"{value:.0f}" for value in memory))
+    print(f"alive: {alive}, exit code {code}; weights unchanged: {before == after}")
+    for fault in seen.faults[:20]:
+        print(f"\n{fault}")
+    fine = not seen.faults and alive and code == 0 and before == after and growth < GROWTH_MIB
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

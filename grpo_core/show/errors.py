@@ -1,0 +1,64 @@
+"""Errors as one line: what to install or to free, with control characters escaped."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+# Modules that the extra `train` installs.
+_TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
+_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+# Error numbers of a full disk, and how libraries in Rust print them.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PRINTED = re.compile(rf"\(os error ({'|'.join(map(str, _FULL))})\)")
+# Control characters except newline and tab; direction marks; line separators; invisible tags.
+_ACTING = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# CI commands: `##[error]` anywhere, `::error` at the start of a line.
+_COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
+
+
+def explain(error: Exception) -> str:
+    """Return the cause of an error in a sentence; empty if the error is a bug of this program."""
+    return not_installed(error) or _full(error)
+
+
+def _full(error: Exception) -> str:
+    """Return what to do when the disk is full."""
+    if not (isinstance(error, OSError) and error.errno in _FULL) and not _PRINTED.search(str(error)):
+        return ""
+    return (
+        f"the disk is full: {error}; free space on output.dir's file system, then --resume continues from the "
+        "last checkpoint"
+    )
+
+
+def not_installed(error: Exception) -> str:
+    """Return what to install for a missing module; empty for any other error and for our own modules."""
+    found: BaseException | None = error
+    # Transformers raises an error without a name, from the one that has it.
+    while isinstance(found, ModuleNotFoundError) and not found.name:
+        found = found.__cause__
+    module = (found.name or "").partition(".")[0] if isinstance(found, ModuleNotFoundError) else ""
+    if module in {"", "grpo_core"}:
+        return ""
+    wanted = "'grpo-doctor[train]'" if module in _TRAIN else module
+    # The default build is large.
+    more = f" (with CUDA: gigabytes; the CPU's comes by {_CPU} first)" if module == "torch" else ""
+    return f"{module} is not installed here: pip install {wanted}{more}"
+
+
+def escape(text: str) -> str:
+    r"""Escape what a terminal or a CI runner would act on, as JSON does, so that a JSON document stays one.
+
+    >>> escape('{"error": "##[group]"}')
+    '{"error": "#\\u0023[group]"}'
+    """
+    return _COMMAND_OF_CI.sub(_as_json_escape, _ACTING.sub(_as_json_escape, text))
+
+
+def _as_json_escape(match: re.Match[str]) -> str:
+    letters = match[0][-1].encode("utf-16-be", "surrogatepass").hex()
+    return match[0][:-1] + "".join(f"\\u{letters[at : at + 4]}" for at in range(0, len(letters), 4))

@@ -1,0 +1,221 @@
+"""Stories: what was done to a scheduler, step by step, and what came of it.
+
+A story is data: the engine's settings and a list of steps, each a name with arguments. Playing one needs nothing but
+the engine; Hypothesis is needed only to search for new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from repro import judge
+from repro.base import BrokenInvariantError
+
+Step = dict[str, Any]
+SCHEMA = "grpo-doctor.story.v1"
+_LARGEST = 16 << 20
+
+
+class StoryError(Exception):
+    """Raised when a file holds no story that can be played; the text says what is wrong."""
+
+
+class EngineActions:
+    """One engine, and what can be done to it. Its constructor takes the settings of a story.
+
+    A subclass has a method `_<name>` for each step.
+
+    Attributes:
+        about: how small everything is.
+        settings: of a story, each on or off.
+        draws: by step and argument, the smallest and the largest number, or a list of choices. Simple steps come first.
+        sentences: by step, what it is about to do.
+    """
+
+    about: ClassVar[str]
+    settings: ClassVar[tuple[str, ...]]
+    draws: ClassVar[Mapping[str, Mapping[str, Sequence[Any]]]]
+    sentences: ClassVar[Mapping[str, Callable[[Any, Step], str]]]
+
+    def __init__(self) -> None:
+        self.tally: Counter[str] = Counter()
+        self.progress = ""  # where the last step is, if it is made of several
+
+    def can(self, name: str) -> bool:
+        """Whether the step makes sense now."""
+        raise NotImplementedError
+
+    def state(self) -> str:
+        """Describe in a line where the requests are."""
+        raise NotImplementedError
+
+    def describe(self, step: Step) -> str:
+        """Describe in a sentence what the step is about to do."""
+        return type(self).sentences[step["do"]](self, step)
+
+    def do(self, step: Step) -> None:
+        """Do a step. Upstream's exceptions and broken invariants pass through."""
+        self.tally[step["do"]] += 1
+        self.progress = ""
+        arguments = {name: value for name, value in step.items() if name != "do"}
+        getattr(self, f"_{step['do']}")(**arguments)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a story ends with.
+
+    Args:
+        kind: `assertion` and `exception` come out of upstream's code; `invariant` out of our checks.
+        text: the statement that failed, the exception, or the invariant's name.
+        detail: what else is known, in a line.
+        path: upstream's file as in its wheel; "" for an invariant.
+        line: in that file.
+        function: in which it stands.
+        code: of the known issue, "" if none is known.
+    """
+
+    kind: str
+    text: str
+    detail: str = ""
+    path: str = ""
+    line: int = 0
+    function: str = ""
+    code: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Identifies a finding in every release, so without the line."""
+        return (self.kind, self.text, self.path, self.function)
+
+    def describe(self) -> str:
+        """Describe it in a line, with its place."""
+        place = f"{self.path}:{self.line} in {self.function}: " if self.path else "broken invariant: "
+        return place + self.text + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True)
+class Story:
+    """Settings, steps, and what they end with.
+
+    Args:
+        engine: `v0` or `v1`.
+        setup: arguments of the engine's settings.
+        steps: in order; `do` names the step, the rest are its arguments.
+        finding: what the last step ends with; None where all went well.
+        versions: what was installed when it was found.
+        seed: of the search that found it.
+        cpu_s: CPU seconds from the search's start to the shortened story.
+    """
+
+    engine: str
+    setup: dict[str, Any]
+    steps: list[Step]
+    finding: Ending | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    cpu_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it stands in a file."""
+        return {"schema": SCHEMA} | asdict(self)
+
+    @staticmethod
+    def from_json(found: Any) -> Story:
+        """Read what `to_json` gave.
+
+        Raises:
+            StoryError: it is something else.
+        """
+        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+            raise StoryError(f"not a story: its schema is not {SCHEMA!r}")
+        fields = {name: value for name, value in found.items() if name != "schema"}
+        try:
+            finding = Ending(**fields.pop("finding")) if fields.get("finding") else None
+            story = Story(**(fields | {"finding": finding}))
+        except TypeError as error:
+            raise StoryError(f"not a story: {error}") from error
+        if not isinstance(story.steps, list) or not isinstance(story.setup, dict):
+            raise StoryError("not a story: expected a list of steps, and a table of settings")
+        if not all(isinstance(step, dict) and "do" in step for step in story.steps):
+            raise StoryError("not a story: each step needs its name, 'do'")
+        return story
+
+
+def load(path: Path) -> Story:
+    """Read a story's file; neither a pipe is waited for, nor more read than a story has.
+
+    Raises:
+        StoryError: it can't be read, or holds something else.
+    """
+    try:
+        _check_size(path)
+        return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise StoryError(f"{path} can't be read: {error}") from error
+
+
+def _check_size(path: Path) -> None:
+    if path.stat().st_size > _LARGEST or not path.is_file():
+        raise ValueError(f"expected a file of at most {_LARGEST >> 20} MiB")
+
+
+def save(story: Story, path: Path) -> None:
+    """Write a story's file."""
+    path.write_text(json.dumps(story.to_json(), indent=1) + "\n", encoding="utf-8")
+
+
+def find_ending(error: Exception) -> Ending | None:
+    """Return what an exception means; None if it comes out of the harness itself."""
+    if isinstance(error, BrokenInvariantError):
+        return Ending("invariant", error.name, error.detail)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = judge.below_site_packages(frame.filename)
+        if "/repro/" in frame.filename or "/hypothesis/" in frame.filename:
+            break
+        if path is not None:
+            return _upstream_ending(error, frame, path)
+    return None
+
+
+def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str) -> Ending:
+    line = frame.lineno or 0
+    if not isinstance(error, AssertionError):
+        text = str(error).split("\n", maxsplit=1)[0]
+        return Ending("exception", type(error).__name__, text, path, line, frame.name)
+    from repro.issues import REPROS
+
+    statement = judge.statement(frame.filename, line)
+    codes = {repro.assertion: code for code, repro in REPROS.items()}
+    return Ending("assertion", statement, str(error), path, line, frame.name, codes.get(statement, ""))
+
+
+def play(make: Callable[..., EngineActions], story: Story) -> tuple[list[str], Ending | None]:
+    """Play a story on a fresh engine.
+
+    Returns:
+        Its lines, numbered, up to the step that ends it, and what it ends with.
+    """
+    actions = make(**story.setup)
+    lines: list[str] = []
+    for number, step in enumerate(story.steps, 1):
+        if not actions.can(step["do"]):
+            lines.append(f"{number}. ({step['do']}: can't be done here)")
+            continue
+        lines.append(f"{number}. {actions.describe(step)}")
+        try:
+            actions.do(step)
+        except Exception as error:
+            finding = find_ending(error)
+            if finding is None:
+                raise
+            lines[-1] += f" [{actions.progress}]" if actions.progress else ""
+            return [*lines, f"=> {finding.describe()}"], finding
+        lines[-1] += f" [{actions.state()}]"
+    return [*lines, "=> nothing is wrong"], None

@@ -1,0 +1,238 @@
+"""Tokenizers, generation and number types of transformers and PyTorch on a tiny model."""
+
+from __future__ import annotations
+
+from repro.drivers import calls, tiny_trl
+
+
+@calls.repro(
+    "CFG119",
+    needs=("transformers", "torch"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="solution",
+    failure=("ValueError", "raise ValueError(", "_validate_model_kwargs"),
+    says="are not used by the model",
+    changes={"columns": "the column left out"},
+    untried={"engine": "vLLM generates, and this call is not made"},
+    simulated=("ms-swift's trainer, which hands the row on: a call of ours",),
+)
+def cfg119_solution(mitigation: str | None) -> None:
+    """Generate() of transformers is given a column of the data set, and refuses it."""
+    import torch
+
+    row = {"input_ids": torch.tensor([[3, 4]]), "solution": ["5"]}
+    if mitigation == "columns":
+        del row["solution"]
+    tiny_trl.model().generate(max_new_tokens=2, **row)
+
+
+@calls.repro(
+    "NUM020",
+    needs=("torch", "transformers"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="overflow",
+    failure=(
+        "RuntimeError",
+        "next_tokens = torch.multinomial(probs, num_samples=1).squeeze(1)",
+        "num020_overflow",
+    ),
+    says="probability tensor contains",
+    untried={"find_the_step": calls.SEARCHES},
+    simulated=("how the weight came to be inf: it is written",),
+)
+def num020_overflow(_mitigation: str | None) -> None:
+    """A model with a weight that is no number is sampled from."""
+    import torch
+
+    held = tiny_trl.model()
+    with torch.no_grad():
+        held.lm_head.weight.fill_(float("inf"))
+    held.generate(input_ids=torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=True)
+
+
+@calls.repro(
+    "NUM025",
+    needs=("torch",),
+    modules=("torch",),
+    trigger="half",
+    failure=("ValueError", 'raise ValueError("Attempting to unscale FP16 gradients.")', "_unscale_grads_"),
+    changes={"weights": "weights in float32"},
+)
+def num025_half(mitigation: str | None) -> None:
+    """The loss scaler is given gradients in float16, since the weights are."""
+    import torch
+
+    kind = torch.float32 if mitigation == "weights" else torch.float16
+    layer = torch.nn.Linear(2, 2).to(kind)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(layer(torch.ones(1, 2, dtype=kind)).float().sum()).backward()
+    scaler.unscale_(optimizer)
+
+
+@calls.repro(
+    "NUM026",
+    needs=("torch", "transformers"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="head",
+    failure=("RuntimeError", "return F.linear(input, self.weight, self.bias)", "forward"),
+    says="to have the same dtype",
+    changes={"one_type": "all of the model in bfloat16"},
+)
+def num026_head(mitigation: str | None) -> None:
+    """A head in float32 over a model in bfloat16, outside of autocast."""
+    import torch
+
+    held = tiny_trl.model().bfloat16()
+    held.lm_head.float()
+    if mitigation == "one_type":
+        held.to(torch.bfloat16)
+    held(input_ids=torch.tensor([[3, 4]]))
+
+
+_ROWS, _LENGTH = 8, 16
+
+
+@calls.repro(
+    "NUM044",
+    needs=("transformers", "torch"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="not_shifted",
+    changes={"align": "the logits of the place before each id"},
+)
+def num044_not_shifted(mitigation: str | None) -> str | None:
+    """Logits are read at the ids' own places, and each log-prob is another token's."""
+    import torch
+
+    model = tiny_trl.model(seed=1)
+    # A random model says nearly the same everywhere; a sharper head tells places apart.
+    model.lm_head.weight.data *= 40
+    prompts = torch.randint(3, tiny_trl.VOCABULARY, (_ROWS, 4), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": _LENGTH, "do_sample": True, "suppress_tokens": [2], "top_k": 0}
+    with torch.no_grad():
+        torch.manual_seed(0)
+        drawn = model.generate(
+            prompts, attention_mask=torch.ones_like(prompts), return_dict_in_generate=True,
+            output_logits=True, **options,
+        )  # fmt: skip
+        ids = drawn.sequences[:, -_LENGTH:]
+        told = model.compute_transition_scores(drawn.sequences, drawn.logits, normalize_logits=True)
+        logits = model(drawn.sequences).logits
+    # The logits at a place are of the id behind it.
+    places = slice(-_LENGTH - 1, -1) if mitigation == "align" else slice(-_LENGTH, None)
+    own = logits[:, places].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    apart = (own - told).abs()
+    wrong = int((apart > 1e-3).sum())  # float32, one model: 1e-6 apart where they are of one token
+    return (
+        f"{wrong} of {ids.numel()} log-probs are another token's, {apart.mean():.2f} apart" if wrong else None
+    )
+
+
+TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+
+
+@calls.repro(
+    "TOK013",
+    needs=("transformers", "torch"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="base_model",
+    failure=("ValueError", "raise ValueError(", "get_chat_template"),
+    says="chat_template is not set",
+    changes={"template": "tokenizer.chat_template = ..."},
+)
+def tok013_base_model(mitigation: str | None) -> None:
+    """A conversation for a tokenizer that has no chat template."""
+    tokenizer = tiny_trl.tokenizer()
+    if mitigation == "template":
+        tokenizer.chat_template = TEMPLATE
+    tokenizer.apply_chat_template([{"role": "user", "content": "a b"}])
+
+
+@calls.repro(
+    "TOK018",
+    needs=("transformers", "torch"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="through_text",
+    changes={"keep": "the ids that generate() gave, up to the first end token"},
+)
+def tok018_through_text(mitigation: str | None) -> str | None:
+    """Completions that go through text on their way: what is decoded without special tokens has no end token."""
+    import torch
+
+    tokenizer, model = tiny_trl.tokenizer(), tiny_trl.model()
+    prompt = tokenizer("a b", return_tensors="pt").input_ids
+    torch.manual_seed(0)
+    rows = model.generate(
+        prompt.repeat(64, 1),
+        attention_mask=torch.ones(64, prompt.shape[1]),
+        do_sample=True,
+        max_new_tokens=32,
+    )[:, prompt.shape[1] :].tolist()
+    end = tokenizer.eos_token_id
+    # What stands after the first end token pads the batch.
+    ended = [row[: row.index(end) + 1] for row in rows if end in row]
+    if mitigation is None:
+        texts = tokenizer.batch_decode(ended, skip_special_tokens=True)
+        trained = tokenizer(texts, add_special_tokens=False).input_ids
+    else:
+        trained = ended
+    kept = sum(end in row for row in trained)
+    return (
+        None if kept == len(ended) else f"{kept} of {len(ended)} completions that ended have their end token"
+    )
+
+
+@calls.repro(
+    "TOK019",
+    needs=("transformers", "torch"),
+    modules=tiny_trl.MODEL_MODULES,
+    trigger="full_text",
+    changes={"ids": "return_full_text=False, which cuts the prompt off"},
+)
+def tok019_full_text(mitigation: str | None) -> str | None:
+    """An engine that gives prompt and completion together, taken for completions."""
+    from transformers import pipeline
+
+    engine = pipeline("text-generation", model=tiny_trl.model(), tokenizer=tiny_trl.tokenizer(), device="cpu")
+    settings = {"do_sample": False, "max_new_tokens": 8}
+    if mitigation == "ids":
+        settings["return_full_text"] = False
+    prompts = list(tiny_trl.PROMPTS)
+    found = [engine(prompt, **settings)[0]["generated_text"] for prompt in prompts]
+    echoes = sum(text.startswith(prompt) for prompt, text in zip(prompts, found, strict=True))
+    return f"{echoes} of {len(prompts)} completions begin with their prompt" if echoes else None
+
+
+_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+_CHAT = [{"role": "user", "content": "a b c"}]
+
+
+@calls.repro(
+    "TOK021",
+    needs=("transformers", "tokenizers"),
+    modules=("transformers", "tokenizers"),
+    trigger="first_token_twice",
+    changes={
+        "ids_of_template": "apply_chat_template(tokenize=True)",
+        "no_special_tokens": "tokenizer(text, add_special_tokens=False)",
+    },
+)
+def tok021_first_token_twice(mitigation: str | None) -> str | None:
+    """A chat template that writes the first token as text, and a tokenizer that puts it there once more."""
+    from tokenizers import processors
+
+    words = tiny_trl.tokenizer()
+    # As in the tokenizers of Llama 3 and Gemma.
+    words.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", words.bos_token_id)]
+    )
+    words.chat_template = _TEMPLATE
+    if mitigation == "ids_of_template":
+        found = words.apply_chat_template(_CHAT, tokenize=True, return_dict=True)["input_ids"]
+    else:
+        text = words.apply_chat_template(_CHAT, tokenize=False)
+        found = words(text, add_special_tokens=mitigation != "no_special_tokens")["input_ids"]
+    times = found.count(words.bos_token_id)
+    return f"{times} first tokens stand before the prompt: {found}" if times != 1 else None

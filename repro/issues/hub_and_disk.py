@@ -1,0 +1,139 @@
+"""Models and weights that cannot be loaded or saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from repro.drivers import calls, pages, tiny_trl
+
+
+@calls.repro(
+    "CMP027",
+    needs=("transformers",),
+    modules=("transformers",),
+    trigger="unknown_type",
+    failure=("ValueError", "raise ValueError(", "from_pretrained"),
+    says="does not recognize this architecture",
+    untried={"newer": "no release knows the type that is made up here"},
+    simulated=("the model: a config.json of ours with a made-up type",),
+)
+def cmp027_unknown_type(_mitigation: str | None) -> None:
+    """Config.json names a model type that the installed transformers does not have."""
+    from transformers import AutoConfig
+
+    folder = Path(tempfile.mkdtemp())
+    (folder / "config.json").write_text(json.dumps({"model_type": "no_such_type_yet"}))
+    AutoConfig.from_pretrained(folder)
+
+
+# The kernel's device that is always full: writing to it fails with errno 28.
+FULL = "/dev/full"
+
+
+@calls.repro(
+    "ENV003",
+    needs=("torch",),
+    modules=("torch",),
+    trigger="save",
+    failure=("RuntimeError", "self.file_like.write_end_of_file()", "__exit__"),
+    says="unexpected pos",
+    changes={"space": "a folder with space"},
+    simulated=("the full disk: /dev/full",),
+)
+def env003_save(mitigation: str | None) -> None:
+    """Torch.save finds no space on the device, and says so in words of its own."""
+    import torch
+
+    torch.save(torch.zeros(100_000), Path(tempfile.mkdtemp(), "a.pt") if mitigation == "space" else FULL)
+
+
+@calls.repro(
+    "ENV004",
+    needs=("transformers",),
+    trigger="refused",
+    failure=("OSError", "raise OSError(", "cached_files"),
+    says="We couldn't connect to",
+    changes={"local": "a folder that has the model"},
+    simulated=("the network: HF_ENDPOINT names a port of this machine that is closed",),
+)
+def env004_refused(mitigation: str | None) -> None:
+    """The hub does not answer, and the model is not in the cache."""
+    # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
+    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    from transformers import AutoConfig
+
+    folder = tempfile.mkdtemp()
+    if mitigation == "local":
+        tiny_trl.model().save_pretrained(folder)
+    AutoConfig.from_pretrained(folder if mitigation == "local" else "some/model")
+
+
+@calls.repro(
+    "ENV005",
+    needs=("transformers",),
+    trigger="unauthorized",
+    failure=("OSError", "raise OSError(", "cached_files"),
+    says="is not a local folder",
+    untried={"token": "there is no hub here that a token would open"},
+    simulated=("the hub: a server of ours that answers 401 with the hub's header",),
+)
+def env005_unauthorized(_mitigation: str | None) -> None:
+    """The hub answers 401, as it does for a name that is wrong and for a private repository."""
+    # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
+    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_HUB_OFFLINE="0")
+    os.environ["HF_ENDPOINT"] = pages.serve({}, status=401, header=("X-Error-Code", "RepoNotFound"))
+    from transformers import AutoConfig
+
+    AutoConfig.from_pretrained("some/model")
+
+
+@calls.repro(
+    "ENV010",
+    needs=("transformers", "safetensors", "torch"),
+    modules=("torch", "transformers", "safetensors", "tokenizers"),
+    trigger="cut_off",
+    failure=("SafetensorError", 'file_pointer = safe_open(file, framework="pt", device="cpu")', ""),
+    says="Error while deserializing header",
+    changes={"again": "the whole file"},
+)
+def env010_cut_off(mitigation: str | None) -> None:
+    """A weights file that was cut off: safetensors can't read its header."""
+    folder, held = tempfile.mkdtemp(), tiny_trl.model()
+    held.save_pretrained(folder)
+    path = Path(folder, "model.safetensors")
+    if mitigation != "again":
+        path.write_bytes(path.read_bytes()[:1000])
+    type(held).from_pretrained(folder)
+
+
+@calls.repro(
+    "ENV026",
+    needs=("transformers",),
+    trigger="unavailable",
+    failure=(
+        "HfHubHTTPError",
+        "raise _format(HfHubHTTPError, str(e), response) from e",
+        "hf_raise_for_status",
+    ),
+    says="503",
+    changes={"local": "a folder that has the model"},
+    untried={"later": "it is waiting: nothing is changed"},
+    simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
+)
+def env026_unavailable(mitigation: str | None) -> None:
+    """The hub is reached, and answers with an error of its own."""
+    # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
+    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=pages.serve({}, status=503), HF_HUB_OFFLINE="0")
+    if mitigation == "local":
+        from transformers import AutoConfig
+
+        folder = tempfile.mkdtemp()
+        tiny_trl.model().save_pretrained(folder)
+        AutoConfig.from_pretrained(folder)
+        return
+    from huggingface_hub import HfApi
+
+    HfApi().model_info("some/model")

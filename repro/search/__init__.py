@@ -1,1 +1,0 @@
-"""The search for stories in which a scheduler fails."""
