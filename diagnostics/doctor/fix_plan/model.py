@@ -173,17 +173,14 @@ class Plan:
             if verbose:
                 print_text(console, conflict.resolution, indent=3)
         console.print()
-        if not verbose and (self.steps or self.unseen):
-            counts = (
-                (len(self.sets), "sets of versions"),
-                (len(self.unseen), "notes on what was not checked"),
-            )
-            rest = ", ".join(f"{count} {name}" for count, name in counts if count)
-            print_text(
-                console,
-                f"--verbose shows the reason and cost of each step{f', {rest}' if rest else ''}",
-                "dim",
-            )
+        hidden = [
+            (len(self.steps), "the reason and cost of each step"),
+            (len(self.sets), f"{len(self.sets)} sets of versions"),
+            (len(self.unseen), f"{len(self.unseen)} notes on what was not checked"),
+        ]
+        if not verbose and any(count for count, _ in hidden):
+            names = ", ".join(name for count, name in hidden if count)
+            print_text(console, f"--verbose shows {names}", "dim")
         for line in self.remarks if verbose else self.help:
             print_text(console, line, "dim")
 
