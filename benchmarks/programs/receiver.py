@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from grpo_core.rollout.child.frames import read_frame, write_frame
+from grpo_core.rollout.pipes import read_frame, write_frame
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.receive import Receiver
+from grpo_core.rollout.weights.sync import Receiver
 
 
 class Engine:
@@ -89,8 +89,8 @@ def http(engine: Engine) -> None:
     import uvicorn
     from fastapi import FastAPI, Request
 
-    from grpo_core.rollout.serve.connections import http_protocol
-    from grpo_core.rollout.serve.uploads import Staging, uploaded
+    from grpo_core.rollout.server.connections import http_protocol
+    from grpo_core.rollout.server.weight_routes import Staging, uploaded
 
     app, staging = FastAPI(), Staging()
 

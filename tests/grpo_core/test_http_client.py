@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from grpo_core.rollout.http import client
 
 from grpo_core.config import RolloutConfig
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http import client
-from grpo_core.rollout.http.choose import engine_for
-from grpo_core.rollout.http.client import HttpClient
-from grpo_core.rollout.http.identify import PROTOCOL, identify
-from grpo_core.rollout.http.remote import RemoteEngine
+from grpo_core.rollout.http_client import PROTOCOL, HttpClient, identify
+from grpo_core.rollout.remote import RemoteEngine, engine_for
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 

@@ -10,16 +10,15 @@ from contextlib import ExitStack, closing
 
 import pytest
 import torch
+from grpo_core.rollout.serve import bodies
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.serve import bodies
-from grpo_core.rollout.serve.app import GenerateBody
-from grpo_core.rollout.serve.bodies import Bodies, BodyError
-from grpo_core.rollout.serve.guard import Limits, shortly
-from grpo_core.rollout.serve.launch import ServerProcess
+from grpo_core.rollout.server.app import GenerateBody
+from grpo_core.rollout.server.guard import Bodies, BodyError, Limits, shortly
+from grpo_core.rollout.server.launch import ServerProcess
 from grpo_core.rollout.weights.flat import FlatError, tensors_in
 
 LARGEST = Limits().generate_bytes

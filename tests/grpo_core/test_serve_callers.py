@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_core.rollout.child.frames import end_child, start_child
-from grpo_core.rollout.serve.callers import Callers
+from grpo_core.rollout.pipes import end_child, start_child
+from grpo_core.rollout.server.guard import Callers
 
 TOKEN = "of the test"
 BEARER = {"authorization": [f"Bearer {TOKEN}"]}

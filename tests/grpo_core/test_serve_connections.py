@@ -9,11 +9,11 @@ from contextlib import ExitStack, suppress
 
 import pytest
 import uvicorn
+from grpo_core.rollout.serve import connections
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
 
-from grpo_core.rollout.serve import connections
-from grpo_core.rollout.serve.connections import ConnectionLimits, http_protocol
+from grpo_core.rollout.server.connections import ConnectionLimits, http_protocol
 
 CALL = b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = 64 * 2**20

@@ -10,7 +10,7 @@ import pytest
 from fastapi import HTTPException
 
 from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
-from grpo_core.rollout.serve.owner import Owner
+from grpo_core.rollout.server.engine_queue import Owner
 
 
 class GateEngine:

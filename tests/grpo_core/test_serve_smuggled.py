@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from grpo_core.rollout.serve.callers import Callers
-from grpo_core.rollout.serve.guard import Guard, Limits
+from grpo_core.rollout.server.guard import Callers, Guard, Limits
 from tests.grpo_core import test_serve_connections as beside
 
 start = beside.start

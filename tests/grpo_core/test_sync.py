@@ -22,14 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.child.process import ProcessEngine
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights import shm
-from grpo_core.rollout.weights.base import SetUpError, TornError
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
-from grpo_core.rollout.weights.receive import Receiver
-from grpo_core.rollout.weights.send import open_sender
+from grpo_core.rollout.weights.sync import Receiver, open_sender
+from grpo_core.rollout.weights.transports import SetUpError, TornError
 from grpo_core.tasks.model import load_model
 
 KINDS = ("inline", "shm", "files", "gloo")
@@ -463,7 +462,7 @@ def test_a_receiver_that_reads_no_more_is_waited_for_no_longer_than_the_limit(mo
 _DIES = """
 import os, signal, sys, torch
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.child.process import ProcessEngine
+from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights.flat import Flat
 engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=500, sync=sys.argv[2])
 print(engine.pid, flush=True)

@@ -17,14 +17,14 @@ import safetensors.torch
 import torch
 import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Request
+from grpo_core.rollout.serve import connections, uploads
 
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.http.upload import Upload
-from grpo_core.rollout.serve import connections, uploads
-from grpo_core.rollout.serve.sync_routes import add_routes
-from grpo_core.rollout.weights.checksum import Checksum
+from grpo_core.rollout.remote import Upload
+from grpo_core.rollout.server.weight_routes import add_routes
+from grpo_core.rollout.weights.digest import Checksum
 from grpo_core.rollout.weights.flat import Flat
-from grpo_core.rollout.weights.send import open_sender
+from grpo_core.rollout.weights.sync import open_sender
 
 TIMEOUT_S = 500
 

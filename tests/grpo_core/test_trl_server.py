@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from grpo_core.config import RolloutConfig
-from grpo_core.rollout.connect.trl.client import TrlServerEngine, connect
 from grpo_core.rollout.engine import Engine, EngineError
-from grpo_core.rollout.http.choose import check_trainable, engine_for
-from grpo_core.rollout.http.identify import PROTOCOL
-from grpo_core.rollout.vllm.messages import mixed_seed
+from grpo_core.rollout.http_client import PROTOCOL
+from grpo_core.rollout.remote import check_trainable, engine_for
+from grpo_core.rollout.trl_serve import TrlServerEngine, connect
+from grpo_core.rollout.vllm_requests import mixed_seed
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
