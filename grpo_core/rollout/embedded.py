@@ -44,8 +44,6 @@ class TransformersEngine:
         self._known = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
         self._decoder: Any = Decoder
         if not can_share(self._model):
-            from grpo_core.rollout.embedded import AlikeDecoder
-
             self._decoder = AlikeDecoder
         self._asleep = self._empty = False
         self._aborted = threading.Event()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_core.rollout import vllm_releases as releases
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
-from grpo_core.rollout.vllm import releases
 from grpo_core.rollout.vllm_releases import prompt
 from grpo_core.rollout.vllm_requests import SLICES, check_temperature, completion, pinned
 from grpo_core.rollout.weights.flat import stored_shapes

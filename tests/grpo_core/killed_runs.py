@@ -16,12 +16,13 @@ from pathlib import Path
 
 import torch
 import uvicorn  # noqa: F401 - paid for once
-from grpo_core.rollout.child import frames, process
-from grpo_core.rollout.serve import launch
 
 from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.machine.determinism import settle
+from grpo_core.rollout import pipes as frames
+from grpo_core.rollout import subprocess_engine as process
+from grpo_core.rollout.server import launch
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from grpo_core.rollout.http import client
 
 from grpo_core.config import RolloutConfig
+from grpo_core.rollout import http_client as client
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.http_client import PROTOCOL, HttpClient, identify
 from grpo_core.rollout.remote import RemoteEngine, engine_for

@@ -7,7 +7,6 @@ same time as another.
 # mypy: disable-error-code="misc, untyped-decorator"
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import math
@@ -22,9 +21,9 @@ import grpo_core.types as core
 from grpo_core.config import LOOPBACK
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rollout.server.engine_queue import Owner, Stamped
+from grpo_core.rollout.server.engine_queue import EngineQueue, Stamped
 from grpo_core.rollout.server.guard import REFUSALS, Callers, Guard, Limits, explain_refusals
-from grpo_core.rollout.server.weight_routes import Staging, add_routes, uploaded
+from grpo_core.rollout.server.weight_routes import add_announcements, add_upload
 from grpo_core.rollout.wire import encode_capabilities, encode_completions
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from grpo_core.rollout.engine import Engine
-
-__all__ = ["Limits", "Owner", "create_app", "sampled"]
 
 TokenId = Annotated[int, Field(ge=0, strict=True)]  # a text is not taken for its number
 # The first that is none ends the look at a list: a word for each of a million would take gigabytes.
@@ -106,7 +103,7 @@ def create_app(
     on_update: str = "wait",
     host: str = LOOPBACK[0],
 ) -> FastAPI:
-    """The application around an engine that was built in `thread`'s one worker; `on_update` as for `Owner`."""
+    """The application around an engine that was built in `thread`'s one worker; `on_update` as for `EngineQueue`."""
     app = FastAPI(
         title="grpo-doctor reference rollout server",
         version="1",
@@ -120,16 +117,16 @@ def create_app(
     app.add_middleware(Guard, callers=Callers(token, host), limits=limits)
     explain_refusals(app)
     stamped: Any = Stamped(engine)
-    owner = Owner(stamped, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
-    app.state.owner = owner
-    _add_state(app, owner, stamped, {"on_update": on_update, "limits": vars(limits)})
-    _add_sampling(app, owner, stamped)
-    _add_weights(app, owner, stamped, limits)
-    add_routes(app, owner, limits, timeout_s=limits.call_s)
+    engines = EngineQueue(stamped, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
+    app.state.engines = engines
+    _add_state(app, engines, stamped, {"on_update": on_update, "limits": vars(limits)})
+    _add_sampling(app, engines, stamped)
+    add_upload(app, engines)
+    add_announcements(app, engines, limits)
     return app
 
 
-def _add_state(app: FastAPI, owner: Owner, engine: Any, policy: dict[str, Any]) -> None:
+def _add_state(app: FastAPI, engines: EngineQueue, engine: Any, policy: dict[str, Any]) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Answers without asking the engine."""
@@ -143,7 +140,7 @@ def _add_state(app: FastAPI, owner: Owner, engine: Any, policy: dict[str, Any]) 
             "engine": engine.name,
             "policy_version": engine.policy_version,
             "capabilities": encode_capabilities(engine.capabilities),
-            "calls": owner.calls,
+            "calls": engines.calls,
             **policy,
         }
         return JSONResponse(answer)
@@ -151,11 +148,11 @@ def _add_state(app: FastAPI, owner: Owner, engine: Any, policy: dict[str, Any]) 
     @app.get("/fingerprint")
     async def fingerprint() -> dict[str, str | None]:
         """The digest of the weights held, computed now, null where the engine can't read them; and their stamp."""
-        digest, weights = await owner.call(lambda _: (engine.fingerprint(), engine.weights))
+        digest, weights = await engines.call(lambda _: (engine.fingerprint(), engine.weights))
         return {"fingerprint": digest, "weights": weights}
 
 
-def _add_sampling(app: FastAPI, owner: Owner, engine: Any) -> None:
+def _add_sampling(app: FastAPI, engines: EngineQueue, engine: Any) -> None:
     @app.post("/generate", response_model=GenerateAnswer)
     async def generate(
         body: GenerateBody,
@@ -171,7 +168,9 @@ def _add_sampling(app: FastAPI, owner: Owner, engine: Any) -> None:
             core.Request(entry.id, tuple(entry.prompt_ids), entry.seed, tuple(entry.prefix), entry.budget)
             for entry in body.requests
         ]
-        completions, weights = await owner.call(lambda _: (sampled(engine, requests, params), engine.weights))
+        completions, weights = await engines.call(
+            lambda _: (sampled(engine, requests, params), engine.weights)
+        )
         answer = JSONResponse({**encode_completions(completions), "weights": weights})
         answer.headers["X-Content-SHA256"] = hashlib.sha256(answer.body).hexdigest()
         return answer
@@ -179,45 +178,14 @@ def _add_sampling(app: FastAPI, owner: Owner, engine: Any) -> None:
     @app.post("/abort")
     async def abort() -> dict[str, bool]:
         """Makes the running call end with what it has, reason `abort`; when none runs, nothing happens."""
-        owner.abort()
+        engines.abort()
         return {"aborted": True}
 
     @app.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> dict[str, bool]:
         """Makes the engine forget cached keys and values; new weights do so by themselves."""
-        await owner.call(lambda engine: engine.reset_prefix_cache())
+        await engines.call(lambda engine: engine.reset_prefix_cache())
         return {"reset": True}
-
-
-def _add_weights(app: FastAPI, owner: Owner, engine: Any, limits: Limits) -> None:
-    one_at_a_time, staging = asyncio.Lock(), Staging()
-    body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-
-    @app.post(
-        "/weights",
-        openapi_extra={"requestBody": {"required": True, "content": body}},
-    )
-    async def weights(
-        request: Request,
-        x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
-        x_content_sha256: Annotated[str | None, Header(pattern="^[0-9a-fA-F]{64}$")] = None,
-    ) -> dict[str, int | str]:
-        """Loads a policy version from a safetensors body, if all of it came and its checksum is right.
-
-        Without `X-Content-SHA256`, the body ends with the checksum of `grpo_core.rollout.remote`.
-        """
-        if one_at_a_time.locked():  # two would take twice the memory, and one would be overwritten at once
-            raise HTTPException(503, "another upload is under way; try again later")
-        async with (
-            one_at_a_time,
-            uploaded(request, staging, timeout_s=limits.call_s, sha256=x_content_sha256) as tensors,
-        ):
-
-            def load(_: Engine) -> dict[str, int | str]:
-                engine.update_weights(tensors.items(), x_policy_version)
-                return {"policy_version": engine.policy_version, "weights": engine.weights}
-
-            return dict(await owner.update(load))
 
 
 def _check_sum(body: bytes, expected: str) -> None:

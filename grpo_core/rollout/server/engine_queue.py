@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import math
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from grpo_core.rollout.engine import Engine
 
 _UPDATE, _CALL = 0, 1  # an update passes the calls that wait
-_AGAIN_S = 0.05
+_AGAIN_S = 0.05  # between two looks at the clock, and between two aborts of the same call
 
 
-class Owner:
+class EngineQueue:
     """Weights pass the calls that wait, so these are sampled from the new version.
 
     The call that runs when weights arrive ends first (`on_update` = `wait`), or is made to end with what it has
@@ -46,9 +45,10 @@ class Owner:
     ) -> None:
         """`thread` has exactly one worker, which also built the engine; `call_s` limits each call, see `Limits`."""
         self._engine, self._thread, self._most = engine, thread, waiting
-        self.calls = 0
         self._call_s, self._aborts = call_s, on_update == "abort"
-        self._turns, self._stopped = _Turns(), False
+        self.calls, self._busy, self._stopped = 0, False, False
+        self._numbers, self._waiting = itertools.count(), list[tuple[int, int]]()
+        self._changed = asyncio.Event()
 
     async def call(self, function: Callable[[Engine], Any]) -> Any:
         """Runs `function(engine)` in the engine's thread.
@@ -60,13 +60,13 @@ class Owner:
             raise HTTPException(503, "too many calls are waiting for the engine; try again later")
         self.calls += 1
         try:
-            return await self._in_turn(function, _CALL)
+            return await self._run(function, _CALL)
         finally:
             self.calls -= 1
 
     async def update(self, function: Callable[[Engine], Any]) -> Any:
         """As `call`, for what changes the weights: next in turn, and never given up once it has begun."""
-        return await self._in_turn(function, _UPDATE)
+        return await self._run(function, _UPDATE)
 
     def abort(self) -> None:
         """Makes the running call end with what it has.
@@ -83,63 +83,54 @@ class Owner:
         """Ends all calls: the running one by an abort, if the engine can, the others by status 503."""
         self._stopped = True
 
-    async def _in_turn(self, function: Callable[[Engine], Any], priority: int) -> Any:
-        end = asyncio.get_running_loop().time() + self._call_s
-        await self._turn(priority, end)
+    async def _run(self, function: Callable[[Engine], Any], priority: int) -> Any:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._call_s
+        await self._wait_for_turn(priority, end)
+        self._busy = True
+        running = loop.run_in_executor(self._thread, function, self._engine)
+        running.add_done_callback(self._finished)  # the turn goes on then, whoever still waits for the answer
+        can_abort = self._engine.capabilities.abort
+        while not running.done():
+            late = priority == _CALL and loop.time() >= end
+            # Again and again: a call that is just about to begin is not yet there to be ended.
+            if can_abort and (late or self._stopped):
+                self._engine.abort()
+            if late or (self._stopped and not can_abort):
+                raise self._too_long("ran")
+            await asyncio.wait({running}, timeout=_AGAIN_S)
         try:
-            return await self._run(function, math.inf if priority == _UPDATE else end)
+            return running.result()
         except (EngineTimeoutError, EngineUnreachableError) as error:
             raise HTTPException(503, str(error)) from error
         except EngineError as error:
             raise HTTPException(422, str(error)) from error
 
-    async def _turn(self, priority: int, end: float) -> None:
-        """Waits until nothing runs and nobody goes before."""
-        turn = asyncio.ensure_future(self._turns.take(priority))
+    async def _wait_for_turn(self, priority: int, end: float) -> None:
+        """Waits until nothing runs and nobody goes before: the smallest priority first, then who came first."""
+        ticket = (priority, next(self._numbers))
+        heapq.heappush(self._waiting, ticket)
         try:
-            await asyncio.sleep(0)  # a free engine is had at once
-            while not turn.done() and self._may_wait(end):
+            while self._busy or self._waiting[0] != ticket or self._stopped:
+                if self._stopped or asyncio.get_running_loop().time() >= end:
+                    raise self._too_long("waited for the engine")
                 if self._aborts and priority == _UPDATE:
                     self.abort()
-                await self._wait(turn, end)
-        except BaseException:
-            self._leave(turn)
-            raise
-        if self._stopped or not turn.done():
-            self._leave(turn)
-            raise self._too_long("waited for the engine")
+                self._changed.clear()
+                waiting = asyncio.ensure_future(self._changed.wait())
+                try:
+                    await asyncio.wait({waiting}, timeout=_AGAIN_S)
+                finally:
+                    waiting.cancel()
+        finally:
+            self._waiting.remove(ticket)
+            heapq.heapify(self._waiting)
+            self._changed.set()
 
-    async def _run(self, function: Callable[[Engine], Any], end: float) -> Any:
-        """In the engine's thread; the turn goes on when the function has ended, whoever still waits for it."""
-        running = asyncio.get_running_loop().run_in_executor(self._thread, function, self._engine)
-        running.add_done_callback(self._ended)
-        can_abort = self._engine.capabilities.abort
-        while not running.done() and (self._may_wait(end) or (self._stopped and can_abort)):
-            await self._wait(running, end)
-            if self._stopped and can_abort:
-                self._engine.abort()
-        if running.done():
-            return running.result()
-        if can_abort:
-            self._engine.abort()
-        raise self._too_long("ran")
-
-    def _may_wait(self, end: float) -> bool:
-        return not self._stopped and asyncio.get_running_loop().time() < end
-
-    async def _wait(self, future: asyncio.Future[Any], end: float) -> None:
-        # Not longer than a moment: an abort, if there is to be one, is said again and again, as a call that is just
-        # about to begin is not yet there to be ended.
-        left = end - asyncio.get_running_loop().time()
-        await asyncio.wait({future}, timeout=max(min(left, _AGAIN_S), 0))
-
-    def _leave(self, turn: asyncio.Task[None]) -> None:
-        if not turn.cancel():  # it was given already
-            self._turns.give()
-
-    def _ended(self, running: asyncio.Future[Any]) -> None:
+    def _finished(self, running: asyncio.Future[Any]) -> None:
         running.exception()  # seen, though nobody may be waiting for it any more
-        self._turns.give()
+        self._busy = False
+        self._changed.set()
 
     def _too_long(self, did: str) -> HTTPException:
         if self._stopped:
@@ -147,39 +138,8 @@ class Owner:
         return HTTPException(503, f"the call {did} for more than {self._call_s:g} s (rollout.timeout_s)")
 
 
-class _Turns:
-    """Who is at the engine."""
-
-    def __init__(self) -> None:
-        self._taken, self._numbers = False, itertools.count()
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-
-    async def take(self, priority: int) -> None:
-        """Waits for the turn: the smallest number first, then who came first."""
-        if not self._taken:
-            self._taken = True
-            return
-        turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (priority, next(self._numbers), turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given at this very moment
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Lets the next one go on."""
-        while self._waiting:
-            turn = heapq.heappop(self._waiting)[2]
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._taken = False
-
-
 class Stamped:
-    """An engine whose weights have a stamp; all else is the engine's own.
+    """An engine whose weights have a stamp, as a version's number does not tell one client's weights from another's.
 
     Attributes:
         weights: A new text at every update, which its sender is given, and every answer has: whoever finds

@@ -35,7 +35,8 @@ _GRACE_S = 5
 _BY_ITSELF_S = (
     4  # in which a running call may end by itself; then it is ended, and has _GRACE_S for its answer
 )
-_AT_A_TIME, _QUEUE = 32, 4096  # connections accepted, and those that wait for it
+_CONNECTIONS = 256  # at a time; further calls are answered with status 503
+_QUEUE = 2048  # connections that wait to be accepted
 
 
 def serve(
@@ -99,8 +100,8 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     """The uvicorn server around an engine, with its protocol on it."""
     import uvicorn
 
-    from grpo_core.rollout.server.app import Limits, create_app
-    from grpo_core.rollout.server.connections import ConnectionLimits, http_protocol
+    from grpo_core.rollout.server.app import create_app
+    from grpo_core.rollout.server.guard import Limits
 
     model, on_update = config.model, config.rollout.on_update
     if on_update == "abort" and not engine.capabilities.abort:
@@ -114,12 +115,10 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     )
     options = uvicorn.Config(
         app,
-        http=http_protocol(ConnectionLimits(send_s=config.rollout.timeout_s)),
+        http="h11",  # the stricter of uvicorn's parsers, and the one that limits the size of a head
         ws="none",
-        # Who calls is who is connected, not who a header says.
-        proxy_headers=False,
-        # So many are accepted at a time: of those that come faster than they are read none is ended before its turn.
-        backlog=_AT_A_TIME,
+        limit_concurrency=_CONNECTIONS,
+        proxy_headers=False,  # who calls is who is connected, not who a header says
         log_level="error",  # a line for each call that is no HTTP would let anybody fill a disk
         timeout_graceful_shutdown=_BY_ITSELF_S + _GRACE_S,
         server_header=False,
@@ -128,13 +127,8 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     class GracefulServer(uvicorn.Server):  # type: ignore[misc]
         """Has running calls answered before uvicorn cuts them off."""
 
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            for listener in sockets or ():
-                listener.listen(_QUEUE)  # uvicorn has made it as short as what is accepted at a time
-
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_BY_ITSELF_S, app.state.owner.stop)
+            asyncio.get_running_loop().call_later(_BY_ITSELF_S, app.state.engines.stop)
             await super().shutdown(sockets)
 
     return GracefulServer(options)

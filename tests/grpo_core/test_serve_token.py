@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from grpo_core.rollout.serve import launch
 
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.pipes import end_child, start_child
+from grpo_core.rollout.server import launch
 from grpo_core.rollout.server.launch import ServerProcess
 from grpo_core.rollout.server.token import client_token, given_token, kept_at, kept_token, new_token
 
