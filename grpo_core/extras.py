@@ -9,9 +9,8 @@ import importlib
 from typing import Any
 
 MODULES = {
-    # Engines behind servers of others: `connect`, which gives the engine.
+    # The engine behind a server of somebody else: `connect`.
     "vllm": "rollout.vllm_serve.engine",
-    "trl": "rollout.trl_serve",
     # Ways for weights: `open_sender` and `open_receiver`.
     "gloo": "rollout.weights.group",
     "nccl": "rollout.weights.group",

@@ -196,8 +196,14 @@ def engine_for(
         )
     if found == "grpo-core":
         return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token, sync=options.sync)
-    engine: Engine = extra("trl" if options.server == "trl" else found).connect(
-        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync
+    if found == "trl":
+        raise EngineError(
+            f"{http.where('')}: {SERVERS['trl']} takes weights by NCCL alone, so it can't be trained with; use TRL "
+            "1.11 or later, `vllm serve`, or `python -m grpo_core serve`"
+        )
+    name = "trl vllm-serve" if options.server == "trl" else "vllm serve"
+    engine: Engine = extra("vllm").connect(
+        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync, name=name
     )
     return engine
 

@@ -12,7 +12,7 @@ from grpo_core.extras import MODULES, extra
 from tests.cells import ROOT
 
 OFFERS = {
-    ("vllm", "trl"): ("connect",),
+    ("vllm",): ("connect",),
     ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
     ("recorder",): ("StepRecorder",),
     ("loggers",): ("build_loggers",),

@@ -157,8 +157,8 @@ def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
             client.sendall(
-                b"POST /weights HTTP/1.1\r\nHost: localhost\r\nX-Policy-Version: 1\r\nContent-Length: 9000000\r\nConnection: close\r\n\r\n"
-                + b"x" * 200_000
+                b"POST /weights HTTP/1.1\r\nHost: localhost\r\nX-Policy-Version: 1\r\n"
+                b"Content-Length: 9000000\r\nConnection: close\r\n\r\n" + b"x" * 200_000
             )
     assert server.engine.holds(weights(7))
     assert server.upload(weights(8))[0] == 200

@@ -213,14 +213,10 @@ def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | 
 
         return RemoteEngine(host, port, **options)
     folder = Path(stack.enter_context(TemporaryDirectory()))
-    if where == "vllm-serve":
+    if where in ("vllm-serve", "trl-vllm-serve"):
         from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
 
         return VllmServerEngine(host, port, folder=folder, **options)
-    if where == "trl-vllm-serve":
-        from grpo_core.rollout.trl_serve import connect
-
-        return connect(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")
 
 
