@@ -27,11 +27,11 @@ import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
-from grpo_core.rollout.child.frames import read_frame, write_frame  # noqa: E402
-from grpo_core.rollout.http.upload import Upload  # noqa: E402
+from grpo_core.rollout.pipes import read_frame, write_frame  # noqa: E402
+from grpo_core.rollout.remote import Upload  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
-from grpo_core.rollout.weights.send import open_sender  # noqa: E402
+from grpo_core.rollout.weights.sync import open_sender  # noqa: E402
 
 PIPED = ("shm", "inline", "files", "gloo")
 GOALS = {"shm": 0.5, "http": 0.25}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.config import ConfigError
 from grpo_core.learn.pool import staleness
 from grpo_core.metrics import mean
-from grpo_core.rollout.checks import check_answers
+from grpo_core.rollout.engine import check_answers
 from grpo_core.tasks.dataset import ShippedTask
 from grpo_core.tasks.task import derived_seed
 from grpo_core.types import Request

@@ -9,13 +9,12 @@ import importlib
 from typing import Any
 
 MODULES = {
-    # Engines behind servers of others: `connect`, which gives the engine.
-    "vllm": "rollout.connect.vllm_serve.engine",
-    "trl": "rollout.connect.trl.client",
+    # The engine behind a server of somebody else: `connect`.
+    "vllm": "rollout.vllm_serve.engine",
     # Ways for weights: `open_sender` and `open_receiver`.
-    "gloo": "rollout.connect.transports.group",
-    "nccl": "rollout.connect.transports.group",
-    "files": "rollout.connect.transports.files",
+    "gloo": "rollout.weights.group",
+    "nccl": "rollout.weights.group",
+    "files": "rollout.weights.files",
     # What else is written of a run: `StepRecorder`, `build_loggers`, `Watchdog`.
     "recorder": "records.recording",
     "loggers": "show.loggers",
@@ -27,6 +26,6 @@ def extra(name: str) -> Any:
     """The module of one of `MODULES`.
 
     >>> extra("files").__name__
-    'grpo_core.rollout.connect.transports.files'
+    'grpo_core.rollout.weights.files'
     """
     return importlib.import_module(f"{__package__}.{MODULES[name]}")

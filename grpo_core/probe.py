@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.machine.determinism import settle
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
-from grpo_core.rollout.checks import check_answers
-from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.engine import EngineError, check_answers
 from grpo_core.tasks import model, task
 from grpo_core.types import SamplingParams
 from grpo_core.versions import versions

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from grpo_core.learn.batch import unjudged
-from grpo_core.rollout.checks import check_answers
+from grpo_core.rollout.engine import check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.types import Request, RunError, SamplingParams
 

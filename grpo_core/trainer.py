@@ -17,7 +17,7 @@ from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import World, alone
 from grpo_core.metrics import RunFiles, mean
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
-from grpo_core.rollout.checks import check_answers
+from grpo_core.rollout.engine import check_answers
 from grpo_core.tasks import model
 from grpo_core.tasks.dataset import build_prompts, rollout
 from grpo_core.tasks.rewards import Judge

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from grpo_core.learn.logprobs import completion_logprobs
-from grpo_core.rollout.connect.vllm_serve import BACKEND
 from grpo_core.rollout.engine import Engine
-from grpo_core.rollout.http.identify import PROTOCOL
+from grpo_core.rollout.http_client import PROTOCOL
+from grpo_core.rollout.vllm_serve import BACKEND
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Request, SamplingParams
 
@@ -49,7 +49,7 @@ VLLM_ARGUMENTS = [
 ]
 RECEIVER_ARGUMENTS = [
     f"--weight-transfer-config={json.dumps({'backend': BACKEND})}",
-    "--worker-extension-cls=grpo_core.rollout.connect.vllm_serve.worker.WorkerExtension",
+    "--worker-extension-cls=grpo_core.rollout.vllm_serve.worker.WorkerExtension",
 ]
 
 

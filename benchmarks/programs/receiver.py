@@ -5,7 +5,6 @@ What stands for an engine copies what it is given into tensors of its own, as th
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
@@ -16,13 +15,17 @@ from typing import Any
 
 import torch
 
-from grpo_core.rollout.child.frames import read_frame, write_frame
+from grpo_core.rollout.engine import Capabilities
+from grpo_core.rollout.pipes import read_frame, write_frame
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.receive import Receiver
+from grpo_core.rollout.weights.sync import Receiver
 
 
 class Engine:
-    """Holds weights."""
+    """Holds weights, as an engine of the server does."""
+
+    name = "memory"
+    capabilities = Capabilities(seeds=True, fingerprint=False, sleep=False)
 
     def __init__(self) -> None:
         self.policy_version, self.tensors = -1, {}
@@ -87,28 +90,15 @@ def http(engine: Engine) -> None:
     import socket
 
     import uvicorn
-    from fastapi import FastAPI, Request
 
-    from grpo_core.rollout.serve.connections import http_protocol
-    from grpo_core.rollout.serve.uploads import Staging, uploaded
-
-    app, staging = FastAPI(), Staging()
+    from grpo_core.rollout.server.app import create_app
+    from grpo_core.rollout.server.guard import Limits
 
     with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
-
-        async def weights(request: Request) -> dict[str, int]:
-            version = int(request.headers["x-policy-version"])
-            async with uploaded(request, staging, timeout_s=60) as tensors:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(thread, engine.update_weights, tensors.items(), version)
-            return {"policy_version": version}
-
-        weights.__annotations__["request"] = Request
-        app.post("/weights")(weights)
+        app = create_app(engine, thread, token=None, limits=Limits(weights_bytes=2**34))
         app.get("/facts")(engine.facts)
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_level="error", http=http_protocol(), lifespan="off")
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", http="h11", lifespan="off"))
         threading.Thread(target=lambda: (sys.stdin.read(), setattr(server, "should_exit", True))).start()
         print(listener.getsockname()[1], flush=True)
         server.run(sockets=[listener])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from grpo_core.learn.policy import Policy
-    from grpo_core.rollout.child.process import ProcessEngine
+    from grpo_core.rollout.subprocess_engine import ProcessEngine
     from grpo_core.trainer import Trainer
     from grpo_core.types import Completion, Request, Rollout
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from grpo_core.modes.ahead import Ahead
 from grpo_core.rollout.build import engine_spec
-from grpo_core.rollout.child.process import ProcessEngine
+from grpo_core.rollout.subprocess_engine import ProcessEngine
 
 if TYPE_CHECKING:
     from grpo_core.trainer import Trainer

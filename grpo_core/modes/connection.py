@@ -12,10 +12,10 @@ from grpo_core.learn.pool import StalenessError
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import engine_spec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http.choose import check_trainable, engine_for
-from grpo_core.rollout.http.identify import LOST
-from grpo_core.rollout.serve.credentials import client_token
-from grpo_core.rollout.serve.launch import ServerProcess
+from grpo_core.rollout.http_client import LOST
+from grpo_core.rollout.remote import check_trainable, engine_for
+from grpo_core.rollout.server.launch import ServerProcess
+from grpo_core.rollout.server.token import client_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

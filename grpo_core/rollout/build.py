@@ -67,7 +67,7 @@ def build_engine(spec: EngineSpec) -> Engine:
 
 
 def _transformers(spec: EngineSpec) -> Engine:
-    from grpo_core.rollout.embedded.transformers import TransformersEngine
+    from grpo_core.rollout.embedded import TransformersEngine
 
     return TransformersEngine(
         spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch, dtype=spec.dtype
@@ -75,7 +75,7 @@ def _transformers(spec: EngineSpec) -> Engine:
 
 
 def _vllm(spec: EngineSpec) -> Engine:
-    from grpo_core.rollout.vllm.engine import VllmEngine
+    from grpo_core.rollout.vllm_engine import VllmEngine
 
     return VllmEngine(
         model_dir=spec.model_dir,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.rollout.checks import check_answers
-from grpo_core.rollout.engine import Capabilities, EngineError
+from grpo_core.rollout.engine import Capabilities, EngineError, check_answers
 from grpo_core.types import Completion, Request, SamplingParams
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.rollout.child.frames import end_child, read_frame, start_child, write_frame
+from grpo_core.rollout.pipes import end_child, read_frame, start_child, write_frame
 
 if TYPE_CHECKING:
     import subprocess

@@ -7,9 +7,8 @@ import torch
 
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
 from grpo_core.machine.determinism import settle
-from grpo_core.rollout.embedded.alike import AlikeDecoder
-from grpo_core.rollout.embedded.decoding import Decoder
-from grpo_core.rollout.embedded.transformers import TransformersEngine, choose
+from grpo_core.rollout.decoding import Decoder
+from grpo_core.rollout.embedded import AlikeDecoder, TransformersEngine, choose
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.gpu.devices import DEVICES, ROUNDING, on_gpu

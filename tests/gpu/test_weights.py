@@ -11,12 +11,11 @@ import torch
 
 from grpo_core.learn.policy import Policy
 from grpo_core.publish import Publisher, SyncError
-from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.weights.base import SetUpError
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.receive import Receiver
-from grpo_core.rollout.weights.send import open_sender
+from grpo_core.rollout.weights.sync import Receiver, open_sender
+from grpo_core.rollout.weights.transports import SetUpError
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams

@@ -20,8 +20,9 @@ import uvicorn  # noqa: F401 - paid for once
 from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.machine.determinism import settle
-from grpo_core.rollout.child import frames, process
-from grpo_core.rollout.serve import launch
+from grpo_core.rollout import pipes as frames
+from grpo_core.rollout import subprocess_engine as process
+from grpo_core.rollout.server import launch
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
 
@@ -41,7 +42,7 @@ class Forked:
             os.closerange(3, 256)  # a pipe ends only when nobody else holds its other side
             sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
             module, *rest = arguments
-            code = process._child() if module == "grpo_core.rollout.child.process" else cli.main(rest)
+            code = process._child() if module == "grpo_core.rollout.subprocess_engine" else cli.main(rest)
             sys.stdout.flush()
             os._exit(code or 0)
         os.close(child_in)

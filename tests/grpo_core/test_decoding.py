@@ -5,8 +5,8 @@ import torch
 
 from grpo_core.config import ModelConfig
 from grpo_core.learn.policy import inject, merged
-from grpo_core.rollout.embedded.decoding import Decoder
-from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.decoding import Decoder
+from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.engine import EngineError
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.test_sharing import PROMPTS, built

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from grpo_core.rollout import vllm_engine as vllm
+from grpo_core.rollout import vllm_requests as vllm_messages
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.vllm import engine as vllm
-from grpo_core.rollout.vllm import messages as vllm_messages
-from grpo_core.rollout.weights.stored import stored_shapes
+from grpo_core.rollout.weights.flat import stored_shapes
 from grpo_core.types import Request, SamplingParams
 
 REQUEST = Request("r0", (1, 2, 3), seed=0)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from grpo_core.rollout import vllm_releases as releases
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.vllm import releases
 
 COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
 

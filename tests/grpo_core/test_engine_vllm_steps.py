@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from grpo_core.rollout import vllm_engine as vllm_steps
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.vllm import steps as vllm_steps
-from grpo_core.rollout.vllm.steps import Job, Stepper
+from grpo_core.rollout.vllm_engine import Job, Stepper
 
 
 class CountingEngine:

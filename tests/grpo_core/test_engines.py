@@ -15,9 +15,15 @@ from transformers import AutoModelForCausalLM
 from grpo_core import modes, run
 from grpo_core.config import ConfigError, ModelConfig, RolloutConfig
 from grpo_core.rollout.build import ENGINES, EngineSpec, build_engine
-from grpo_core.rollout.checks import check_answers, check_parameters, check_requests
-from grpo_core.rollout.embedded.transformers import choose
-from grpo_core.rollout.engine import Capabilities, Engine, EngineError
+from grpo_core.rollout.embedded import choose
+from grpo_core.rollout.engine import (
+    Capabilities,
+    Engine,
+    EngineError,
+    check_answers,
+    check_parameters,
+    check_requests,
+)
 from grpo_core.rollout.wire import (
     decode_capabilities,
     decode_completions,

@@ -12,13 +12,13 @@ from grpo_core.extras import MODULES, extra
 from tests.cells import ROOT
 
 OFFERS = {
-    ("vllm", "trl"): ("connect",),
+    ("vllm",): ("connect",),
     ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
     ("recorder",): ("StepRecorder",),
     ("loggers",): ("build_loggers",),
     ("watchdog",): ("Watchdog",),
 }
-EXTRAS = ("grpo_core.rollout.connect.", "grpo_core.records.", "grpo_core.show.")
+EXTRAS = ("grpo_core.rollout.vllm_serve.", "grpo_core.records.", "grpo_core.show.")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -31,7 +31,7 @@ def test_each_extra_offers_what_its_kind_must(name):
 def test_asking_who_answers_loads_no_torch():
     """A question of the matrix begins with it, in an environment where importing torch takes seconds."""
     program = (
-        "import sys, grpo_core.rollout.http.identify; print('torch' in sys.modules, "
+        "import sys, grpo_core.rollout.http_client; print('torch' in sys.modules, "
         f"sorted(name for name in sys.modules if name.startswith({EXTRAS!r})))"
     )
     done = subprocess.run(

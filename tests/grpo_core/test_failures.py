@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.tasks.rewards import Judge
 
 
@@ -34,7 +34,7 @@ def ends(pid: int, within_s: float) -> bool:
 @pytest.mark.parametrize(
     ("mode", "module", "says"),
     [
-        ("async", "grpo_core.rollout.child.process", r"its process \d+ ended with signal 9"),
+        ("async", "grpo_core.rollout.subprocess_engine", r"its process \d+ ended with signal 9"),
         ("server", "grpo_core serve", "The server started for this run has ended with signal 9"),
     ],
 )

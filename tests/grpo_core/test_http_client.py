@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from grpo_core.config import RolloutConfig
+from grpo_core.rollout import http_client as client
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http import client
-from grpo_core.rollout.http.choose import engine_for
-from grpo_core.rollout.http.client import HttpClient
-from grpo_core.rollout.http.identify import PROTOCOL, identify
-from grpo_core.rollout.http.remote import RemoteEngine
+from grpo_core.rollout.http_client import PROTOCOL, HttpClient, identify
+from grpo_core.rollout.remote import RemoteEngine, engine_for
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
@@ -331,3 +329,15 @@ def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_
         engine.close()
         with pytest.raises(EngineError, match="generate: the engine is closed"):
             engine.generate(asked, params)
+
+
+def test_a_server_of_an_older_trl_is_refused(tmp_path):
+    """It takes weights by NCCL alone: the run ends at its start, with what to use instead."""
+    description = {"paths": {"/generate/": {}, "/health/": {}}}
+    with (
+        simulated(lambda call: call.answer(description)) as server,
+        pytest.raises(
+            EngineError, match="takes weights by NCCL alone, so it can't be trained with; use TRL 1.11"
+        ),
+    ):
+        engine_for(RolloutConfig(server="trl", timeout_s=500), "127.0.0.1", server.port, tmp_path)

@@ -16,7 +16,7 @@ from grpo_core import modes
 from grpo_core.__main__ import _leave, main
 from grpo_core.config import Config
 from grpo_core.probe import probe
-from grpo_core.rollout.embedded.transformers import TransformersEngine
+from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.settings import load
 
 

@@ -17,9 +17,9 @@ import pytest
 from grpo_core import run
 from grpo_core.config import RolloutConfig
 from grpo_core.modes import connection
-from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
-from grpo_core.rollout.http.choose import engine_for
+from grpo_core.rollout.remote import engine_for
+from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python

@@ -17,8 +17,8 @@ from transformers import (
 
 from grpo_core.learn.logprobs import completion_logprobs
 from grpo_core.learn.sharing import can_share
-from grpo_core.rollout.embedded.alike import AlikeDecoder
-from grpo_core.rollout.embedded.decoding import Decoder
+from grpo_core.rollout.decoding import Decoder
+from grpo_core.rollout.embedded import AlikeDecoder
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

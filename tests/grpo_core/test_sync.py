@@ -22,14 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.child.process import ProcessEngine
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights import shm
-from grpo_core.rollout.weights.base import SetUpError, TornError
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
-from grpo_core.rollout.weights.receive import Receiver
-from grpo_core.rollout.weights.send import open_sender
+from grpo_core.rollout.weights.sync import Receiver, open_sender
+from grpo_core.rollout.weights.transports import SetUpError, TornError
 from grpo_core.tasks.model import load_model
 
 KINDS = ("inline", "shm", "files", "gloo")
@@ -463,7 +462,7 @@ def test_a_receiver_that_reads_no_more_is_waited_for_no_longer_than_the_limit(mo
 _DIES = """
 import os, signal, sys, torch
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.child.process import ProcessEngine
+from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights.flat import Flat
 engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=500, sync=sys.argv[2])
 print(engine.pid, flush=True)
@@ -526,3 +525,31 @@ def test_an_abort_reaches_a_process_that_is_sampling_nothing(process, model_dir)
     process.reset_prefix_cache()
     process.update_weights(load_model(model_dir).named_parameters(), 7)
     assert process.policy_version == 7
+
+
+def file_of_shape(shape) -> torch.Tensor:
+    """A file of one tensor of a shape."""
+    head = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    return torch.frombuffer(bytearray(len(head).to_bytes(8, "little") + head), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("shape", [[2**62] * 3000, [1] * 17, [0] * 10**5])
+def test_a_tensor_has_few_dimensions(shape):
+    """The product of a million large ones takes minutes, in which nothing else runs."""
+    with pytest.raises(FlatError, match=r"a shape of \d+ dimensions"):
+        tensors_in(file_of_shape(shape))
+
+
+def test_a_dimension_is_a_size():
+    """Not any number that JSON can hold."""
+    with pytest.raises(FlatError, match="that is none in 0 bytes"):
+        tensors_in(file_of_shape([10**4000, 0]))
+    assert tensors_in(file_of_shape([2**62, 0]))["a"].shape == (2**62, 0)
+
+
+def test_a_header_that_is_no_object_is_named():
+    """It was refused by what Python's list said of itself."""
+    head = b"[1]     "
+    body = torch.frombuffer(bytearray(len(head).to_bytes(8, "little") + head), dtype=torch.uint8)
+    with pytest.raises(FlatError, match="a header that is no object"):
+        tensors_in(body)

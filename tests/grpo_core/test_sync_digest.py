@@ -7,8 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_core.rollout.weights.checksum import Checksum
-from grpo_core.rollout.weights.digest import BLOCK, EVERY, spot_digest
+from grpo_core.rollout.weights.digest import BLOCK, EVERY, Checksum, spot_digest
 
 SMALL = EVERY * BLOCK  # bytes: up to here a tensor is read whole
 LARGE = 3 * SMALL + 5 * BLOCK + 12  # its last bytes fill no block

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_core.rollout.connect.vllm_serve import BACKEND
-from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.vllm.messages import mixed_seed
-from grpo_core.rollout.weights.receive import Receiver
+from grpo_core.rollout.vllm_requests import mixed_seed
+from grpo_core.rollout.vllm_serve import BACKEND
+from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+from grpo_core.rollout.weights.sync import Receiver
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 

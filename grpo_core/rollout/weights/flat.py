@@ -17,6 +17,7 @@ from grpo_core.rollout.weights.digest import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
 # safetensors has 100 MB; a hundred thousand tensors take 13, and reading them is the one thing no thread can share.
@@ -201,3 +202,21 @@ def _order(entry: tuple[str, torch.Tensor]) -> tuple[bool, int, str]:
     """Whole blocks first, then by the size of an element: every tensor starts where its type may."""
     name, tensor = entry
     return bool(tensor.numel() * tensor.element_size() % BLOCK), -tensor.element_size(), name
+
+
+def stored_shapes(folder: Path, where: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors in a folder's safetensors files; none where there is no such file.
+
+    Raises:
+        EngineError: One of them is no safetensors file; begins with `where`.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with path.open("rb") as file:  # eight bytes of length, little-endian, then the header as JSON
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            header.pop("__metadata__", None)
+            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise EngineError(f"{where}: {path} is no safetensors file: {error}") from error
+    return shapes

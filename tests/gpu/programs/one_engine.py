@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.rollout.vllm import releases
+from grpo_core.rollout import vllm_releases as releases
 from grpo_core.tasks import model
 
 ANSWER = os.fdopen(os.dup(1), "w")

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from trl.generation.vllm_client import VLLMClient  # noqa: E402
 
-from grpo_core.rollout.http.remote import RemoteEngine  # noqa: E402
+from grpo_core.rollout.remote import RemoteEngine  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_like  # noqa: E402
 
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ import torch
 
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.vllm.engine import VllmEngine
+from grpo_core.rollout.vllm_engine import VllmEngine
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Request, SamplingParams
 

@@ -189,11 +189,11 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     where, _, rest = kind.partition(":")
     spec = EngineSpec(rest or "transformers", str(model_dir), max_model_len=MAX_MODEL_LEN)
     if where == "process":
-        from grpo_core.rollout.child.process import ProcessEngine
+        from grpo_core.rollout.subprocess_engine import ProcessEngine
 
         return ProcessEngine(spec, timeout_s=LIMIT_S)
     if where == "server":
-        from grpo_core.rollout.serve.launch import ServerProcess
+        from grpo_core.rollout.server.launch import ServerProcess
 
         server = stack.enter_context(closing(ServerProcess(spec, timeout_s=LIMIT_S)))
         return connect("remote", server.host, server.port, stack, token=server.token)
@@ -209,18 +209,14 @@ def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | 
     """The client of a server of a kind; a token that is not given is read from GRPO_CORE_TOKEN."""
     options = {"timeout_s": LIMIT_S, "token": token or os.environ.get("GRPO_CORE_TOKEN") or None}
     if where == "remote":
-        from grpo_core.rollout.http.remote import RemoteEngine
+        from grpo_core.rollout.remote import RemoteEngine
 
         return RemoteEngine(host, port, **options)
     folder = Path(stack.enter_context(TemporaryDirectory()))
-    if where == "vllm-serve":
-        from grpo_core.rollout.connect.vllm_serve.engine import VllmServerEngine
+    if where in ("vllm-serve", "trl-vllm-serve"):
+        from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
 
         return VllmServerEngine(host, port, folder=folder, **options)
-    if where == "trl-vllm-serve":
-        from grpo_core.rollout.connect.trl.client import connect
-
-        return connect(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")
 
 

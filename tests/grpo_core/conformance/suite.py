@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from grpo_core.rollout.checks import check_answers
-from grpo_core.rollout.engine import Capabilities, Engine, EngineError, Sleeper
+from grpo_core.rollout.engine import Capabilities, Engine, EngineError, Sleeper, check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR

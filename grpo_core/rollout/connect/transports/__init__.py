@@ -1,1 +1,0 @@
-"""Weights by torch.distributed and by files."""

@@ -1,1 +1,0 @@
-"""TRL's rollout server: its client."""

@@ -1,1 +1,0 @@
-"""Engines in the trainer's own process."""

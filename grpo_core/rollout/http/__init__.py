@@ -1,1 +1,0 @@
-"""An engine behind HTTP: the client's side."""

@@ -1,1 +1,0 @@
-"""The reference rollout server."""

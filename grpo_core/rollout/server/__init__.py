@@ -1,0 +1,1 @@
+"""Our rollout server: `python -m grpo_core serve`."""

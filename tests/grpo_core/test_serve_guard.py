@@ -1,0 +1,301 @@
+"""Who may call the server and with what: the rules alone, and what a page in a browser gets of a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import socket
+import threading
+from contextlib import closing, suppress
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from grpo_core.rollout.pipes import end_child, start_child
+from grpo_core.rollout.server.app import GenerateBody
+from grpo_core.rollout.server.guard import Callers, Guard, Limits, shorten
+
+TOKEN = "of the test"
+BEARER = {"authorization": [f"Bearer {TOKEN}"]}
+
+
+@pytest.fixture(scope="module")
+def server(model_dir):
+    """What stands between it and other pages is the guard alone."""
+    flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
+    process = start_child(["grpo_core", "serve", *flags], threads=1)
+    where = json.loads(process.stdout.readline())
+    yield SimpleNamespace(**where)
+    end_child(process, grace_s=500)
+    process.stdout.close()
+
+
+def status(server, method, path, headers=(), body=b""):
+    """Of one call; the Host is the server's own where it is not given."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
+    with closing(connection):
+        connection.putrequest(method, path, skip_host=any(name.lower() == "host" for name, _ in headers))
+        for name, value in [*headers, ("Content-Length", str(len(body)))]:
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+
+
+@pytest.mark.parametrize("path", ["/abort", "/weights", "/generate", "/reset_prefix_cache", "/sync/open"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Host", "evil.example:8000")],  # DNS rebinding: to the browser, the page's own server
+        [("Origin", "http://evil.example")],
+        [("Origin", "http://localhost:3000")],  # another server of this machine
+        [("Origin", "null")],
+        [("Sec-Fetch-Site", "cross-site")],
+        [("Sec-Fetch-Site", "same-site")],
+    ],
+)
+def test_a_web_page_may_call_nothing(server, path, headers):
+    """However it gets here, and whatever it calls; the same call without these headers is taken."""
+    assert status(server, "POST", path, headers) == 403
+    assert status(server, "POST", path) != 403
+
+
+def test_people_and_programs_may_call_by_any_name_of_this_machine(server):
+    """By address or name, with or without a port; a person who types the address into a browser, too."""
+    for host in (f"127.0.0.1:{server.port}", "localhost", f"LOCALHOST:{server.port}", "[::1]:80"):
+        assert status(server, "GET", "/info", [("Host", host)]) == 200, host
+    own = [("Host", "localhost"), ("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin")]
+    assert status(server, "GET", "/info", own) == 200
+    assert status(server, "GET", "/info", [("Sec-Fetch-Site", "none")]) == 200
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
+def test_there_is_no_page_with_scripts_of_others(server, path):
+    """The description for programs is there."""
+    assert status(server, "GET", path) == 404
+    assert status(server, "GET", "/openapi.json") == 200
+
+
+def test_who_calls_is_who_is_connected(server):
+    """Not who a header says: a server could be made to connect to anybody, or to open somebody's shared memory."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
+    body = json.dumps({"kind": "gloo", "host": "10.9.9.9", "port": 9}).encode()
+    with closing(connection):
+        headers = {"Content-Type": "application/json", "X-Forwarded-For": "10.9.9.9"}
+        connection.request("POST", "/sync/open", body, headers)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+    assert (response.status, "client's own address 127.0.0.1, not at 10.9.9.9" in answer["detail"]) == (
+        422,
+        True,
+    )
+
+
+def test_a_websocket_is_not_spoken(server):
+    """It would pass where calls are asked for a token."""
+    headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")]
+    assert (
+        status(server, "GET", "/weights", [*headers, ("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")])
+        == 405
+    )
+
+
+def refused(callers, path="/info", local="127.0.0.1", **headers):
+    """The status of a refusal, 0 where there is none."""
+    found = callers.refused(path, {"host": ["localhost"], **headers}, local)
+    return found[0] if found else 0
+
+
+def test_without_the_token_there_is_nothing_but_liveness():
+    """A wrong one counts as none, and one that is said twice."""
+    callers = Callers(TOKEN, "127.0.0.1")
+    assert refused(callers) == 401
+    assert refused(callers, authorization=["Bearer wrong"]) == 401
+    assert refused(callers, "/health") == refused(callers, "/health/") == 0
+    assert refused(callers, **BEARER) == 0
+    assert refused(callers, authorization=["Bearer wrong", *BEARER["authorization"]]) == 400
+
+
+@pytest.mark.parametrize("path", ["/health", "/info"])
+def test_liveness_is_not_for_web_pages_either(path):
+    """With the token or without, at a server of this machine."""
+    for headers in ({}, BEARER):
+        assert refused(Callers(TOKEN, "127.0.0.1"), path, **{**headers, "host": ["evil.example"]}) == 403
+        assert refused(Callers(TOKEN, "127.0.0.1"), path, **{**headers, "origin": ["http://evil"]}) == 403
+
+
+def test_a_service_is_called_by_names_that_it_does_not_know():
+    """Beyond loopback: by who has the token; by others at its address, and only to see whether it lives."""
+    callers = Callers(TOKEN, "0.0.0.0")
+    assert refused(callers, local="10.0.0.5", host=["rollouts.cluster:8000"], **BEARER) == 0
+    assert refused(callers, "/health", "10.0.0.5", host=["rollouts.cluster:8000"]) == 403
+    assert refused(callers, "/health", "10.0.0.5", host=["10.0.0.5:8000"]) == 0
+    assert refused(callers, "/health", "::ffff:10.0.0.5", host=["10.0.0.5:8000"]) == 0
+    assert refused(callers, "/health", "10.0.0.5", host=["10.0.0.6:8000"]) == 403
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=40))
+def test_no_text_is_taken_for_a_name_of_ours(text):
+    """But one of the few that are, in small letters and before a port."""
+    callers = Callers(None, "127.0.0.1")
+    names = {"localhost", "127.0.0.1", "::1", "[::1]"}
+    if refused(callers, host=[text]) == 0:
+        name = text.lower()
+        assert name in names or name.rpartition(":")[0] in names
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=60))
+def test_no_text_is_taken_for_the_token(text):
+    """Whatever stands in the header, it is an answer and not an error."""
+    wanted = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
+    assert refused(Callers(TOKEN, "127.0.0.1"), authorization=[text]) == wanted
+
+
+@pytest.mark.parametrize("name", ["x-policy-version", "x-content-sha256"])
+def test_what_weights_are_is_said_once(name):
+    """Of two versions, or two checksums, one was taken."""
+    assert refused(Callers(TOKEN, "127.0.0.1"), "/weights", **BEARER, **{name: ["1", "2"]}) == 400
+
+
+HOST = b"Host: localhost\r\n"
+POST, GET = b"POST /a HTTP/1.1\r\n" + HOST, b"GET /a HTTP/1.1\r\n" + HOST
+INNER = b"POST /abort HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+NONE = b"0\r\n\r\n" + INNER
+REFUSED = {
+    "two lengths": POST + b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(INNER) + INNER,
+    "a length with a sign": POST + b"Content-Length: +2\r\n\r\nab",
+    "below none": POST + b"Content-Length: -2\r\n\r\nab",
+    "a length of other digits": POST + b"Content-Length: 0x2\r\n\r\nab",
+    "a length as Python writes it": POST + b"Content-Length: 1_0\r\n\r\n0123456789",
+    "chunks and a length": POST + CHUNKED + b"Content-Length: 4\r\n\r\n" + NONE,
+    "chunks behind a tab": POST + b"Transfer-Encoding:\tchunked\r\nContent-Length: 5\r\n\r\n" + NONE,
+    "chunks before a blank": POST + b"Transfer-Encoding : chunked\r\nContent-Length: 5\r\n\r\n" + NONE,
+    "chunks of another kind": POST + b"Transfer-Encoding: xchunked\r\nContent-Length: 5\r\n\r\n" + NONE,
+    "chunks with a word more": POST + CHUNKED + b"\r\n1;a=b\nX\r\na\r\n" + NONE,
+    "chunks of what has no body": GET + CHUNKED + b"Content-Length: 0\r\n\r\n" + NONE,
+    "chunks to be removed": b"DELETE /a HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n5\r\nhello\r\n" + NONE,
+    "chunks in 1.0": b"POST /a HTTP/1.0\r\n" + HOST + CHUNKED + b"Connection: keep-alive\r\n\r\n" + NONE,
+    "a call as a body": GET + b"Content-Length: %d\r\n\r\n" % len(INNER) + INNER,
+    "a method in small letters": b"post /a HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\nab",
+    "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "all of it": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
+    "two hosts": GET + b"Host: evil.example\r\n\r\n",
+    "a host on two lines": b"GET /a HTTP/1.1\r\nHost: localhost\r\n evil.example\r\n\r\n",
+    "a first line that goes on": b"GET /a HTTP/1.1\r\n Host: evil.example\r\nHost: localhost\r\n\r\n",
+    "no host": b"GET /a HTTP/1.1\r\n\r\n",
+    "an empty one": b"GET /a HTTP/1.1\r\nHost:\r\n\r\n",
+    "no host in 1.0": b"GET /a HTTP/1.0\r\n\r\n",
+    "an origin behind a line feed": b"GET /a HTTP/1.1\r\nHost: localhost\nOrigin: http://evil.example\r\n\r\n",
+    "an origin behind a return": b"GET /a HTTP/1.1\r\nHost: localhost\rOrigin: http://evil.example\r\n\r\n",
+    "an origin before a blank": GET + b"Origin : http://evil.example\r\n\r\n",
+    "a NUL in a name": GET + b"Ori\0gin: x\r\n\r\n",
+    "a NUL in a host": b"GET /a HTTP/1.1\r\nHost: localhost\0evil\r\n\r\n",
+    "no version": b"GET /a\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+}
+
+
+@pytest.fixture
+def guarded():
+    """The server's guard before an application that notes what comes through to it."""
+    found = []
+
+    async def application(scope, _receive, send):
+        found.append((scope["method"], scope["path"]))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    guard = Guard(application, callers=Callers(None, "127.0.0.1"), limits=Limits(body_s=0.3))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(guard, log_config=None, lifespan="off", http="h11"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+    thread.start()
+    yield SimpleNamespace(address=listener.getsockname(), called=found)
+    server.should_exit = True
+    thread.join(500)
+    listener.close()
+
+
+def answers(guarded, sent):
+    """The statuses of what came back for all that was sent."""
+    came = b""
+    with socket.create_connection(guarded.address, timeout=500) as connection, suppress(OSError):
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        while part := connection.recv(2**16):
+            came += part
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", came)]
+
+
+def test_what_two_could_read_in_two_ways_is_refused_with_all_behind_it(guarded):
+    """Of chunks with a length the next call on the connection was carried out: for a proxy it was their body."""
+    for name, sent in REFUSED.items():
+        found = answers(guarded, sent)
+        assert all(400 <= status < 500 for status in found), name
+        assert not guarded.called, name
+
+
+def test_calls_one_behind_the_other_are_each_looked_at(guarded):
+    """The second's Host is not the first's."""
+    other = b"GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    assert answers(guarded, GET + b"\r\n" + other) == [200, 403]
+    assert guarded.called == [("GET", "/a")]
+
+
+def test_no_header_changes_what_is_called(guarded):
+    """As frameworks of web pages take some for."""
+    more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /abort\r\nX-Forwarded-Host: evil.example\r\n"
+    assert answers(guarded, GET + more + b"\r\n") == [200]
+    assert guarded.called == [("GET", "/a")]
+
+
+def test_a_body_must_come_in_time(guarded, monkeypatch):
+    """The whole of it, however slowly; the client is told how much came."""
+    body = b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na"
+    with socket.create_connection(guarded.address, timeout=500) as connection:
+        connection.sendall(body)
+        answer = connection.recv(2**16)
+    assert b"408" in answer.splitlines()[0]
+    assert b"1 of 3 bytes came in 0.3 s" in answer
+
+
+PARAMS = {"max_tokens": 4, "temperature": 1.0, "stop_ids": []}
+WRONG = ["x"] * 5000
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (GenerateBody, {"params": PARAMS, "requests": [{"id": "a", "seed": 1, "prompt_ids": WRONG}]}),
+        (GenerateBody, {"params": PARAMS, "requests": [{"id": "a", "seed": 1, "prompt_ids": [1], "prefix": WRONG}]}),
+        (GenerateBody, {"params": {**PARAMS, "stop_ids": WRONG}, "requests": []}),
+        (GenerateBody, {"params": PARAMS, "requests": [{"prompt_ids": WRONG}] * 100}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_once(model, body):
+    """And not of each of a million entries, at a gigabyte for a megabyte."""
+    with pytest.raises(ValidationError) as error:
+        model.model_validate(body)
+    assert error.value.error_count() <= 8
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_value_is_shown_in_a_few_characters(value):
+    """In ASCII."""
+    text = shorten(value)
+    assert len(text) <= 80
+    assert text.isascii()
+    assert text.isprintable()

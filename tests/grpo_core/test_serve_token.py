@@ -1,0 +1,149 @@
+"""The server's token: who has it, where it is kept, and who is never shown it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from grpo_core import run
+from grpo_core.config import ConfigError
+from grpo_core.rollout.build import EngineSpec
+from grpo_core.rollout.pipes import end_child, start_child
+from grpo_core.rollout.server import launch
+from grpo_core.rollout.server.launch import ServerProcess
+from grpo_core.rollout.server.token import client_token, given_token, kept_at, kept_token, new_token
+
+
+def status(host, port, token=None, path="/info") -> int:
+    """Of one call."""
+    connection = http.client.HTTPConnection(host, port, timeout=500)
+    with closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        return connection.getresponse().status
+
+
+def test_a_trainers_own_server_has_a_token_that_nobody_sees(model_dir):
+    """Another one each time; not on its command line, which every user of the machine can read."""
+    assert new_token() != new_token()
+    with closing(ServerProcess(EngineSpec("transformers", str(model_dir), 256), timeout_s=500)) as server:
+        assert len(server.token) > 40
+        assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+        assert status(server.host, server.port) == 401
+        assert status(server.host, server.port, "") == 401
+        assert status(server.host, server.port, path="/health") == 200
+        assert status(server.host, server.port, server.token) == 200
+
+
+def test_a_run_leaves_no_token_in_its_files(short_run, monkeypatch, capfd):
+    """Neither its own server's, nor one that is in the environment; nor is one printed."""
+    made, given = [], "given-to-nobody-in-particular"
+    monkeypatch.setattr(launch, "new_token", lambda: made.append(new_token()) or made[-1])
+    monkeypatch.setenv("GRPO_CORE_TOKEN", given)
+    config = short_run("server", **{"train.steps": 2, "output.record_every": 1})
+    document = run.train(config, lambda _: None)
+    assert document["outcome"] == "ok", document["error"]
+    assert len(made) == 1
+    out, err = capfd.readouterr()
+    written = [path.read_bytes() for path in Path(config.output.dir).rglob("*") if path.is_file()]
+    assert len(written) > 4
+    for text in (*written, out.encode(), err.encode(), json.dumps(document).encode()):
+        assert made[0].encode() not in text
+        assert given.encode() not in text
+
+
+def test_a_server_that_is_given_none_makes_one_and_says_where(model_dir, short_run):
+    """A trainer of the same user finds it; it is gone with the server."""
+    process = start_child(["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], threads=1)
+    try:
+        where = json.loads(process.stdout.readline())
+        place = Path(where["token_file"])
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        token = place.read_text().strip()
+        assert token not in json.dumps(where)
+        assert status(where["host"], where["port"]) == 401
+        assert status(where["host"], where["port"], token) == 200
+        settings = {"rollout.port": where["port"], "model.path": model_dir, "train.steps": 2}
+        document = run.train(short_run("server", **settings), lambda _: None)
+        assert document["outcome"] == "ok", document["error"]
+    finally:
+        end_child(process, grace_s=500)
+        process.stdout.close()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "says"),
+    [
+        (["--allow-unauthenticated", "--rollout.host=0.0.0.0"], {}, "other machines could sample"),
+        (["--allow-unauthenticated"], {"GRPO_CORE_TOKEN": "abc"}, "leave one of the two out"),
+        ([], {"GRPO_CORE_TOKEN": "a\x7fc"}, "GRPO_CORE_TOKEN: a token is a line of"),
+        (["--rollout.token_file=/dev/zero"], {}, "'/dev/zero': no regular file"),
+        (["--rollout.token_file=/dev/null/here"], {}, "the server's token can't be kept there"),
+    ],
+)
+def test_what_contradicts_is_refused(model_dir, options, variables, says):
+    """In one line, with exit code 2, and without the token."""
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo_core", "serve", f"--model.path={model_dir}", *options],
+        capture_output=True, text=True, timeout=500, check=False, env={**os.environ, **variables},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert says in done.stderr
+    assert "a\x7fc" not in done.stderr
+
+
+def test_the_environment_goes_before_the_file(tmp_path, monkeypatch):
+    """And is taken out of it where it must not be handed on."""
+    (tmp_path / "token").write_text("of the file\n")
+    assert given_token("") is None
+    assert given_token(str(tmp_path / "token")) == "of the file"
+    monkeypatch.setenv("GRPO_CORE_TOKEN", "of the environment")
+    assert given_token(str(tmp_path / "token")) == "of the environment"
+    assert given_token("", take=True) == "of the environment"
+    assert "GRPO_CORE_TOKEN" not in os.environ
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two\nlines", "a" * 4096, "\u00e9", "\x00"])
+def test_what_is_no_token_is_refused_without_being_shown(tmp_path, text):
+    """By the file's name."""
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/token: a token is a line of 1 to 4096 printable"):
+        given_token(str(tmp_path / "token"))
+
+
+def test_a_file_that_waits_for_a_writer_is_not_waited_for(tmp_path):
+    """A pipe."""
+    os.mkfifo(tmp_path / "token")
+    with pytest.raises(ConfigError, match="no regular file"):
+        given_token(str(tmp_path / "token"))
+
+
+def test_only_a_file_that_is_the_users_alone_is_looked_up():
+    """And only for this machine."""
+    with kept_token("", 4711) as (token, place):
+        assert place == kept_at(4711)
+        assert client_token("", "127.0.0.1", 4711) == token
+        assert client_token("", "10.0.0.5", 4711) is None
+        assert client_token("", "127.0.0.1", 4712) is None
+        place.chmod(0o640)
+        assert client_token("", "127.0.0.1", 4711) is None
+    assert not place.exists()
+
+
+def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path):
+    """What it points to stays as it is; and what a later server keeps there is not taken away."""
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "token").symlink_to(tmp_path / "other")
+    with kept_token(str(tmp_path / "token"), 1) as (token, place):
+        assert (tmp_path / "other").read_text() == "other"
+        assert place.read_text().strip() == token
+        place.write_text("a later one's")
+    assert place.read_text() == "a later one's"
