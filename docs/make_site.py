@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.output.issue_markdown import page
-from grpo_core.show import helps as of_trainer
+from grpo_core.show import help_texts as of_trainer
 from repro import usage as of_repro
 
 if TYPE_CHECKING:

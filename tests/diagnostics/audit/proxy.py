@@ -102,7 +102,7 @@ def told_otherwise(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -
         if wrong.shift:
             values = reported["token_logprobs"]
             reported["token_logprobs"] = values[-wrong.shift :] + values[: -wrong.shift]
-        if wrong.beside:
+        if wrong.neighbour:
             reported["tokens"] = [reported["tokens"][0], *reported["tokens"][:-1]]
     if wrong.permuted:
         copies = body.get("n", 1)

@@ -33,7 +33,7 @@ class Wrong:
         greedy: The likeliest token, always.
         one_seed: Every sample of a prompt is the same.
         permuted: Samples are given to the next prompt.
-        beside: Log-probs of the likeliest token, beside it.
+        neighbour: Log-probs of the likeliest token in place of the sampled one.
         stale_cache: Plain prompts are answered by these weights.
         second: Every other call is answered by these weights.
         double_bos: `/tokenize` puts one more id before a text.
@@ -134,7 +134,7 @@ class Engine:
                 if self.wrong.raw or self.wrong.greedy
                 else observed.distribution(law)
             )[-1]
-            neighbour = int(report_values.argmax()) if self.wrong.beside else token
+            neighbour = int(report_values.argmax()) if self.wrong.neighbour else token
             values.append(float(report_values[neighbour]))
             reported.append(neighbour)
             ids.append(token)

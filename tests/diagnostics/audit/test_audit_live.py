@@ -81,7 +81,7 @@ def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_p
         (Wrong(greedy=True), "sampling/greedy"),
         (Wrong(one_seed=True), "sampling/seed"),
         (Wrong(double_bos=True), "ids/special"),
-        pytest.param(Wrong(beside=True), "logprobs/token", marks=pytest.mark.long),
+        pytest.param(Wrong(neighbour=True), "logprobs/token", marks=pytest.mark.long),
         (Wrong(template="{{ messages[0]['content'] }}"), "ids/template"),
         (Wrong(settings={"logprobs_mode": "processed_logprobs", "dtype": "torch.bfloat16"}), None),
     ],
