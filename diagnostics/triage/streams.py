@@ -103,7 +103,7 @@ class LogSource:
             raise SourceError(f"{self.name}: the packed file is cut off; read as far as it goes") from None
         except NoLogError as error:
             raise SourceError(f"{self.name}: {error}") from None
-        except (OSError, *_UNPACK_ERRORS) as error:
+        except _READ_ERRORS as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SourceError(f"{self.name}: cannot be read: {reason}") from None
 
@@ -115,7 +115,9 @@ def looks_like_log(path: Path) -> bool:
             head = raw.peek(4096)[:4096]
             if unpacker := _unpacker(raw, head):
                 head = next(unpacker.chunks(4096), b"")
-    except (OSError, EOFError, NoLogError, *_UNPACK_ERRORS):
+    except (EOFError, NoLogError):
+        return True
+    except _READ_ERRORS:
         return True
     return bool(utf16(head)) or head.startswith(_NEEDS_TOOL) or is_text(head) is not False
 
@@ -270,6 +272,7 @@ def _zstd() -> Any:
 _ZSTD = _zstd()
 if _ZSTD is not None:
     _UNPACK_ERRORS = (*_UNPACK_ERRORS, _ZSTD.ZstdError)
+_READ_ERRORS: tuple[type[Exception], ...] = (OSError, *_UNPACK_ERRORS)
 _UNPACKERS: dict[bytes, tuple[str, Callable[[], Any]]] = {
     b"\x1f\x8b": ("gzip", _Gzip),
     b"BZh": ("bzip2", bz2.BZ2Decompressor),
