@@ -44,8 +44,8 @@ def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
     exec(compile(place.read_text(), str(place), "exec"), result)
     with pytest.raises(KeyError) as raised_error:
         result["f"]()
-    assert trl_steps._where(raised_error.value) == "trl/x.py:2 in f"
-    assert trl_steps._where(KeyError("never raised")) is None
+    assert trl_steps._failing_line(raised_error.value) == "trl/x.py:2 in f"
+    assert trl_steps._failing_line(KeyError("never raised")) is None
 
 
 def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
@@ -94,6 +94,6 @@ def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, ve
 )
 def test_a_missing_mode_has_its_own_reason(monkeypatch, known, said):
     """By what this TRL can be told, not by its number."""
-    monkeypatch.setattr(trl_steps, "_known", lambda: known)
+    monkeypatch.setattr(trl_steps, "_option_names", lambda: known)
     result = trl_steps._without_colocation()
     assert (result is None) if said is None else (result is not None and said in result)
