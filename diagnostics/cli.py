@@ -6,7 +6,6 @@ Bad input ends in one line on standard error, never in a traceback; GRPO_DOCTOR_
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import importlib.util
@@ -22,7 +21,7 @@ import click
 from diagnostics import UserError, version
 from diagnostics.collect.names import NoEnvironmentError
 from diagnostics.findings import INTERRUPTED, USAGE
-from diagnostics.output import progress, sanitize
+from diagnostics.output import sanitize
 from diagnostics.output.filters import BaselineError
 from diagnostics.output.redact import mask, mask_and_cut
 
@@ -70,8 +69,6 @@ _EXTRAS = {
 }  # fmt: skip
 _DISTRIBUTIONS = {"re2": "google-re2", "yaml": "pyyaml"}
 _OURS = ("diagnostics", "grpo_core", "repro")
-# Commands ported from argparse show progress themselves; for the others `_ArgparseCommand` does.
-_WITH_PROGRESS = {"doctor", "lint", "triage", "hang", "audit"}
 
 
 class Command(click.Command):
@@ -128,19 +125,13 @@ class _Application(click.Group):
 
 
 def load_command(name: str) -> click.Command:
-    """Import a command; one that still uses argparse is wrapped."""
-    path, text = COMMANDS[name]
-    module = importlib.import_module(path)
-    command = getattr(module, "command", None)
-    if isinstance(command, click.Command):
-        return command
-    if not hasattr(module, "add"):
-        module = importlib.import_module(path.replace(".command", ".options"))
-    return _ArgparseCommand(name, module.add, text)
+    """Import a command."""
+    command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+    return command
 
 
-class _PassThrough(click.Command):
-    """A command that parses its own arguments, `--help` among them."""
+class _ProgramCommand(click.Command):
+    """A program of its own, run in this process as `python -m` would; it parses its arguments, `--help` among them."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, add_help_option=False, **options)
@@ -149,30 +140,6 @@ class _PassThrough(click.Command):
         """Leave all arguments as they are."""
         ctx.args = list(args)
         return ctx.args
-
-
-class _ArgparseCommand(_PassThrough):
-    """Adapter for a command that still uses argparse."""
-
-    def __init__(self, name: str, add: Any, text: str) -> None:
-        super().__init__(name, help=text)
-        self._add = add
-
-    def invoke(self, ctx: click.Context) -> int:
-        """Parse and run."""
-        parser = argparse.ArgumentParser(prog=called_as())
-        self._add(parser.add_subparsers())
-        options = parser.parse_args([str(self.name), *ctx.args])
-        passes_output_through = getattr(options, "watch", False) or getattr(options, "beats", False)
-        typed = "-" in ctx.args and sys.stdin is not None and sys.stdin.isatty()
-        if self.name not in _WITH_PROGRESS or passes_output_through or typed:
-            return int(options.command(options))
-        with progress.running(str(self.name)):
-            return int(options.command(options))
-
-
-class _ProgramCommand(_PassThrough):
-    """A program of its own, run in this process as `python -m` would."""
 
     def invoke(self, ctx: click.Context) -> int:
         """Run it and return its exit code."""

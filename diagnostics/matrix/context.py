@@ -25,6 +25,7 @@ from diagnostics.process import Completed, run
 ROOT = Path(__file__).resolve().parents[2]
 # Packages that run inside cells. They are copied, so that a cell imports nothing else of ours.
 CELL_PACKAGES = ("grpo_core", "repro")
+_ISSUES = Path("diagnostics", "catalog", "issues")  # titles and records of the repros
 # The variables that a program in a cell inherits: no tokens, no proxies, no PYTHONPATH, no settings of vLLM.
 _INHERITED = (
     "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
@@ -141,7 +142,7 @@ class Context:
         return Path(result.output.strip()) if result.code == 0 else None
 
     def stage(self) -> Path:
-        """Return a folder that holds copies of grpo_core and repro as they are now."""
+        """Return a folder that holds copies of grpo_core, repro and the catalog's issues as they are now."""
         target = self.store.folder / "stage" / self._packages_digest
         if not target.exists():
             for old in self.folder("stage").iterdir():
@@ -150,9 +151,7 @@ class Context:
             for name in CELL_PACKAGES:
                 ignore = shutil.ignore_patterns("__pycache__")
                 shutil.copytree(self.programs / name, aside / name, ignore=ignore)
-            # Titles and records of the repros.
-            entries = Path("diagnostics", "catalog", "issues")
-            shutil.copytree(ROOT / entries, aside / entries)
+            shutil.copytree(ROOT / _ISSUES, aside / _ISSUES)
             aside.rename(target)
         return target
 
@@ -165,10 +164,10 @@ class Context:
     @cached_property
     def _packages_digest(self) -> str:
         digest = hashlib.sha256()
-        for name in CELL_PACKAGES:
-            for path in sorted((self.programs / name).rglob("*")):
+        for folder in [*(self.programs / name for name in CELL_PACKAGES), ROOT / _ISSUES]:
+            for path in sorted(folder.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
-                    digest.update(f"{path.relative_to(self.programs)}\0".encode() + path.read_bytes())
+                    digest.update(f"{folder.name}/{path.relative_to(folder)}\0".encode() + path.read_bytes())
         return digest.hexdigest()[:16]
 
     def cell_environ(self, cell: Cell) -> dict[str, str]:

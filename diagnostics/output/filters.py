@@ -46,9 +46,6 @@ def parse_codes(text: str) -> list[str]:
     return codes
 
 
-codes = parse_codes  # old name, to be removed
-
-
 def _similar(word: str, known: Iterable[str]) -> str:
     families = {code.rstrip("0123456789") for code in known}
     similar = difflib.get_close_matches(word, {*known, *families}, n=3, cutoff=0.5)

@@ -172,7 +172,9 @@ def test_a_cell_sees_none_of_the_user_s_settings(place):
     assert "secret" not in environment.values()
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert Path(environment["HOME"]).is_relative_to(place.store.folder)
-    assert {item.name for item in Path(environment["PYTHONPATH"]).iterdir()} == {"grpo_core", "repro"}
+    staged = {item.name for item in Path(environment["PYTHONPATH"]).iterdir()}
+    assert staged == {"grpo_core", "repro", "diagnostics"}
+    assert [item.name for item in Path(environment["PYTHONPATH"], "diagnostics").rglob("*.py")] == []
 
 
 OK = {"outcome": "passed", "why": ""}
