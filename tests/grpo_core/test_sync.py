@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.subprocess_engine import ProcessEngine
-from grpo_core.rollout.weights import shm
+from grpo_core.rollout.weights import transports
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
 from grpo_core.rollout.weights.sync import Receiver, open_sender
@@ -171,7 +171,7 @@ def test_a_version_that_is_replaced_while_it_is_read_is_an_error(pair):
 
     def overtaken(tensors, version):
         load(tensors, version)
-        shm._counters(both.sender._memory).add_(1)  # another version is there by now
+        transports._counters(both.sender._memory).add_(1)  # another version is there by now
 
     both.engine.update_weights = overtaken
     with pytest.raises(TornError, match="may hold a mix of two versions; send one again"):
