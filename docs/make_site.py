@@ -19,7 +19,6 @@ from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.output.issue_markdown import page
 from grpo_core.show import help_texts as of_trainer
-from repro import usage as of_repro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
 # Programs with commands of their own: the module, and which.
 WITHIN = {
-    "repro": ("repro", tuple(of_repro.COMMANDS)),
+    "repro": ("repro", ("list", "run", "repeat", "imports", "fuzz")),
     "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
     "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
 }
