@@ -30,43 +30,12 @@ def other(model):
     ]
 
 
-def parts_of(model):
-    """The weights that are one product, of each layer."""
-    for layer in model.base_model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        yield [each.weight for each in (attention.q_proj, attention.k_proj, attention.v_proj)]
-        yield [each.weight for each in (mlp.gate_proj, mlp.up_proj)]
-
-
-def memory(model):
-    """Where they stand."""
-    return [[part.untyped_storage().data_ptr() for part in parts] for parts in parts_of(model)]
-
-
 def decoded(model, tokens=3):
     """The logits behind some tokens, by a decoder made now."""
     decoder = Decoder(model, PROMPTS, room=tokens)
     for token in range(tokens):
         decoder.follow(torch.full((len(PROMPTS),), token + 4))
     return decoder.logits_BV
-
-
-def test_parts_stand_in_one_memory_and_are_what_they_were():
-    """Nothing else stands there; a second decoder finds them so and moves nothing."""
-    model = built("llama")
-    before = {name: value.clone() for name, value in model.named_parameters()}
-    with torch.inference_mode():
-        decoded(model)
-        first = memory(model)
-        decoded(model)
-    assert memory(model) == first
-    assert all(len(set(places)) == 1 for places in first)
-    assert all(
-        parts[0].untyped_storage().nbytes() == sum(part.nbytes for part in parts) for parts in parts_of(model)
-    )
-    held = dict(model.named_parameters())
-    assert list(held) == list(before)
-    assert all(torch.equal(held[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize(("kind", "settings"), KINDS)

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 UPLOAD = "/weights"
 LIVENESS = ("/health", "/health/")
+MOST_VALUES, MOST_CONTAINERS = (
+    2**21,
+    2**17,
+)  # in a body: parsing takes time and memory by these, not by its bytes
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _LENGTH = "a Content-Length is needed, and no Transfer-Encoding"
 _OWN_PAGES = ("none", "same-origin")  # typed by a person, or from an answer of ours
@@ -51,6 +55,7 @@ class Limits:
         waiting: Calls that may wait for the engine; further ones are told to come back.
         call_s: Seconds a call may wait for the engine and sample, and an upload may take to arrive.
         body_s: Seconds the body of a call that uploads no weights may take to arrive.
+        held_bytes: Of all bodies that are held at a time, uploads aside.
     """
 
     generate_bytes: int = 16 * 2**20
@@ -58,6 +63,7 @@ class Limits:
     waiting: int = 16
     call_s: float = 120.0
     body_s: float = 30.0
+    held_bytes: int = 64 * 2**20
 
 
 class RefusalAnswer(BaseModel):
@@ -141,6 +147,7 @@ class Guard:
     def __init__(self, app: ASGIApp, callers: Callers, limits: Limits) -> None:
         """`app` is what lies behind."""
         self._app, self._callers, self._limits = app, callers, limits
+        self._held = 0  # bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call."""
@@ -155,16 +162,26 @@ class Guard:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         local = (scope.get("server") or ("",))[0]
         refused = _ambiguous(scope, headers) or self._callers.refused(scope["path"], headers, local)
-        if refused is None and scope["method"] in _WITH_BODY:
+        with_body = scope["method"] in _WITH_BODY
+        if refused is None and with_body:
             refused = self._too_large(scope["path"], headers)
-            limit_s = self._limits.call_s if scope["path"] == UPLOAD else self._limits.body_s
-            receive = _in_time(receive, headers.get("content-length", ["0"])[0], limit_s)
-        if refused is None:
+        if refused is not None:  # nothing behind it on the connection is read
+            answer = JSONResponse({"detail": refused[1]}, refused[0], {"Connection": "close"})
+            await answer(scope, receive, send)
+        elif with_body:
+            await self._with_body(scope, receive, send, int(headers["content-length"][0]))
+        else:
             await self._app(scope, receive, send)
-        else:  # nothing behind it on the connection is read
-            await JSONResponse({"detail": refused[1]}, refused[0], {"Connection": "close"})(
-                scope, receive, send
-            )
+
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
+        if scope["path"] == UPLOAD:
+            await self._app(scope, _limited(receive, size, self._limits.call_s, parsed=False), send)
+            return
+        self._held += size
+        try:
+            await self._app(scope, _limited(receive, size, self._limits.body_s, parsed=True), send)
+        finally:
+            self._held -= size
 
     def _too_large(self, path: str, headers: dict[str, list[str]]) -> tuple[int, str] | None:
         # The HTTP parser holds a body to its Content-Length, so checking the header is enough.
@@ -174,6 +191,8 @@ class Guard:
         most = self._limits.weights_bytes if path == UPLOAD else self._limits.generate_bytes
         if len(length) > 20 or int(length) > most:
             return 413, f"the body has {length[:20]} bytes, at most {most} are read"
+        if path != UPLOAD and self._held + int(length) > self._limits.held_bytes:
+            return 503, "the bodies of other calls take all the room; try again later"
         return None
 
 
@@ -188,12 +207,13 @@ def _ambiguous(scope: Scope, headers: dict[str, list[str]]) -> tuple[int, str] |
     return None
 
 
-def _in_time(receive: Receive, size: str, limit_s: float) -> Receive:
-    """`receive` for a body that must be there in `limit_s`, however slowly its parts come."""
-    arrived, ended, deadline = 0, False, asyncio.get_running_loop().time() + limit_s
+def _limited(receive: Receive, size: int, limit_s: float, *, parsed: bool) -> Receive:
+    """`receive` for a body that must be there in `limit_s`, however slowly it comes, and is cheap to parse."""
+    arrived, values, containers = 0, 0, 0
+    ended, deadline = False, asyncio.get_running_loop().time() + limit_s
 
-    async def timed() -> Message:
-        nonlocal arrived, ended
+    async def next_part() -> Message:
+        nonlocal arrived, values, containers, ended
         if ended:
             return await receive()
         left = deadline - asyncio.get_running_loop().time()
@@ -204,11 +224,16 @@ def _in_time(receive: Receive, size: str, limit_s: float) -> Receive:
             raise HTTPException(408, detail, {"Connection": "close"}) from error
         if message["type"] == "http.disconnect":
             raise HTTPException(400, f"the body ended after {arrived} of {size} bytes")
-        arrived += len(message.get("body", b""))
-        ended = not message.get("more_body", False)
+        part = message.get("body", b"")
+        arrived, ended = arrived + len(part), not message.get("more_body", False)
+        if parsed:
+            values, containers = values + part.count(b","), containers + part.count(b"[") + part.count(b"{")
+            if values > MOST_VALUES or containers > MOST_CONTAINERS:
+                detail = f"more than {MOST_VALUES} commas or {MOST_CONTAINERS} brackets; ask in several calls"
+                raise HTTPException(413, detail, {"Connection": "close"})
         return message
 
-    return timed
+    return next_part
 
 
 def explain_refusals(app: FastAPI) -> None:

@@ -115,7 +115,7 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
     )
     options = uvicorn.Config(
         app,
-        http="h11",  # the stricter of uvicorn's parsers, and the one that limits the size of a head
+        http=http_protocol(),
         ws="none",
         limit_concurrency=_CONNECTIONS,
         proxy_headers=False,  # who calls is who is connected, not who a header says
@@ -132,6 +132,27 @@ def _server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: s
             await super().shutdown(sockets)
 
     return GracefulServer(options)
+
+
+def http_protocol(head_s: float = 10.0) -> type[asyncio.Protocol]:
+    """Uvicorn's stricter parser, h11, which limits a head's bytes; connections without a whole head in time end."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class TimedProtocol(H11Protocol):  # type: ignore[misc]
+        """Looks every `head_s` whether a call came since the last look, or still runs."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(head_s, self._look, None)
+
+        def _look(self, before: Any) -> None:
+            idle = self.cycle is None or self.cycle.response_complete
+            if idle and self.cycle is before and not self.transport.get_write_buffer_size():
+                self.transport.abort()
+            elif not self.transport.is_closing():
+                self.loop.call_later(head_s, self._look, self.cycle)
+
+    return TimedProtocol
 
 
 def _close(engine: Engine, thread: ThreadPoolExecutor) -> None:
