@@ -337,11 +337,7 @@ def test_a_server_of_an_older_trl_is_refused(tmp_path):
     with (
         simulated(lambda call: call.answer(description)) as server,
         pytest.raises(
-<<<<<<< HEAD
             EngineError, match=r"takes weights by NCCL alone, so it can't be trained with; use TRL 1\.11"
-=======
-            EngineError, match=r"takes weights by NCCL alone, so it can't be trained with; use TRL 1.11"
->>>>>>> trainer2
         ),
     ):
         engine_for(RolloutConfig(server="trl", timeout_s=500), "127.0.0.1", server.port, tmp_path)
