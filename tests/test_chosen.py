@@ -23,13 +23,13 @@ def names(*paths: str, near: bool = False) -> set[str]:
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("diagnostics/collect/nvml.py", "diagnostics/test_doctor_nvml.py"),
+        ("diagnostics/collect/gpus.py", "diagnostics/test_doctor_machine.py"),
         ("diagnostics/catalog/issues/SCH001.toml", "diagnostics/test_catalogue.py"),
         ("diagnostics/catalog/issues", "diagnostics/test_triage.py"),
         ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
         ("diagnostics/__main__.py", "diagnostics/test_command.py"),
         ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
-        ("diagnostics/doctor/checks/interpreters.py", "diagnostics/test_doctor.py"),
+        ("diagnostics/doctor/checks/binaries.py", "diagnostics/test_doctor.py"),
         ("diagnostics/matrix/uv.py", "matrix/test_uv.py"),
         ("matrix.toml", "matrix/test_cells.py"),
         ("grpo_core/learn/losses.py", "grpo_core/test_loss.py"),
@@ -71,7 +71,7 @@ def test_the_nearest_are_few_and_of_the_same_part():
     assert "diagnostics/test_fleet.py" not in near
     # What is found by its folder has neighbours, too.
     assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
-    assert names("diagnostics/doctor/checks/interpreters.py", near=True)
+    assert names("diagnostics/collect/gpus.py", near=True)
 
 
 def test_only_tests_of_the_trainer_need_torch():
