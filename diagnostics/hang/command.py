@@ -204,6 +204,7 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
 
 
 def _check_usage(request: SimpleNamespace) -> None:
+    limit_s = request.nodes.node_limit
     remote = [
         name for name, value in (("--hosts", request.nodes.hosts), ("--ray", request.nodes.ray)) if value
     ]
@@ -218,7 +219,7 @@ def _check_usage(request: SimpleNamespace) -> None:
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
         (f"--pid is a number of this host; with {' and '.join(remote)} use --match", remote and request.pids),
-        (f"--node-limit {request.node_limit:g}: expected seconds, up to 3600", not 0 < request.node_limit <= 3600),
+        (f"--node-limit {limit_s:g}: expected seconds, up to 3600", not 0 < limit_s <= 3600),
     )  # fmt: skip
     for text, applies in problems:
         if applies:
