@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.output.issue_markdown import page
-from grpo_core.show import helps as of_trainer
-from repro import usage as of_repro
+from grpo_core.show import help_texts as of_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +30,7 @@ INDEX = (
 )
 # Programs with commands of their own: the module, and which.
 WITHIN = {
-    "repro": ("repro", tuple(of_repro.COMMANDS)),
+    "repro": ("repro", ("list", "run", "repeat", "imports", "fuzz")),
     "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
     "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
 }
