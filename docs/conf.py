@@ -12,6 +12,7 @@ html_theme = "furo"
 html_title = "grpo-doctor"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_extra_path = ["index.html"]
 html_copy_source = False
 html_show_sphinx = False
 # An excerpt of each page found is fetched from the page, which no browser does for a folder on a disk.

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^)#\s]+)\)")
+INDEX = (
+    '<!doctype html>\n<title>grpo-doctor</title>\n<meta http-equiv="refresh" content="0; url=README.html">\n'
+)
 # Programs with commands of their own: the module, and which.
 WITHIN = {
     "repro": ("repro", ("list", "run", "repeat", "imports", "fuzz")),
@@ -74,6 +77,7 @@ def lay_out(folder: Path) -> None:
     with (folder / "README.md").open("a", encoding="utf-8") as file:
         file.write(contents(texts))
     shutil.copyfile(ROOT / "docs" / "conf.py", folder / "conf.py")
+    (folder / "index.html").write_text(INDEX, encoding="utf-8")
     (folder / "_static").mkdir()
     shutil.copyfile(ROOT / "docs" / "site.css", folder / "_static" / "site.css")
 
