@@ -218,7 +218,6 @@ def _check_usage(request: SimpleNamespace) -> None:
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
         (f"--pid is a number of this host; with {' and '.join(remote)} use --match", remote and request.pids),
-        (f"--node-limit {request.node_limit:g}: expected seconds, up to 3600", not 0 < request.node_limit <= 3600),
     )  # fmt: skip
     for text, applies in problems:
         if applies:
