@@ -19,7 +19,7 @@ import pytest
 
 from tests.cells import ROOT, run_in_cell
 
-BENCHMARK = ROOT / "benchmarks" / "learning.py"
+BENCHMARK = ROOT / "evaluation" / "trainer" / "learning.py"
 PROGRAM = ROOT / "evaluation" / "trainer" / "trl_learning.py"
 SEEDS = range(5)
 STEPS = 80
