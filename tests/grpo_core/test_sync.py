@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.subprocess_engine import ProcessEngine
-from grpo_core.rollout.weights import shm
+from grpo_core.rollout.weights import transports as shm
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.rollout.weights.flat import PIECE, Flat, FlatError, tensors_in
 from grpo_core.rollout.weights.sync import Receiver, open_sender
