@@ -20,7 +20,6 @@ MODULES = (
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
     "grpo_core.rollout.weights.digest",
-    "grpo_core.rollout.weights.digest",
     "grpo_core.tasks.task",
     "grpo_core.types",
 )
