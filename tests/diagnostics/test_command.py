@@ -31,7 +31,7 @@ def diagnostics(*arguments, **environ):
         (["doctor", "--prefix", "/no/such/folder"], "/no/such/folder: no such folder"),
         (["doctor", "--python", "/no/such/python"], "--python /no/such/python: no such file"),
         (["doctor", "--python", "/usr"], "--python /usr: a folder; expected an interpreter"),
-        (["doctor", "--python", "/bin/ls"], "--python /bin/ls: no Python, by its name"),
+        (["doctor", "--python", "/bin/ls"], "--python /bin/ls: not the name of a Python"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(arguments, message):

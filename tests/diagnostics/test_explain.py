@@ -107,7 +107,7 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
     monkeypatch.setattr(chosen, "_running_environments", lambda: [str(running), str(tmp_path / "bare")])
     monkeypatch.chdir(tmp_path)
     own_text = SimpleNamespace(prefix=str(tmp_path / "own"))
-    assert chosen.told(own_text, {"VIRTUAL_ENV": str(environment.prefix)}) == {
+    assert chosen.other_environments(own_text, {"VIRTUAL_ENV": str(environment.prefix)}) == {
         "unnamed": [str(environment.prefix), str(running)]
     }
     # What is judged is no other, and one that lies near is found by its usual name.
