@@ -21,10 +21,10 @@ class _Layer(msgspec.Struct):
     date: str | None
     expected: bool | None = None
     evidence: str | None = None
-    summary: str = ""
+    summary: str | None = ""
     reason: str | None = None
     ran_with: dict[str, str] = {}
-    command: str = ""
+    command: str | None = ""
 
 
 class _Cell(msgspec.Struct):
@@ -35,8 +35,8 @@ class _Cell(msgspec.Struct):
     torch: str | None
     verdict: str
     layers: dict[str, _Layer]
-    python: str = ""
-    note: str = ""
+    python: str | None = None
+    note: str | None = None
 
 
 class _Breadth(msgspec.Struct):
