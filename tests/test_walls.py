@@ -39,7 +39,7 @@ def test_what_runs_in_a_cell_needs_only_the_cell(package):
     found = {path: imports(path) for path in (ROOT / package).rglob("*.py")}
     assert {path: names - allowed for path, names in found.items() if names - allowed - {"hypothesis"}} == {}
     assert {
-        path for path, names in found.items() if "hypothesis" in names and path.parent.name != "search"
+        path for path, names in found.items() if "hypothesis" in names and path.parent.name != "fuzz"
     } == set()
     assert {path for path, names in found.items() if "tomllib" in names and "tomli" not in names} == set()
 
