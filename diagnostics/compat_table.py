@@ -21,10 +21,10 @@ class _Layer(msgspec.Struct):
     date: str | None
     expected: bool | None = None
     evidence: str | None = None
-    summary: str | None = ""
+    summary: str = ""
     reason: str | None = None
     ran_with: dict[str, str] = {}
-    command: str | None = ""
+    command: str = ""
 
 
 class _Cell(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Cell(msgspec.Struct):
     torch: str | None
     verdict: str
     layers: dict[str, _Layer]
-    python: str | None = None
+    python: str = ""
     note: str | None = None
 
 

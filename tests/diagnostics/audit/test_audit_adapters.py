@@ -127,3 +127,11 @@ def test_what_is_not_computed_is_said(adapters, tmp_path, change, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(AuditError, match=said):
         Reference(tmp_path / "one")
+
+
+def test_truncated_adapter_weights_are_refused_by_file_name(adapters, tmp_path):
+    shutil.copytree(adapters / "checkpoint-20", tmp_path / "truncated")
+    path = tmp_path / "truncated" / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(AuditError, match=r"adapter_model\.safetensors"):
+        _ = Reference(tmp_path / "truncated").state

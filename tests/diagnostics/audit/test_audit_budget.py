@@ -2,6 +2,7 @@
 
 import pytest
 
+from diagnostics.__main__ import main
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.model import FAULT
@@ -36,3 +37,10 @@ def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
     assert more.sampling >= 3 * usual.sampling
     assert more.second(0) >= 3 * usual.second(0)
     assert more.first == usual.first
+
+
+def test_a_budget_below_the_minimum_is_refused_in_one_line(capsys):
+    """Before the server is contacted."""
+    options = ["--server", "http://127.0.0.1:9", "--checkpoint", "nowhere", f"--tokens={MIN_TOKENS - 1}"]
+    assert main(["audit", *options]) == 2
+    assert str(MIN_TOKENS) in capsys.readouterr().err

@@ -174,3 +174,24 @@ def test_raw_log_probs_carry_no_sampling_parameters(trained, wrong):
         (result,) = (item for item in audit.results if item.topic == "sampling")
         assert result.outcome == "not_decided"
         assert result.needed[0].text.startswith("--tokens ")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "folder"),
+    [(1500, "checkpoint-120"), pytest.param(2500, "base", marks=pytest.mark.long), (4000, "base")],
+)
+def test_an_audit_stays_within_its_token_budget(trained, tmp_path, tokens, folder):
+    """The most expensive case: long prompts of the trainer, a stale prefix cache and other weights."""
+    prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 1.0, "prompts": prompts}))
+    wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
+    audit = audit_standin(trained, wrong, folder=folder, tokens=tokens, trainer=tmp_path / "trainer.json")
+    assert audit.tokens <= tokens
+
+
+@pytest.mark.long
+def test_replicas_with_different_weights_are_reported(trained):
+    """Every other call is answered by older weights; checks that depend on the weights are masked."""
+    audit = audit_standin(trained, Wrong(second=loaded(trained / "base", "bfloat16")))
+    assert list(fault_values(audit)) == ["replicas/weights"]
+    assert {item.masked_by for item in audit.select("masked")} == {"replicas/weights"}

@@ -85,3 +85,8 @@ def test_what_a_server_says_of_itself(answers, awake):
     else:
         with pytest.raises(NotAvailableError):
             check_awake(Told(**answers))
+
+
+def test_a_model_name_the_server_does_not_serve_is_refused_with_those_it_does(trained):
+    with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
+        audited(trained, Wrong(), model="nobody")

@@ -78,3 +78,11 @@ def test_without_its_key_it_says_what_is_missing(own_server, trained, monkeypatc
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(AuditError, match="GRPO_CORE_TOKEN"):
         audit_server(LiveAudit(address_of(own_server), trained / "checkpoint-120", timeout_s=500))
+
+
+def test_unknown_weights_are_not_reported_as_a_temperature(own_server, trained, tmp_path):
+    """No checkpoint near explains the samples."""
+    (tmp_path / "checkpoint-20").symlink_to(trained / "checkpoint-20")
+    address = address_of(own_server)
+    _, faults = audited(address, own_server.token, tmp_path, "checkpoint-20", against=(trained / "base",))
+    assert list(faults) == ["sampling/law"]
