@@ -325,6 +325,9 @@ def table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
         hits = sum(named for named, _ in faults)
         low, high = wilson(hits, len(faults))
         lines.append(f"| all faults | {hits} of {len(faults)} ({low:.0%} to {high:.0%}) | |")
+    healthy = [clean for name, told in rows.items() if name.startswith("nothing wrong") for clean, _ in told]
+    if healthy:
+        lines.append(f"| all healthy | {sum(healthy)} of {len(healthy)} clean | |")
     return "\n".join(lines)
 
 
