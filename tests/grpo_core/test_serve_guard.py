@@ -260,6 +260,13 @@ def test_calls_one_behind_the_other_are_each_looked_at(guarded):
     assert guarded.called == [("GET", "/a")]
 
 
+def test_an_absolute_uri_does_not_replace_the_host_header(guarded):
+    """A call in the form that proxies get: the Host header decides."""
+    evil = b"GET http://localhost/a HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    assert answers(guarded, evil)[0] in (400, 403)
+    assert not guarded.called
+
+
 def test_no_header_changes_what_is_called(guarded):
     """As frameworks of web pages take some for."""
     more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /abort\r\nX-Forwarded-Host: evil.example\r\n"
