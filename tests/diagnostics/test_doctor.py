@@ -19,7 +19,6 @@ from diagnostics.fixes import command_of, commands_of
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import filters
 from tests.diagnostics.environments import issues
-from tests.spent import unit_s
 
 CELL = {
     "id": "vllm-0.12.0+trl-0.23.1",
@@ -359,21 +358,20 @@ BROKEN = "raise ImportError('libcudart.so.12: cannot open shared object file')"
 
 
 def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environment):
-    """Nothing of it is imported: not by us, not by what we import. In a second of CPU."""
+    """Nothing of it is imported: not by us, not by what we import."""
     for name, version in (("torch", "2.6.0"), ("vllm", "0.8.5"), ("trl", "0.17.0")):
         environment.add(name, version, module=BROKEN)
     program = (
-        "import sys, time; from diagnostics.__main__ import main;"
+        "import sys; from diagnostics.__main__ import main;"
         f"code = main(['doctor', '--prefix', {str(environment.prefix)!r}, '--format', 'json']);"
         "heavy = sorted({'torch', 'vllm', 'ray', 'transformers', 'numpy', 'trl'} & set(sys.modules));"
-        "print(code, heavy, time.process_time(), file=sys.stderr)"
+        "print(code, heavy, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False
     )
-    code, heavy, spent = done.stderr.split()
+    code, heavy = done.stderr.split()
     assert (code, heavy) == ("3", "[]")
-    assert float(spent) < 20 * unit_s()
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.report.v1"
     assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}

@@ -10,7 +10,6 @@ import pytest
 
 from diagnostics import __main__ as command
 from tests.diagnostics.report_schema import problems
-from tests.spent import unit_s
 
 LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
 BAD = LAUNCH + "--per_device_train_batch_size 3\n"
@@ -144,13 +143,13 @@ def test_a_file_that_is_broken_is_no_crash_of_ours(tmp_path, capsys):
 
 
 def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_path, tmp_path_factory):
-    """`lint -- swift rlhf ...` in a process of its own, with every format's module; under 0.3 s of CPU is the aim."""
+    """`lint -- swift rlhf ...` in a process of its own, with every format's module."""
     program = (
-        "import sys, time; sys.argv = ['d', 'lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
+        "import sys; sys.argv = ['d', 'lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
         "'--rlhf_type', 'grpo', '--use_vllm', 'true', '--vllm_mode', 'colocate', '--async_generate', 'true', "
         f"'--output_dir', '{tmp_path}/out']\n"
-        "from diagnostics.__main__ import main; code = main(); spent = time.process_time()\n"
-        f"print(code, sorted({HEAVY!r} & set(sys.modules)), round(spent, 3), file=sys.stderr)"
+        "from diagnostics.__main__ import main; code = main()\n"
+        f"print(code, sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
     )
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -159,12 +158,10 @@ def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_p
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False,
             cwd=Path(__file__).parents[2], env=environ,
         )  # fmt: skip
-    code, modules, spent = done.stderr.split()
+    code, modules = done.stderr.split()
     assert (code, modules) == ("1", "[]")
     assert "CFG001" in done.stdout
     assert list(tmp_path.iterdir()) == []
-    # Twice the aim: CPU time on a machine that is shared is not quite one's own.
-    assert float(spent) < 6 * unit_s()
 
 
 def test_the_json_keeps_its_published_schema(run):

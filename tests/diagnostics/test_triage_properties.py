@@ -107,10 +107,10 @@ def test_any_bytes_come_to_an_end(rules, data):
     ids=["long", "returns", "anchors", "heads", "brackets", "hits"],
 )
 def test_what_is_long_takes_no_longer_than_its_length(rules, data):
-    """Ten megabytes in a line, thousands of anchors: seconds at most."""
+    """Ten megabytes in a line, thousands of anchors: seconds; quadratic work would take hours."""
     start = time.process_time()
     triage([Memory(data)], rules)
-    assert time.process_time() - start < 15
+    assert time.process_time() - start < 60
 
 
 def test_each_transformation_keeps_the_verdict(rules):

@@ -1,5 +1,6 @@
 """Each kind of dump is parsed, and what is none is refused in one line."""
 
+import contextlib
 import io
 import json
 import pickle
@@ -296,21 +297,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_takes_linear_time(name):
-    """Twice as much takes about twice as long, in processor time."""
-
-    def cpu_s(text):
-        began = time.process_time()
-        try:  # noqa: SIM105
-            parse_dump("x", text.encode())
-        except ParseError:
-            pass
-        return time.process_time() - began
-
-    text = HOSTILE[name]
-    # Garbage collection of a large test process may fall into one measurement, not into all three.
-    ratios = ((cpu_s(text[: len(text) // 2]), cpu_s(text)) for _ in range(3))
-    assert any(whole < 3 * half + 0.5 for half, whole in ratios)
+def test_no_pattern_is_quadratic(name):
+    """A mebibyte takes seconds; a quadratic pattern would take hours."""
+    began = time.process_time()
+    with contextlib.suppress(ParseError):
+        parse_dump("x", HOSTILE[name].encode())
+    assert time.process_time() - began < 60
 
 
 def test_ras_shows_who_lags(tmp_path):
