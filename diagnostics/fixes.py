@@ -281,6 +281,14 @@ def mitigation_line(ranked: RankedMitigation) -> str:
     return line + (f" Does not help against: {', '.join(ranked.fails)}." if ranked.fails else "")
 
 
+def mitigation_lines(ranked: RankedMitigation) -> list[str]:
+    """Return a mitigation; if it has edits for several frameworks, a heading and one line for each edit."""
+    if len({edit.framework for edit in ranked.edits}) < 2:
+        return [mitigation_line(ranked)]
+    heading = f"{ranked.about.rstrip('.')} ({ranked.mitigation}: {_test_result(ranked)}):"
+    return [heading, *(f"- {edit_text(edit)}" for edit in ranked.edits)]
+
+
 def _test_result(ranked: RankedMitigation) -> str:
     """Describe what was tested; a run against one trigger proves nothing about the others."""
     if ranked.evidence != "executed":
@@ -313,6 +321,14 @@ def fix_lines(fix: Fix) -> list[str]:
 def fix_text(fix: Fix) -> str:
     """Return the sentences of a fix as one text."""
     return "\n".join(fix_lines(fix))
+
+
+def first_lines(fix: Fix | None) -> list[str]:
+    """Return the first sentence of a fix, or its best mitigation with one line for each framework."""
+    sentence, _ = first_step(fix)
+    if fix and fix.offers and sentence == mitigation_line(fix.offers[0]):
+        return mitigation_lines(fix.offers[0])
+    return [sentence] if sentence else []
 
 
 def first_step(fix: Fix | None) -> tuple[str, str]:

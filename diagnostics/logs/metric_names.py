@@ -50,11 +50,12 @@ _NAMES = tuple(
         ("loss", r"loss$"),
         ("advantage", r"advantages?(?:/(?:mean|max|min|std))?$"),
         ("lr", r"(?:^|/)(?:lr|learning_rate)$"),
+        ("steps_per_second", r"train_steps_per_second$"),
     )
 )  # fmt: skip
 # A cheap first test: a line without any of these has no metrics.
 _METRIC_WORDS = re.compile(
-    r"(?i)loss|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
+    r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
 )
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
 # Most rows that are read of one log.

@@ -19,6 +19,7 @@ from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Sever
 from diagnostics.fixes import (
     commands_of,
     count_of,
+    first_lines,
     first_step,
     fix_lines,
     fold_command,
@@ -101,9 +102,9 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
         return
     if finding.evidence:
         print_text(console, _first_evidence(finding), "dim", indent=INDENT)
-    sentence, command = first_step(finding.remedy)
-    if sentence:
-        print_text(console, f"Fix: {sentence}", indent=INDENT)
+    _, command = first_step(finding.remedy)
+    for number, line in enumerate(first_lines(finding.remedy)):
+        print_text(console, line if number else f"Fix: {line}", indent=INDENT)
     if command:
         print_command(console, command)
     more = f" More: python -m diagnostics explain {finding.code}" if finding.code else ""

@@ -37,7 +37,7 @@ _WAITS = (
      "the server's own log: does it end with an error, or with 'Application startup complete'? does"
      " `curl HOST:PORT/health` answer from here?"),
     ("RAY016", r"(?i)placement group|pending (?:resource|demand)|insufficient resources|cannot be scheduled",
-     "ray status: which resources are asked for, and which are free?"),
+     "ray status: which resources are requested, and which are free?"),
     ("RAY015", r"(?i)connect to (?:the )?(?:remote )?gcs|ray (?:cluster|head|runtime)|raylet",
      "ray status from this machine; is the address in RAY_ADDRESS the head's?"),
     ("NET011", r"(?i)tcpstore|c10d|init_communicator|rendezvous store|client socket",
@@ -45,10 +45,10 @@ _WAITS = (
     ("ENG003", r"(?i)engine core|engine process|core proc|engine .{0,20}(?:start|ready)",
      "the engine's own lines: does it still load weights or compile? py-spy dump on it"),
     ("HNG002", r"No available shared memory broadcast block|shm_broadcast",
-     "grpo-doctor hang on the run's processes: which rank is not in the collective?"),
+     "grpo-doctor hang: which rank is not in the collective?"),
     ("HNG015", r"(?i)rendezvous|waiting for .{0,30}(?:ranks|nodes|workers) to join",
      "how many ranks joined, and which machine is missing?"),
-    ("HNG007", r"(?i)\block\b", "who holds the lock: fuser FILE, or lsof"),
+    ("HNG007", r"(?i)\block\b", "which process holds the lock: fuser FILE, or lsof"),
 )  # fmt: skip
 # A question: nobody answers it in a batch job.
 _QUESTION = re.compile(
@@ -139,16 +139,14 @@ class Fragments:
             yield Lead(
                 self._issues["HNG008"],
                 "the log ends with a question",
-                "is the process still there, and does it read its input? WANDB_MODE=offline, a token, or < /dev/null",
+                "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null",
                 end.last,
             )
         if not end.waits:
             return
-        reason = "a line of a wait, alone"
+        reason = "one line that reports a wait"
         if end.times > 1:
-            reason = (
-                f"a wait that repeats: {end.times} of the last lines say it, and nothing comes after them"
-            )
+            reason = f"the run waits: {end.times} of the last lines repeat this one, and nothing follows"
         for code, pattern, settles in _COMPILED:
             if pattern.search(end.waits.text) and code in self._issues:
                 yield Lead(self._issues[code], reason, settles, end.waits)
@@ -165,8 +163,8 @@ class Fragments:
                 if issue.signature and any(has_frame(it, innermost) for it in issue.signature.frames):
                     yield Lead(
                         issue,
-                        "a traceback without its end, in the code that this issue names",
-                        "the line of the exception, at the end of that traceback",
+                        "a traceback without its last line, in code of this issue",
+                        "the last line of that traceback, with the exception",
                         hit,
                     )
 
@@ -175,7 +173,7 @@ class Fragments:
             for index in self._set.match(hit.text):
                 yield Lead(
                     self._issues[self._bare[index][0]],
-                    "its message, without the name of the exception",
+                    "the message of this issue without the name of the exception",
                     "the traceback above that line, and the name of the exception",
                     hit,
                 )
@@ -185,16 +183,16 @@ def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
     """Return the lead for a line that failures of other causes also print."""
     return Lead(
         issue,
-        "a line that failures of other causes print, too",
-        "what failed before that line, and in which code: the first traceback of that process",
+        "a line that other failures print, too",
+        "the first traceback of that process: what failed before this line?",
         hit,
     )
 
 
 def lead_from_similar_message(issue: Issue, hit: Hit, line: str) -> Lead:
     """Return the lead for a message that is similar to a known line of an issue."""
-    settles = f"whether it says the same as: {mask_and_cut(line.strip(), 160)!r}"
-    return Lead(issue, "a message much like one that this issue shows by", settles, hit, alike=True)
+    settles = f"does it mean the same as: {mask_and_cut(line.strip(), 160)!r}?"
+    return Lead(issue, "a message similar to that of this issue", settles, hit, alike=True)
 
 
 def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:

@@ -168,7 +168,7 @@ class _Tracebacks:
         log = self._log
         traceback.rank = traceback.rank or log.rank
         for path, _ in traceback.frames:
-            log.frameworks.update(log_facts.mentioned_frameworks(short_path(path)))
+            log.frameworks.update(log_facts.mentioned_frameworks(path))
         log.last = traceback
         if len(self.ended) < MAX_HITS:
             self.ended[traceback.end] = traceback

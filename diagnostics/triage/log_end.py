@@ -44,8 +44,10 @@ _ENDED = re.compile(
 _FULL = re.compile(r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)")
 _RUN_BAR = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
 _BAR = re.compile(r"\d%\|")
-# The position of a bar without a name.
-_UNNAMED_BAR = re.compile(r"^ *\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \[")
+# The position of a bar of the run, or of one without a name.
+_POSITION = re.compile(
+    r"^(?:(?P<name>[^|%\[\]]{0,60}?):? *)?\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \["
+)
 _FAILING = re.compile(
     r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
     r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
@@ -108,8 +110,7 @@ def find_end(log: LogFacts) -> LogEnd:
         return LogEnd(None)
     times = _count_repeated_wait(lines)
     last = lines[-1][0]
-    bars = [bar for hit, _ in lines if (bar := _UNNAMED_BAR.search(hit.text))]
-    open_total = max((int(bar["total"]) for bar in bars if bar["n"] != bar["total"]), default=0)
+    open_total = _open_total(hit.text for hit, _ in lines)
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
     return LogEnd(
         last,
@@ -130,6 +131,16 @@ def find_end(log: LogFacts) -> LogEnd:
             for hit, level in lines
         ),
     )
+
+
+def _open_total(texts: Iterable[str]) -> int:
+    """Return the largest total of the progress bars of a run that are not full in the last lines."""
+    positions: dict[tuple[str, int], int] = {}
+    for text in texts:
+        bar = _POSITION.search(text)
+        if bar and _RUN_BAR.search(bar["name"] or ""):
+            positions[bar["name"] or "", int(bar["total"])] = int(bar["n"])
+    return max((total for (_, total), position in positions.items() if position != total), default=0)
 
 
 def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
@@ -154,14 +165,12 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
 
 
 def _reports_end(text: str, open_total: int) -> bool:
-    """Whether a line reports the end of the run; `open_total` is the largest total of an unnamed bar that is not full.
+    """Whether a line reports the end of the run; `open_total` is the largest total of a bar that is not full.
 
-    A full bar of 32 samples is no end of a run at step 56 of 2290.
+    A full bar of 32 samples is not the end of a run at step 56 of 2290.
     """
     full = _FULL.search(text)
-    is_full_bar = bool(
-        full and _RUN_BAR.search(full["of"] or "") and (full["of"] or int(full["n"]) >= open_total)
-    )
+    is_full_bar = bool(full and _RUN_BAR.search(full["of"] or "") and int(full["n"]) >= open_total)
     return is_full_bar or bool(_ENDED.search(text) and not _BAR.search(text))
 
 

@@ -23,26 +23,32 @@ from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
 _WHERE_ROOTS_ARE = (
-    "the root is earlier or in another file: look in the same log for 'EngineCore failed to start' or the first"
-    " traceback; with Ray in /tmp/ray/session_latest/logs/worker-*.err; with torchrun in the files of --log-dir, or at"
-    " the rank whose failure has the earliest time; then run triage on all of them together"
+    "the root cause is earlier or in another file: search this log for the first traceback or 'EngineCore failed to"
+    " start'; with Ray, read /tmp/ray/session_latest/logs/worker-*.err; with torchrun, the files of --log-dir, or the"
+    " rank that failed first; then run triage on all of these files together"
 )
 NOTES = {
-    "hypothesis": "what would show the cause is not in these logs; what is there fits the following",
-    "not_judged": "no failure in these logs that is known, and no end of the run: who hangs or is killed prints nothing"
-    " more",
-    "empty": "nothing to read: the log is empty; look for the file that the run really wrote (nohup.out, one a rank)",
-    "clean": "no failure in these logs that is known, no traceback, and the run says that it ended",
-    "unknown": "a failure that no entry describes; to report it: triage --format markdown",
-    "wrapper": "root not in these logs, only what follows from it",
+    "hypothesis": "the line that shows the cause is not in these logs; the issues above fit what is there",
+    "not_judged": "no known failure in these logs, and no sign that the run ended: a process that hangs or is killed"
+    " prints nothing more",
+    "empty": "the log is empty; look for the file that the run wrote (nohup.out, or one file for each rank)",
+    "clean": "no known failure, no traceback, and the log reports the end of the run",
+    "unknown": "no known issue describes this failure; to report it, use triage --format markdown",
+    "wrapper": "these logs show consequences only, not the root cause",
 }
-_NOT_READ = "nothing of these logs could be read, so nothing can be said of them"
+_NOT_READ = "none of these logs could be read"
 _UNRESOLVED = {
     "unknown": "the log shows a failure that no known issue describes",
-    "hypothesis": "the lines that would show the cause are not in these logs",
+    "hypothesis": "the line that shows the cause is not in these logs",
     "not_judged": "these logs show neither a known failure nor the end of the run",
-    "empty": "there was nothing to read",
+    "empty": "the log is empty",
     "wrapper": "the root cause is not in these logs",
+}
+_HEADINGS = {
+    "known": "known issue",
+    "unknown": "unknown failure",
+    "wrapper": "consequences only, no root cause",
+    "not_judged": "no known failure, and no end of the run",
 }
 _STYLES = {"known": "bold red", "clean": "green"}
 _MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
@@ -76,25 +82,27 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     second = verdict.second_look
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
-        yield NotChecked("the failure", "no entry describes it", place=place)
+        yield NotChecked("the failure", "no known issue describes it", place=place)
     elif verdict.state == "hypothesis":
         place = verdict.leads[0].hit.location
-        yield NotChecked("the cause", "what would show it is not in these logs", place=place)
+        yield NotChecked("the cause", "the line that shows it is not in these logs", place=place)
     elif verdict.state == "not_judged":
         for hit in second.failing[:_MAX_FAILING]:
-            reason = f"no rule knows it: {mask_and_cut(hit.text, 160)}"
-            yield NotChecked("a line that speaks of a failure", reason, "", hit.location)
+            reason = f"no signature matches it: {mask_and_cut(hit.text, 160)}"
+            yield NotChecked("a line that reports a failure", reason, "", hit.location)
         if second.symptoms:
             symptom = second.symptoms[0]
-            reason = f"{symptom.what}: {symptom.hits[0].text}"
-            yield NotChecked("the metrics", reason, "", symptom.hits[0].location)
+            needed = "; ".join(cause.settles for cause in symptom.causes)
+            yield NotChecked("the cause of these metrics", symptom.what, needed, symptom.hits[0].location)
         elif not second.failing:
             last = second.last[-1] if second.last else None
             yield NotChecked(
                 "how the run ended",
-                f"the log ends without an ending{f': {mask_and_cut(last.text, 160)}' if last else ''}",
-                "the log to its end, and the launcher's or the scheduler's; --excerpt if it is a part; if the run still"
-                " stands there: grpo-doctor hang",
+                f"no line reports the end; the last one is: {mask_and_cut(last.text, 160)}"
+                if last
+                else "no line",
+                "give the log up to its end, with the launcher's or scheduler's log; use --excerpt if this is a part of"
+                " a log; run grpo-doctor hang if the run is still there",
                 last.location if last else "",
             )
 
@@ -114,7 +122,7 @@ def _note(verdict: Diagnosis) -> str:
         for edit in search.actions([framework])
     ]
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
-    first_rank = [f"torchrun names the first that failed: {first}"] if first else []
+    first_rank = [f"torchrun reports which rank failed first: {first}"] if first else []
     # Symptoms in the metrics already say where to search.
     general = [] if verdict.second_look.symptoms else [_WHERE_ROOTS_ARE]
     return "; ".join([note, *first_rank, *(edits or general)])
@@ -181,7 +189,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
     hits = [*candidate.evidence, *(it.first for it in candidate.confirmed)]
     evidence = [Evidence(hit.text, hit.location) for hit in hits]
     evidence += [
-        Evidence(f"{name} {version} is installed, says the log", place)
+        Evidence(f"the log reports {name} {version}", place)
         for name, (version, place) in sorted(verdict.versions.items())
         if (name, version) in candidate.releases
     ]
@@ -199,7 +207,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
 
 def _lead_finding(lead: Lead, number: int) -> Finding:
     """Return a hypothesis: the observation, and what would settle it."""
-    detail = f"Seen: {lead.why}. What would settle it: {lead.settles}"
+    detail = f"Observed: {lead.why}. To confirm it: {lead.settles}"
     evidence = (Evidence(lead.hit.text, lead.hit.location),)
     finding = _issue_finding(lead.issue, "hypothesis", evidence, detail)
     return replace(finding, severity=Severity.INFO) if number else finding
@@ -221,26 +229,26 @@ def _issue_finding(issue: Issue, certainty: str, evidence: tuple[Evidence, ...],
 def _detail(candidate: Candidate, verdict: Diagnosis) -> str:
     sentences = [candidate.issue.cause]
     if candidate.role != "root":
-        sentences.insert(0, "This is not the root, and nothing that is known in these logs is.")
+        sentences.insert(0, "This is a consequence; the root cause is not in these logs.")
     # A broad line is a hypothesis in every release.
     if candidate.certainty == "hypothesis" and not candidate.broad:
         releases = ", ".join(map(" ".join, candidate.releases))
-        sentences.append(f"Not known to happen with {releases}, which the log names.")
+        sentences.append(f"Not known to occur in {releases}, the release in the log.")
     if candidate.looked_to:
         sentences.append(
-            f"Nobody looked at releases after {candidate.looked_to}, and the log names a newer one."
+            f"Releases after {candidate.looked_to} were not checked, and the log reports a newer one."
         )
     if candidate.triggers:
         ways = {trigger.name: trigger.about for trigger in candidate.issue.triggers}
         names = "; or ".join(ways.get(name, name) for name in candidate.triggers)
-        sentences.append(f"How it came about, by the log: {names}.")
+        sentences.append(f"Trigger, from the log: {names}.")
     lines = f"{candidate.count} lines" if candidate.count > 1 else "one line"
     ranks = f", of ranks {', '.join(candidate.ranks[:_MAX_RANKS])}" if candidate.ranks else ""
     sentences.append(f"First at {candidate.first.location}; {lines}{ranks}.")
     if candidate.confirmed:
-        sentences.append(f"Confirmed by what would be benign alone: {_codes(candidate.confirmed)}.")
+        sentences.append(f"Confirmed by {_codes(candidate.confirmed)}.")
     if verdict.followed and candidate is verdict.candidates[0]:
-        sentences.append(f"Not causes but consequences: {_codes(verdict.followed)}.")
+        sentences.append(f"Consequences: {_codes(verdict.followed)}.")
     return " ".join(sentences)
 
 
@@ -287,7 +295,9 @@ def _print_heading(report: Report, console: Console) -> None:
     logs, verdict = report.subject["logs"], report.subject["verdict"]
     names = logs[0] if len(logs) == 1 else f"{len(logs)} logs"
     unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
-    state = "not read" if unread else {"not_judged": "not checked"}.get(verdict, verdict)
+    state = "not read" if unread else _HEADINGS.get(verdict, verdict)
+    if verdict == "not_judged" and report.subject["symptoms"]:
+        state = "the metrics show a fault, its cause is not known"
     heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")
     print_text(console, heading + Text(state, _STYLES.get(verdict, "bold yellow")))
     if packages := ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items()):
@@ -297,7 +307,7 @@ def _print_heading(report: Report, console: Console) -> None:
 def _print_hints(console: Console, subject: dict[str, Any]) -> None:
     for symptom in subject.get("symptoms", ())[:_MAX_SYMPTOMS]:
         times = f", {symptom['count']} lines" if symptom["count"] > 1 else ""
-        print_text(console, f"\nthe metrics show that {symptom['what']}", "bold")
+        print_text(console, f"\nmetrics: {symptom['what']}", "bold")
         print_text(console, f"- {symptom['first']['text']} [{symptom['first']['place']}{times}]", indent=2)
         print_text(console, symptom["means"], indent=2)
     if subject.get("near"):

@@ -52,14 +52,16 @@ _NO_SPREAD = "no group has any spread of rewards"
 _MAX_DIFF, _MAX_MULT, _MIN_RATIO, _MAX_RATIO, _MAX_KL = 0.02, 1.05, 0.8, 1.25, 0.05
 _MIN_ENTROPY = 1e-3
 _MIN_CAPPED, _MIN_LENGTH = 0.95, 16
+# A GRPO step samples and trains: no hardware makes 100 a second.
+_MAX_STEPS_PER_S = 100
 _WEIGHTS_OR_TEMPERATURE = (
     Cause(
         "SYN003",
-        "is it near 1 in the first step, and further off the longer the run? then the engine samples from old weights:"
-        " switch sleep mode off once",
+        "near 1 in the first step, and drifting later? Then the engine has old weights: turn sleep mode off once",
     ),
     Cause(
-        "NUM001", "is it off in the first step already? run once at temperature 1, or set processed_logprobs"
+        "NUM001",
+        "wrong in the first step already? Run once at temperature 1, or set processed_logprobs",
     ),
     Cause("NUM003", "the model folder's generation_config.json: run once with generation_config='vllm'"),
     Cause("NUM002", "top_p, top_k, min_p: run once with 1.0, -1 and 0"),
@@ -144,77 +146,85 @@ def _rows_without_entropy(rows: Sequence[MetricRow]) -> Matches:
 
 _RULES = (
     SymptomRule(
-        "the spread of the rewards is no number (NaN)",
-        "One value has no standard deviation, and that of values with a NaN or an infinite one among them is NaN:"
-        " advantages that are divided by it become NaN, and the loss.",
+        "nothing was trained: the run ended at once",
+        "More than 100 steps a second are no GRPO steps. The run resumed at its last step, or its data set is empty.",
+        _rows_where("steps_per_second", lambda rate: rate > _MAX_STEPS_PER_S),
+        (
+            Cause("", "does resume_from_checkpoint name the last step? Raise max_steps or num_train_epochs"),
+        ),
+        at_once=True,
+    ),
+    SymptomRule(
+        "the standard deviation of rewards is NaN",
+        "One reward alone has no standard deviation, and a NaN or infinite reward makes it NaN. Advantages divided by"
+        " it are NaN, and so is the loss.",
         _rows_where("reward_std", math.isnan),
         (
             Cause("CFG110", "num_generations, rollout.n, n_samples_per_prompt: is it 1?"),
-            Cause("REW002", "a reward that is NaN or None itself: print what the reward function returns"),
+            Cause("REW002", "is a reward NaN or None? Print what the reward function returns"),
         ),
         at_once=True,
     ),
     SymptomRule(
-        "a metric of the update is no number (NaN or infinite)",
-        "Where an update was made by a gradient that is no number, nothing later can be trusted: go on from the last"
-        " checkpoint before it. Which metric was the first may say where it came from.",
+        "a metric of the update is NaN or infinite",
+        "After an update with a NaN gradient, all weights are NaN: resume from the last checkpoint before it. The"
+        " metric that became NaN first shows where it came from.",
         _non_finite_rows,
         (
-            Cause("NUM027", "the first line in which any metric is NaN, and which one it is"),
-            Cause("NUM025", "fp16 or bf16? with fp16 the scaler's skipped steps; run once in bf16"),
-            Cause("CFG110", "reward_std: is it NaN, too? then groups of one"),
-            Cause("NUM024", "the engine's log-probs: is one NaN or -inf?"),
+            Cause("NUM027", "find the first line with a NaN: which metric is it?"),
+            Cause("NUM025", "fp16 or bf16? With fp16 the loss scaler skips steps; run once in bf16"),
+            Cause("CFG110", "is reward_std NaN, too? Then groups have one completion"),
+            Cause("NUM024", "is one of the engine's log-probs NaN or -inf?"),
         ),
         at_once=True,
     ),
     SymptomRule(
-        "every completion ends at the length limit, and no group has any spread",
-        "Hardly a completion is finished, and all of a group are worth the same: no advantage within it, no gradient"
-        " but that of a KL or an entropy term. The limit is too short for the task, or the model never says its end"
-        " token (chat template, eos_token_id, a base model, a policy that has collapsed into repetition).",
+        "every completion ends at the length limit, and no group has any spread of rewards",
+        "Completions are cut off, so all rewards of a group are equal: no advantage, no gradient but that of a KL or"
+        " entropy term. The limit is too short for the task, or the model never emits its end token (chat template,"
+        " eos_token_id, a base model, a policy that repeats itself).",
         lambda rows: capped if (capped := _capped_rows(rows)) and _rows_without_spread(rows) else [],
         (
-            Cause("", "read three completions: do they stop in the middle? raise the limit, or look for the end token"),
-            Cause("REW001", "are rewards 0 for right answers, too? score one of them by hand, in the main thread"),
-            Cause("CFG115", "temperature: is it 0? then all of a group are one"),
+            Cause("", "read three completions: are they cut off? Raise the limit, or check the end token"),
+            Cause("REW001", "are rewards 0 for right answers, too? Score one by hand, in the main thread"),
+            Cause("CFG115", "is the temperature 0? Then all completions of a group are identical"),
         ),
     ),
     SymptomRule(
         "every completion ends at the length limit",
-        "The limit is too short for the task, or the model never says its end token (chat template, eos_token_id, a"
-        " base model, a policy that has collapsed into repetition).",
+        "The limit is too short for the task, or the model never emits its end token (chat template, eos_token_id, a"
+        " base model, a policy that repeats itself).",
         _capped_rows,
         (
-            Cause("", "read three completions: do they stop in the middle, or repeat themselves? an end token?"),
-            Cause("TOK013", "the prompt as it is sent: is the chat template there?"),
+            Cause("", "read three completions: are they cut off, do they repeat themselves, is there an end token?"),
+            Cause("TOK013", "print the prompt as it is sent: is the chat template applied?"),
         ),
     ),
     SymptomRule(
         "the gradient is 0 though rewards differ",
-        "Rewards differ and nothing comes of it: no spread within any one group, all tokens masked (truncated"
-        " completions left out), weights frozen, everything clipped, or a gradient too small for the digits shown.",
+        "Possible reasons: no spread within a group, all tokens masked (truncated completions left out), frozen"
+        " weights, everything clipped, or a gradient too small for the printed digits.",
         _rows_without_gradient,
         (
-            Cause("CFG117", "LoRA or a frozen base with gradient checkpointing? run once with use_reentrant=False"),
-            Cause("", "completions/clipped_ratio with mask_truncated_completions: is everything masked?"),
-            Cause("NUM004", "is it tiny rather than 0? steps_per_generation beside gradient_accumulation_steps"),
+            Cause("CFG117", "LoRA or frozen weights with gradient checkpointing? Run once with use_reentrant=False"),
+            Cause("", "is completions/clipped_ratio 1 with mask_truncated_completions? Then everything is masked"),
+            Cause("NUM004", "is it tiny rather than 0? Compare steps_per_generation with gradient_accumulation_steps"),
         ),
     ),
     SymptomRule(
         _NO_SPREAD,
-        "All completions of a group are worth the same: no advantage within it, no gradient but that of a KL or an"
-        " entropy term.",
+        "All completions of a group have the same reward: no advantage, no gradient but that of a KL or entropy term.",
         _rows_without_spread,
         (
-            Cause("REW001", "are all rewards 0? score a right answer by hand, in the main thread and in another"),
-            Cause("CFG115", "temperature: is it 0? are the completions of a group the same text?"),
-            Cause("REW002", "does the reward function get the column with the answer? print its arguments once"),
+            Cause("REW001", "are all rewards 0? Score a right answer by hand, in the main thread and in another"),
+            Cause("CFG115", "is the temperature 0? Are the completions of a group the same text?"),
+            Cause("REW002", "does the reward function receive the column with the answer? Print its arguments once"),
         ),
     ),
     SymptomRule(
-        "trainer and engine do not agree on the probability of the same tokens",
-        "The ratio between them is to be near 1 from the first step on. Mostly the engine samples with other weights"
-        " or by another law than the trainer computes with, or reports its log-probs by another.",
+        "trainer and engine compute different probabilities for the same tokens",
+        "Their ratio should be near 1 from the first step on. Usually the engine has other weights, or samples from a"
+        " different distribution (temperature, top_p) than the trainer computes with.",
         lambda rows: [
             *_rows_where("ratio", lambda value: not _MIN_RATIO <= value <= _MAX_RATIO)(rows),
             *_rows_where("probs_diff", lambda value: value > _MAX_DIFF)(rows),
@@ -224,13 +234,13 @@ _RULES = (
         _WEIGHTS_OR_TEMPERATURE,
     ),
     SymptomRule(
-        "the entropy is gone",
-        "The policy says the same whatever is sampled: it has collapsed (learning rate, no KL, a reward that one answer"
-        " satisfies), its temperature is next to 0, or no token was counted.",
+        "entropy collapsed to 0",
+        "The policy gives one answer only. Reasons: a high learning rate, no KL term, a reward that one answer"
+        " satisfies, or a temperature near 0.",
         _rows_without_entropy,
         (
-            Cause("CFG115", "temperature: is it 0, or near it?"),
-            Cause("", "entropy and kl of the steps before: did it fall within a few, and kl rise with it?"),
+            Cause("CFG115", "is the temperature 0, or near it?"),
+            Cause("", "did entropy fall within a few steps while kl rose?"),
         ),
     ),
 )  # fmt: skip

@@ -276,7 +276,7 @@ def test_the_command(tmp_path):
     done = run("-", stdin=b"all is well\nTraining completed.\n")
     assert (done.returncode, b"clean" in done.stdout) == (0, True)
     done = run("-", stdin=b"all is well\n")
-    assert (done.returncode, b"ends without an ending" in done.stdout) == (3, True)
+    assert (done.returncode, b"no line reports the end" in done.stdout) == (3, True)
     done = run("-", "--excerpt", stdin=b"all is well\n")
     assert (done.returncode, b"clean" in done.stdout) == (0, True)
     done = run(tmp_path / "none.log")

@@ -82,6 +82,18 @@ def test_a_full_bar_inside_a_longer_one_is_no_end(judge):
     full = "100%|##########| 32/32 [00:07<00:00,  4.00it/s]"
     assert judge(LAUNCHED, *STEPS, step, full).state == "not_judged"
     assert judge(LAUNCHED, *STEPS, step.replace("56/2290", "56/32"), full).state == "clean"
+    assert judge(LAUNCHED, *STEPS, f"Train:{step}", full).state == "not_judged"
+    ended = "Train: 100%|##########| 2290/2290 [44:00:00<00:00, 70.00s/it]"
+    assert judge(LAUNCHED, *STEPS, f"Train:{step}", full, ended).state == "clean"
+
+
+def test_a_run_that_resumed_at_its_last_step_is_not_clean(judge):
+    bar = "Train: 100%|##########| 1260/1260 [00:00<00:00, 71591.2it/s]"
+    summary = "{'train_runtime': %s, 'train_steps_per_second': %s, 'train_loss': 0.0}"
+    at_once = judge(LAUNCHED, bar, summary % (0.0176, 71590.9))
+    assert (at_once.state, exit_code(at_once)) == ("not_judged", 3)
+    assert "nothing was trained" in at_once.second_look.symptoms[0].what
+    assert judge(LAUNCHED, bar, summary % (12600, 0.1)).state == "clean"
 
 
 def test_an_excerpt_needs_no_end(judge):
