@@ -74,6 +74,10 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _MESSAGE_LINES = 4
 _REPEATS = 3
 _REPEATED_OF = 40
+# Most different messages that a stalled run repeats.
+_MAX_CYCLE = 6
+_MIN_STALL = 6
+_TIME = re.compile(r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
 # First lines of a log that mark the beginning of a run, and the letters that must be left without values.
 _FIRST_LINES, _MIN_SHAPE = 3, 16
 _BANNER = re.compile(
@@ -91,6 +95,8 @@ class LogEnd:
         ended: The line that reports the end of the run.
         waits: The last line, if it repeats that the run waits.
         times: Number of lines that repeat it.
+        stalled: The messages that the last lines repeat without any change, in the order of the log.
+        stalled_lines: Number of these lines.
         failing: Lines that report a failure, by their words; no rule matched them.
         message: The text is a pasted message rather than a log.
     """
@@ -99,6 +105,8 @@ class LogEnd:
     ended: Hit | None = None
     waits: Hit | None = None
     times: int = 0
+    stalled: tuple[Hit, ...] = ()
+    stalled_lines: int = 0
     failing: tuple[Hit, ...] = ()
     message: bool = False
 
@@ -110,6 +118,7 @@ def find_end(log: LogFacts) -> LogEnd:
         return LogEnd(None)
     times = _count_repeated_wait(lines)
     last = lines[-1][0]
+    stalled, stalled_lines = _find_stall([hit for hit, _ in lines[-_REPEATED_OF:]])
     open_total = _open_total(hit.text for hit, _ in lines)
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
     return LogEnd(
@@ -124,6 +133,8 @@ def find_end(log: LogFacts) -> LogEnd:
         ),
         last if times >= min(_REPEATS, len(lines)) else None,
         times,
+        stalled,
+        stalled_lines,
         tuple(hit for hit, level in lines if level != "fine" and _reports_failure(hit.text, level)),
         is_short
         and any(
@@ -186,6 +197,23 @@ def _count_repeated_wait(lines: Sequence[tuple[Hit, str]]) -> int:
     """Return how many of the last lines repeat the last one, if it reports a wait."""
     shapes = [_NUMBERS.sub("_", hit.text) for hit, _ in lines[-_REPEATED_OF:]]
     return shapes.count(shapes[-1]) if _WAITING.search(shapes[-1]) else 0
+
+
+def _find_stall(hits: Sequence[Hit]) -> tuple[tuple[Hit, ...], int]:
+    """Return the messages that the last lines repeat with the same values, and the number of these lines.
+
+    Monitors of a stalled run print the same lines again and again; those of a run that works have other values.
+    """
+    # Each rank may print the same line once.
+    keys = [(hit.rank, _TIME.sub("", hit.text)) for hit in hits]
+    before = next((place for place in range(len(keys) - 2, -1, -1) if keys[place] == keys[-1]), None)
+    if before is None or len(keys) - 1 - before > _MAX_CYCLE:
+        return (), 0
+    cycle = set(keys[before:])
+    start = next((place + 1 for place in range(len(keys) - 1, -1, -1) if keys[place] not in cycle), 0)
+    if len(keys) - start < max(_MIN_STALL, _REPEATS * len(cycle)):
+        return (), 0
+    return tuple(hits[-len(cycle) :]), len(keys) - start
 
 
 def last_run_start(log: LogFacts, failed: Collection[int]) -> int:

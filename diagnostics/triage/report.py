@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +52,9 @@ _HEADINGS = {
     "not_judged": "no known failure, and no end of the run",
 }
 _STYLES = {"known": "bold red", "clean": "green"}
+_STALL = "why the run stalls"
+# A counter of a monitor, such as `#running-req: 0` or `buffer_size=0`.
+_ZERO = re.compile(r"([#\w/-]*[A-Za-z][\w/-]*(?: [\w()/]+)?) ?[:=] ?0(?:\.0+)?(?![\d.%])")
 _MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
 
 
@@ -94,6 +98,8 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             symptom = second.symptoms[0]
             needed = "; ".join(cause.settles for cause in symptom.causes)
             yield NotChecked("the cause of these metrics", symptom.what, needed, symptom.hits[0].location)
+        elif second.stalled:
+            yield _stall(second.stalled, second.stalled_lines)
         elif not second.failing:
             last = second.last[-1] if second.last else None
             yield NotChecked(
@@ -105,6 +111,19 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
                 " a log; run grpo-doctor hang if the run is still there",
                 last.location if last else "",
             )
+
+
+def _stall(messages: Sequence[Hit], lines: int) -> NotChecked:
+    """Return the messages of a stalled run and the counters in them that are 0, which show who is idle."""
+    zeros = [match[1].strip() for hit in messages for match in _ZERO.finditer(hit.text)]
+    shown = " / ".join(mask_and_cut(hit.text, 120) for hit in messages)
+    idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
+    return NotChecked(
+        _STALL,
+        f"the last {lines} lines repeat {fixes.count_of(len(messages), 'message')} without a change: {shown}{idle}",
+        "run grpo-doctor hang where it runs; give the logs of the other processes, too",
+        messages[0].location,
+    )
 
 
 def _note(verdict: Diagnosis) -> str:
@@ -298,6 +317,8 @@ def _print_heading(report: Report, console: Console) -> None:
     state = "not read" if unread else _HEADINGS.get(verdict, verdict)
     if verdict == "not_judged" and report.subject["symptoms"]:
         state = "the metrics show a fault, its cause is not known"
+    elif any(missing.what == _STALL for check in report.checks for missing in check.not_judged):
+        state = "the run stalls"
     heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")
     print_text(console, heading + Text(state, _STYLES.get(verdict, "bold yellow")))
     if packages := ", ".join(f"{name} {version}" for name, version in report.subject["packages"].items()):

@@ -30,6 +30,8 @@ class SecondLook:
         similar: Similar known issues, to read.
         ended: The line that reports the end of the run.
         last: The last line of each log.
+        stalled: Messages that the last lines of a log repeat without a change.
+        stalled_lines: Number of these lines.
         failing: Lines that report a failure, by their words or level; no rule matched them.
         message: The logs are pasted messages.
         recovered: Metrics were NaN and are numbers again.
@@ -40,6 +42,8 @@ class SecondLook:
     symptoms: tuple[Symptom, ...] = ()
     ended: Hit | None = None
     last: tuple[Hit, ...] = ()
+    stalled: tuple[Hit, ...] = ()
+    stalled_lines: int = 0
     failing: tuple[Hit, ...] = ()
     message: bool = False
     recovered: bool = False
@@ -52,6 +56,7 @@ def look_again(logs: Sequence[LogFacts], rules: Rules) -> SecondLook:
     visible = symptoms.find_symptoms(rows, pasted=sum(log.lines for log in logs) <= _PASTED_LINES)
     error_lines = [hit for log in logs for hit in log.error_lines]
     failing = tuple(dict.fromkeys([*error_lines, *(hit for _, end in ends for hit in end.failing)]))
+    stall = next((end for _, end in ends if end.stalled and not end.ended), LogEnd(None))
     leads: tuple[Lead, ...] = ()
     similar: tuple[Issue, ...] = ()
     if visible or failing or any(_needs_leads(log, end) for log, end in ends):
@@ -65,6 +70,8 @@ def look_again(logs: Sequence[LogFacts], rules: Rules) -> SecondLook:
         tuple(visible),
         next((end.ended for _, end in ends if end.ended), None),
         tuple(end.last for _, end in ends if end.last),
+        stall.stalled,
+        stall.stalled_lines,
         failing,
         any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
         symptoms.has_recovered(rows),

@@ -96,6 +96,22 @@ def test_a_run_that_resumed_at_its_last_step_is_not_clean(judge):
     assert judge(LAUNCHED, bar, summary % (12600, 0.1)).state == "clean"
 
 
+def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
+    """The counters that are 0 show which side is idle; changing values are progress."""
+    waits = [
+        "10:00:%02d (Trainer pid=1) waiting for samples: buffer_size=0",
+        "10:00:%02d active_tasks: 0, queued: 7",
+    ]
+    stalled = judge(*STEPS, *(line % second for second in range(4) for line in waits))
+    (missing,) = report(stalled, ["run.log"]).checks[0].not_judged
+    assert "the last 8 lines repeat 2 messages without a change" in missing.why
+    assert missing.why.endswith("counters at 0: buffer_size, active_tasks")
+    working = judge(*STEPS, *(f"{line % number}, step {number}" for number in range(4) for line in waits))
+    assert working.second_look.stalled == ()
+    ranks = judge(*STEPS, *(f"[rank{rank}]: waiting" for rank in range(8)))
+    assert ranks.second_look.stalled == ()
+
+
 def test_an_excerpt_needs_no_end(judge):
     """Whoever says that it is a part asks for no more than its lines."""
     assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
