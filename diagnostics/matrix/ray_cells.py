@@ -32,7 +32,6 @@ FOLDER_VARIABLE = "GRPO_DOCTOR_NODE_FOLDER"
 RETRIES = 2
 CONNECT_S = 5.0
 CANCEL_S = 10.0
-LOG_BYTES = safe_io.MIB
 
 
 class RayError(UserError):
@@ -48,25 +47,14 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:
         task = ray.remote(run_cell)
+        options = RunOptions(run.options.fresh, run.options.only, run.options.keep, run.options.budget_gb)
         pending = {}
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
-            settings = [run.context.matrix.layer(name) for name in layers]
-            options = run.options
-            request = {
-                "cell": cell.id,
-                "profile": "full" if cell.declares is None else PROFILE,
-                "layers": layers,
-                "options": RunOptions(options.fresh, options.only, options.keep, options.budget_gb),
-                "events": [event.to_line() for event in run.context.store.read() if event.cell == cell.id],
-            }
-            resources = {
-                "num_cpus": max(item.cpus for item in settings),
-                "memory": int(max(item.memory_gb for item in settings) * 1e9) or None,
-                "num_gpus": max(item.gpus for item in settings),
-            }
-            handle = task.options(name=cell.id, max_retries=RETRIES, **resources).remote(request)
-            pending[handle] = cell.id
+            events = [event.to_line() for event in run.context.store.read() if event.cell == cell.id]
+            profile = "full" if cell.declares is None else PROFILE
+            placed = task.options(name=cell.id, max_retries=RETRIES, **_resources(run, layers))
+            pending[placed.remote(cell.id, profile, layers, options, events)] = cell.id
         run.progress.note(f"{len(pending)} cells submitted to Ray at {address}")
         try:
             while pending:
@@ -78,6 +66,14 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
                 ray.cancel(handle)  # a KeyboardInterrupt in the task, which ends its program
             ray.wait(list(pending), num_returns=len(pending), timeout=CANCEL_S)
             raise
+
+
+def _resources(run: Run, layers: Sequence[str]) -> dict[str, Any]:
+    """Return the most that any of the layers needs; Ray places the task by it."""
+    settings = [run.context.matrix.layer(name) for name in layers]
+    memory = int(max(item.memory_gb for item in settings) * 1e9) or None
+    cpus, gpus = max(item.cpus for item in settings), max(item.gpus for item in settings)
+    return {"num_cpus": cpus, "memory": memory, "num_gpus": gpus}
 
 
 def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
@@ -94,24 +90,23 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
         run.show(event)
 
 
-def run_cell(request: dict[str, Any]) -> dict[str, Any]:
+def run_cell(
+    cell: str, profile: str, layers: list[str], options: RunOptions, events: list[str]
+) -> dict[str, Any]:
     """Run the due layers of one cell on this node; return the new events and the ends of their logs."""
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    default = Path(home) / "grpo-doctor" / "matrix" / socket.gethostname()
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or default).resolve() / request["cell"]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-doctor" / "matrix"
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or cache / socket.gethostname()).resolve() / cell
     context = Context(load_matrix(ROOT / "matrix.toml", LAYERS), Store(folder))
     with context.store.locked():
-        known = set(request["events"])
-        context.store.path.write_text("".join(f"{line}\n" for line in request["events"]), encoding="utf-8")
-        cells = select_cells(context.matrix, [request["cell"]], request["profile"])
-        questions = make_questions(context, cells, request["layers"])
+        context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
+        questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
         grid = ResultsGrid(questions, context.store.read())
-        Run(context, request["options"], QuietProgress(), grid).execute(questions)
-        new = [event for event in context.store.read() if event.to_line() not in known]
-    names = {event.answer.log for event in new if event.answer.log}
-    logs = {name: safe_io.read_tail(folder / name, LOG_BYTES) for name in names if (folder / name).is_file()}
+        Run(context, options, QuietProgress(), grid).execute(questions)
+        new = [event for event in context.store.read() if event.to_line() not in events]
+    names = {event.answer.log for event in new if event.answer.log and (folder / event.answer.log).is_file()}
+    logs = {name: safe_io.read_tail(folder / name, safe_io.MIB) for name in names}
     return {"events": [event.to_line() for event in new], "logs": logs}
 
 
@@ -154,18 +149,15 @@ def _check_address(address: str) -> None:
         if address != "auto":
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        hint = "`ray start --head --port=6379` starts a cluster"
-        raise RayError(f"--ray {address}: no cluster answers there ({error}): {hint}") from None
+        raise RayError(f"--ray {address}: no cluster ({error}); start one: ray start --head") from None
 
 
 def _copy_code(context: Context, target: Path) -> None:
     """Copy what a worker imports and reads: our packages, the matrix file, its locks, the conformance suite."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.svg")
-    folders = {name: context.programs / name for name in CELL_PACKAGES}
+    folders = {name: context.programs / name for name in CELL_PACKAGES} | {"locks": context.locks}
     folders |= {name: ROOT / name for name in ("diagnostics", "tests/grpo_core/conformance")}
-    folders["locks"] = context.locks
     for name, source in folders.items():
         if source.is_dir():
-            shutil.copytree(source, target / name, ignore=ignore)
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.svg"))
     shutil.copy(ROOT / "tests" / "__init__.py", target / "tests")
     shutil.copy(context.matrix.path, target / "matrix.toml")
