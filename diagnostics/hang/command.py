@@ -50,7 +50,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
         ("hang", "every job of yours: ranks, vLLM, Ray; one verdict for each"),
         ("hang --pid 812", "this process, its descendants, the ranks of its job, its peers"),
         ("hang --from job.json", "a bundle of --save, or dumps of other tools; - is standard input"),
-        ("hang --watch -- torchrun train.py", "run a command, diagnose it when nothing moves"),
+        ("hang --watch -- torchrun train.py", "run a command, diagnose it when it stalls"),
     ),
     exit_codes={
         0: "nothing hangs", 1: "a hang", 2: "wrong usage, or no dump could be read",
@@ -64,7 +64,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
     "--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches."
 )
 @click.option("--all", "everything", is_flag=True, help="All of your processes that look like part of a job.")
-@click.option("--from", "files", multiple=True, metavar="FILE", help="Dumps taken before; more may follow.")
+@click.option(
+    "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
+)
 @click.option(
     "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
 )
@@ -75,14 +77,14 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
     "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
 )
 @click.option(
-    "--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A wait is normal that long."
+    "--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A shorter wait is normal."
 )
 @click.option(
     "--busy-patience",
     type=Duration(),
     default=BUSY_PATIENCE_S,
     show_default=True,
-    help="The same if the process waited for computes.",
+    help="A shorter wait for a process that computes is normal.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
@@ -98,7 +100,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
     type=Duration(),
     default=300.0,
     show_default=True,
-    help="With --watch or --beats: diagnose after so long without movement.",
+    help="With --watch or --beats: diagnose after this time without a change.",
 )
 @click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
