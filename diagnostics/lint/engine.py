@@ -26,6 +26,7 @@ from diagnostics.lint.versions import Versions
 from diagnostics.output.redact import mask_and_cut
 
 COMMAND_LINE = "command line"
+_MAX_NAMES = 6
 
 
 @dataclass
@@ -46,6 +47,7 @@ class LintRun:
         paths: The files and folders to check, and a command in place of them.
         versions: The releases that were given or are installed.
         framework: The framework of a file that does not show it.
+        passed_over: Files and folders below a folder that were not read.
     """
 
     paths: list[Path]
@@ -55,6 +57,7 @@ class LintRun:
     sources: list[Source] = field(default_factory=list)
     unread: list[CheckResult] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
     report: Report | None = None
 
     @property
@@ -78,7 +81,7 @@ def read_inputs(run: LintRun) -> None:
     """Read the files, the files of folders, and the command line."""
     for path in run.paths:
         if path.is_dir():
-            run.sources += _read_folder(path, run.framework)
+            run.sources += _read_folder(path, run)
             continue
         try:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
@@ -91,13 +94,14 @@ def read_inputs(run: LintRun) -> None:
         run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
 
 
-def _read_folder(folder: Path, framework: str) -> list[Source]:
+def _read_folder(folder: Path, run: LintRun) -> list[Source]:
     """Read the runs below a folder, without files that another of them includes."""
     sources = []
-    for path in lintable_files(folder):
+    for path in lintable_files(folder, run.passed_over):
         try:
-            settings = read_file(path, framework)
+            settings = read_file(path, run.framework)
         except UnreadableError:
+            run.passed_over.append(str(path.relative_to(folder)))
             continue
         if any(entry.framework in DIALECTS for entry in settings):
             sources.append(Source(str(path), settings, explicit=False))
@@ -254,7 +258,7 @@ def build_report(run: LintRun) -> None:
             "given": sorted(run.versions.given),
         },
         checks=tuple(run.checks),
-        notes=tuple(_notes(run.plans)),
+        notes=tuple(_notes(run)),
     )
 
 
@@ -290,8 +294,13 @@ def _common_releases(run: LintRun) -> dict[str, str]:
     }
 
 
-def _notes(plans: list[RunPlan]) -> Iterator[str]:
+def _notes(run: LintRun) -> Iterator[str]:
+    plans = run.plans
     yield "read, not run: what a script does at run time can differ"
+    if run.passed_over:
+        names = sorted(run.passed_over)
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        yield f"not read below the folder: {', '.join(names[:_MAX_NAMES])}{more}"
     frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | (
         {"vllm"} if plans else set()
     )

@@ -21,24 +21,28 @@ _STARTER_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipy
 _NAMES = ("makefile", "justfile", "dockerfile")
 _MAX_LINTED = 5000
 _LINTED_SUFFIXES = (*_STARTER_SUFFIXES, ".json", ".toml", ".py")
-# Other people's packages, and what a run or a build writes.
+# Version control, caches and other people's packages.
 _SKIPPED = {
-    "node_modules", "site-packages", "__pycache__", "wandb", "outputs", "checkpoints", "venv", "build", "dist",
+    ".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", "__pycache__", "venv",
 }  # fmt: skip
+# Folders that a run or a build writes; a report names those that were not read.
+_WRITTEN = {"wandb", "outputs", "checkpoints", "build", "dist"}
 
 
-def lintable_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that may contain a run."""
-    for path in islice(_walk(folder), _MAX_LINTED):
+def lintable_files(folder: Path, passed_over: list[str]) -> Iterator[Path]:
+    """Yield the files below a folder that may contain a run; add folders that are not read to `passed_over`."""
+    for path in islice(_walk(folder, passed_over), _MAX_LINTED):
         name = path.name.lower()
         may_have_run = name.endswith(_LINTED_SUFFIXES) or name.startswith(_NAMES)
         if may_have_run and path.is_file() and not path.is_symlink():
             yield path
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, passed_over: list[str]) -> Iterator[Path]:
     for root, names, files in os.walk(folder):
-        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _SKIPPED)
+        passed_over += (f"{Path(root, name).relative_to(folder)}/" for name in names if name in _WRITTEN)
+        names[:] = sorted(name for name in names if name not in _SKIPPED | _WRITTEN)
         yield from (Path(root, name) for name in sorted(files))
 
 

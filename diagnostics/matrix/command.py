@@ -117,6 +117,7 @@ class Job:
     run_options: RunOptions = field(default_factory=RunOptions)
     grid: ResultsGrid = field(default_factory=lambda: ResultsGrid((), ()))
     table: Any = None
+    run_name: str = ""
 
     def questions(self) -> list[Question]:
         """Return the questions with all inputs as they are now."""
@@ -280,6 +281,27 @@ def print_plan(job: Job) -> int | None:
 
 def run_due(job: Job) -> None:
     """Run what is due, here or on a Ray cluster; an interrupt prints what was finished."""
+    try:
+        _run_due(job)
+    except KeyboardInterrupt:
+        print_grid(job)
+        print_new_answers(job)
+        print("interrupted: finished answers are kept, the next run continues here", file=sys.stderr)
+        raise
+    print_new_answers(job)
+
+
+def print_new_answers(job: Job) -> None:
+    """Print how many answers are of this run, and how old the others are."""
+    events = [result.event for result in job.grid.results if result.event is not None]
+    new = sum(event.run == job.run_name for event in events)
+    old = min((event.started[:10] for event in events if event.run != job.run_name), default="")
+    stored = f", {len(events) - new} from the store, the oldest of {old}" if old else ""
+    repeat = "; `nox -s matrix -- --fresh` runs all again" if old and not new else ""
+    print(f"matrix: {new} answers of this run{stored}{repeat}", file=sys.stderr)
+
+
+def _run_due(job: Job) -> None:
     context = job.context
     with context.store.locked(), displayed_progress() as progress:
         for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
@@ -289,15 +311,11 @@ def run_due(job: Job) -> None:
         questions = job.questions()
         job.grid = ResultsGrid(questions, context.store.read())
         run = Run(context, job.run_options, progress, job.grid)
-        try:
-            if job.options["ray"]:
-                run_on_ray(job.options["ray"], run, questions)
-            else:
-                run.execute(questions)
-        except KeyboardInterrupt:
-            print_grid(job)
-            print("interrupted: finished answers are kept, the next run continues here", file=sys.stderr)
-            raise
+        job.run_name = run.name
+        if job.options["ray"]:
+            run_on_ray(job.options["ray"], run, questions)
+        else:
+            run.execute(questions)
 
 
 # Steps of `lock`.

@@ -14,6 +14,7 @@ from diagnostics.matrix.report import verdict_text
 from diagnostics.matrix.results import LayerResult, Question
 from diagnostics.matrix.runner import QuietProgress
 from diagnostics.output import sanitize
+from diagnostics.output.redact import mask
 
 
 class ConsoleProgress(QuietProgress):
@@ -37,12 +38,12 @@ class ConsoleProgress(QuietProgress):
 
     def say(self, text: str) -> None:
         """Display the current action in the status line."""
-        self._status.update(f"{self._running}: {sanitize.escape(text)}")
+        self._status.update(f"{self._running}: {sanitize.escape(mask(text))}")
 
     def note(self, text: str) -> None:
         """Print a line."""
         elapsed = time.monotonic() - self._start
-        self._console.print(f"[{elapsed:7.1f} s] {sanitize.escape(text)}", soft_wrap=True)
+        self._console.print(f"[{elapsed:7.1f} s] {sanitize.escape(mask(text))}", soft_wrap=True)
 
 
 def result_line(result: LayerResult) -> str:
@@ -56,6 +57,6 @@ def result_line(result: LayerResult) -> str:
 @contextmanager
 def displayed_progress() -> Iterator[QuietProgress]:
     """Yield the display of standard error."""
-    console = Console(file=sys.stderr, markup=False, highlight=False)
+    console = sanitize.console(sys.stderr, redraws=True)
     with console.status("reading the store") as status:
         yield ConsoleProgress(console, status)

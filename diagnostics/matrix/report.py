@@ -160,10 +160,11 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 def short_summary(grid: ResultsGrid) -> str:
     """Return the totals and the unexpected results, for a screen too small for the table."""
-    lines = [f"{line}" for line, _style in remarks(result for result in grid.results if result.surprising)]
-    return (
-        "\n".join([*lines, totals(grid), "--verbose shows the table; --only-failed runs these again"]) + "\n"
-    )
+    lines = [line for line, _ in remarks(result for result in grid.results if result.surprising)]
+    hint = "the whole table: nox -s matrix -- --verbose"
+    if lines:
+        hint += "; to run these again: nox -s matrix -- --only-failed"
+    return "\n".join([*lines, totals(grid), hint]) + "\n"
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:

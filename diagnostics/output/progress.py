@@ -50,7 +50,7 @@ class ProgressLine:
         with self._lock:
             self._step = step
             if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], description=f"{self._name}: {step}")
+                self._bar.update(self._bar.task_ids[0], description=self._description())
 
     def clear(self) -> None:
         """Remove the spinner before other output."""
@@ -69,9 +69,7 @@ class ProgressLine:
             elif not self._terminal and silence >= SILENCE_S:
                 self._last_output = self._clock()
                 elapsed = self._clock() - self._began
-                self._stream.write(
-                    f"{sanitize.escape_line(f'{self._name}: {self._step}, {elapsed:.0f} s')}\n"
-                )
+                self._stream.write(f"{self._description()}, {elapsed:.0f} s\n")
                 self._stream.flush()
 
     def _spinner(self) -> Progress:
@@ -81,14 +79,17 @@ class ProgressLine:
         columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         bar = Progress(
             *columns,
-            console=sanitize.console(self._stream),
+            console=sanitize.console(self._stream, redraws=True),
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        bar.add_task(f"{self._name}: {self._step}", total=None)
+        bar.add_task(self._description(), total=None)
         bar.start()
         return bar
+
+    def _description(self) -> str:
+        return sanitize.escape_line(f"{self._name}: {self._step}")
 
 
 _current: ProgressLine | None = None

@@ -28,6 +28,9 @@ _COLOUR = r"\x1b\[[0-9;]{0,32}m"
 _CONTROL = re.compile(f"[{_INVISIBLE}]")
 _CONTROL_OR_NEWLINE = re.compile(f"[{_INVISIBLE}\n]")
 _CONTROL_OR_COLOUR = re.compile(f"{_COLOUR}|[{_INVISIBLE}]")
+# Rich's cursor movements in a progress line: hide, show, up, erase the line. A carriage return passes, too.
+_CURSOR = r"\x1b\[\?25[hl]|\x1b\[[0-9]{1,3}A|\x1b\[2K"
+_CONTROL_OR_CURSOR = re.compile(rf"{_COLOUR}|{_CURSOR}|(?!\r)[{_INVISIBLE}]")
 # `##[error]` (older GitHub) and `##vso[...]` (Azure) are commands anywhere in a line.
 _HASH_COMMAND = re.compile(r"##(?=\w{0,32}\[)")
 # `::error` is a command at the start of a line, after blanks; a single colon may be continued by the next write.
@@ -73,6 +76,7 @@ class SanitizedStream:
 
     reader_gone = False
     _pattern = _CONTROL
+    _clears_progress = True
 
     def __init__(self, inner: TextIO, change: Callable[[str], str] | None = None) -> None:
         """Wrap a stream.
@@ -86,7 +90,7 @@ class SanitizedStream:
 
     def write(self, text: str) -> int:
         """Write a text, escaped."""
-        if before_write is not None:
+        if before_write is not None and self._clears_progress:
             before_write()
         changed = self._change(text) if self._change and len(text) > 1 else text
         printed = _HASH_COMMAND.sub(r"#\\u0023", self._pattern.sub(_escape_match, changed))
@@ -134,6 +138,13 @@ class _ColourStream(SanitizedStream):
         return super().write(_TRAILING_BLANKS.sub(r"\1\n", text))
 
 
+class _CursorStream(_ColourStream):
+    """The stream behind a console that redraws a progress line: its cursor movements pass, too."""
+
+    _pattern = _CONTROL_OR_CURSOR
+    _clears_progress = False
+
+
 class _EscapeHook:
     """Rich render hook that escapes the text of each segment, before Rich adds colours."""
 
@@ -156,13 +167,21 @@ def unwrap(stream: Any) -> TextIO:
     return inner
 
 
-def console(stream: TextIO | None = None, **options: Any) -> Console:
-    """Return a Rich console that escapes all text; every console of ours is made here."""
+def console(stream: TextIO | None = None, *, redraws: bool = False, **options: Any) -> Console:
+    """Return a Rich console that escapes all text; every console of ours is made here.
+
+    Args:
+        stream: Where it prints; None for standard output.
+        redraws: Whether it draws progress. Then cursor movements pass, and Rich does not escape the text of the
+            progress line: the caller does.
+        options: Options of Rich's console.
+    """
     # Imported here: 0.15 s that JSON and CI output do not need.
     from rich.console import Console
 
     options = {"highlight": False, "markup": False, "emoji": False} | options
-    target: Any = _ColourStream(unwrap(sys.stdout if stream is None else stream))
+    stream_type = _CursorStream if redraws else _ColourStream
+    target: Any = stream_type(unwrap(sys.stdout if stream is None else stream))
     stream_made = Console(file=target, **options)
     stream_made.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
     return stream_made

@@ -21,7 +21,10 @@ _LOG_NAME = re.compile(
     r"|^[^.]+(?:\.(?:gz|bz2|xz|zst|lz4))?$",
     re.IGNORECASE,
 )
-_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "wandb-cache"}
+_SKIPPED_FOLDERS = {
+    ".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    "__pycache__", "node_modules", "site-packages", "wandb-cache",
+}  # fmt: skip
 _MAX_FILES = 200_000
 _MAX_KINDS, _MAX_UNREAD = 6, 4
 
@@ -131,14 +134,14 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
 
 
 def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:
-    """Return all files below a folder, without hidden folders; links to folders are not followed."""
+    """Return all files below a folder, without caches and packages; links to folders are not followed."""
 
     def report_unreadable(error: OSError) -> None:
         skipped.unread.append(f"{error.filename} ({error.strerror})")
 
     paths: list[Path] = []
     for parent, folders, files in os.walk(folder, onerror=report_unreadable):
-        folders[:] = sorted(name for name in folders if name[0] != "." and name not in _SKIPPED_FOLDERS)
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
         paths += [Path(parent, name) for name in files]
         if len(paths) > _MAX_FILES:
             skipped.unread.append(f"{parent} and what comes after it ({_MAX_FILES} files were enough)")

@@ -58,3 +58,26 @@ def test_quiet(monkeypatch):
     monkeypatch.setenv(progress.QUIET, "1")
     with progress.running("audit", io.StringIO()):
         assert sanitize.before_write is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_spinner_moves_the_cursor_and_its_text_cannot(monkeypatch, clock):
+    """Rich's own movements reach the terminal; those in a file name are escaped."""
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    line = progress.ProgressLine("lint", stream, clock)
+    line.update("reading a\x1b[2Jb.sh")
+    clock.now = 3.0
+    monkeypatch.setattr(sanitize, "before_write", line.clear)
+    line.tick()
+    assert line._bar is not None  # its own output does not clear it
+    line.clear()
+    shown = stream.getvalue()
+    assert "reading a\\u001b[2Jb.sh" in shown
+    assert "\x1b[2K" in shown
+    assert "\\u001b[?25l" not in shown
+    assert "\x1b[2J" not in shown

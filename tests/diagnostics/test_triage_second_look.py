@@ -314,7 +314,7 @@ def test_a_message_in_other_words_is_a_hypothesis(judge, message, code):
     """No pattern knows it, and only one entry has a line like it: more than `see also`, less than a verdict."""
     verdict = judge(*STEPS, *FAILED, message)
     assert (verdict.state, exit_code(verdict), leads(verdict)[0]) == ("hypothesis", 3, code)
-    assert "much like" in verdict.leads[0].why
+    assert "a message similar" in verdict.leads[0].why
     assert verdict.leads[0].hit.text.startswith(message.split(":")[0])
 
 

@@ -40,7 +40,11 @@ def _check(context: Context, cell: Cell) -> Answer:
         return resolution_answer(resolution, "no lock is committed" if cell.declares is None else "")
     removed, added = sorted(committed - {*resolution.pins}), sorted({*resolution.pins} - committed)
     changes = (*(f"- {line}" for line in removed), *(f"+ {line}" for line in added))
-    note = f"{len(changes)} lines differ from the committed lock" if changes else "as the committed lock says"
+    note = (
+        f"{len(changes)} lines differ from the committed lock; the cell installs its lock"
+        if changes
+        else "as in the committed lock"
+    )
     return resolution_answer(resolution, note, changes)
 
 
