@@ -24,6 +24,7 @@ _WITH_ENGINE = {"peer:vllm", "serve:trl", "serve:vllm", "engine"}
 _PASSED = {"pass", "unexpected_pass"}
 # Of releases that were only read: so many are named.
 _NAMED = 6
+_MAX_REASONS = 3
 
 
 class Question(NamedTuple):
@@ -115,9 +116,9 @@ def _why(asked: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[str]:
 
 
 def best(pairs: Iterable[TriedPair]) -> TriedPair | None:
-    """The newest pair that ran with its engine, and that its packages declare, where there is one."""
+    """Return the newest pair that ran with its engine; pairs without a failure and with met requirements first."""
     ran = [pair for pair in pairs if pair.state == "ran"]
-    return next((pair for pair in ran if pair.declared), next(iter(ran), None))
+    return min(ran, key=lambda pair: (bool(pair.failed), not pair.declared), default=None)
 
 
 def headline(pairs: Sequence[TriedPair]) -> str:
@@ -125,7 +126,10 @@ def headline(pairs: Sequence[TriedPair]) -> str:
     count = Counter(pair.state for pair in pairs)
     counts = f"{count['ran']} of {len(pairs)} pairs ran, {count['part']} in part"
     newest = best(pairs)
-    return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}" if newest else counts
+    if newest is None:
+        return counts
+    complete = "" if newest.failed else ", the newest in which all that was run passed"
+    return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 
 def chosen(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
@@ -197,8 +201,8 @@ def render(
     printed = kept if every or any(asked) else [pair for pair in kept if pair.id in SHOWN]
     if printed:
         _print_table(console, printed)
-    for reason in recommended.failed if recommended else ():
-        print_text(console, f"✘ {reason}", "dim")
+    for reason in list(dict.fromkeys(reason for pair in printed for reason in pair.failed))[:_MAX_REASONS]:
+        print_text(console, f"✘ {reason.split('. ')[0].rstrip('.')}", "dim")
     more = [f"--all shows {len(kept)}"] if len(printed) < len(kept) else []
     more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
     print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")
@@ -211,7 +215,8 @@ def _releases(vllm: str, trl: str) -> str:
 def _recommendation(kept: list[TriedPair], recommended: TriedPair | None) -> str:
     if recommended:
         undeclared = "" if recommended.declared else " (their metadata does not allow it)"
-        return f"install vLLM {recommended.vllm} with TRL {recommended.trl}; the pair ran{undeclared}"
+        failed = ", but for what is marked ✘" if recommended.failed else ""
+        return f"install vLLM {recommended.vllm} with TRL {recommended.trl}; the pair ran{failed}{undeclared}"
     if any(pair.state == "part" for pair in kept):
         return "ran in part, without the engine"
     return "was tried and does not work" if kept else "was never run"

@@ -184,6 +184,9 @@ def count_checks(report: Report) -> str:
     """Return how the checks ended: "21 checks: 11 passed, 1 incomplete, 9 not applicable"."""
     counts = report.outcomes
     listed = [f"{counts[outcome]} {word}" for outcome, (word, _, _) in OUTCOMES.items() if counts[outcome]]
+    if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):
+        found = f"{counts['findings']} {OUTCOMES['findings'][0]}"
+        listed[listed.index(found)] = f"{found} ({both} of them incomplete)"
     return f"{count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
 
 
