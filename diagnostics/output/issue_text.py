@@ -32,6 +32,7 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":
         print_text(console, "\n" + document["cause"])
+        _print_names(console, document)
         return
     affected = ", ".join(SHOWN[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
@@ -39,6 +40,7 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
         print_text(console, f"Fix: {line}", "bold")
     paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
+    _print_names(console, document)
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
     if document["signature"]:
         _section(console, "In a log", [f"/{entry}/" for entry in document["signature"]["any"]])
@@ -116,6 +118,12 @@ def _section(console: Console, title: str, lines: list[str]) -> None:
         print_text(console, f"\n{title}", "bold")
         for line in lines:
             print_text(console, line, indent=2)
+
+
+def _print_names(console: Console, document: Mapping[str, Any]) -> None:
+    """Print the symptoms in users' words, and the other names."""
+    _section(console, "Symptoms", [f"- {phrase}" for phrase in document.get("symptoms") or ()])
+    _section(console, "Also called", [f"- {phrase}" for phrase in document.get("aliases") or ()])
 
 
 def _print_mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:
