@@ -16,8 +16,8 @@ from diagnostics.catalog.model import CheckCode, Issue
 MAX_RESULTS = 3
 # Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009, section 3.5 (BM25F).
 _SATURATION = 2.0
-_LENGTH = 0.5
-"""How much a long field lowers the weight of each of its words, from 0 to 1."""
+_LENGTH = 0.8
+"""How much a long text lowers the weight of each of its words, from 0 to 1; names are not longer for being many."""
 _WEIGHTS = {
     "symptoms": 4.0, "title": 4.0, "aliases": 3.0, "triggers": 1.0, "cause": 1.0, "samples": 0.7, "scope": 0.5,
     "detail": 0.3, "mitigations": 0.2,
@@ -143,7 +143,7 @@ class IssueSearch:
                     query[term] = self._rarity[term]
                 elif term[0] > "\u2fff":
                     query[term] = _UNKNOWN_PAIR * self._unknown
-                elif (place or len(found) == 1) and not term.isdecimal():
+                elif (place or len(found) == 1 or re.search(r"\d", term)) and not term.isdecimal():
                     query[term] = _UNKNOWN * self._unknown
         return query
 
@@ -152,7 +152,8 @@ def _frequencies(entry: Mapping[str, Counter[str]], mean: Mapping[str, float]) -
     """Return how often each term is in an entry, weighted by field and its length."""
     result: dict[str, float] = {}
     for field, words in entry.items():
-        scale = _WEIGHTS[field] / (1 - _LENGTH + _LENGTH * words.total() / mean[field])
+        length = 1.0 if field in _NAMES else 1 - _LENGTH + _LENGTH * words.total() / mean[field]
+        scale = _WEIGHTS[field] / length
         for term, count in words.items():
             result[term] = result.get(term, 0.0) + scale * count
     return result
