@@ -23,10 +23,11 @@ _WEIGHTS = {
     "detail": 0.3, "mitigations": 0.2,
 }  # fmt: skip
 _NAMES = ("symptoms", "title", "aliases")
-# A result needs this share of the query's weight, where a word outside the names counts half, and this share of the
-# best result's score.
-_MIN_COVERAGE = 0.42
+# A result needs the first share of the query's weight, or the second with two terms in its names; a term elsewhere
+# counts half.
+_MIN_COVERAGE, _MIN_COVERAGE_OF_TWO = 0.42, 0.28
 _MIN_OF_BEST = 0.4
+"""A result needs this share of the best result's score."""
 # Weight of an unknown word, and of an unknown pair of Chinese characters, most of which span two words.
 _UNKNOWN, _UNKNOWN_PAIR = 1.0, 0.15
 _WORD = re.compile(
@@ -120,12 +121,12 @@ class IssueSearch:
     def search(self, text: str) -> list[str]:
         """Return the codes of the most similar entries, best first; none if the text is about something else."""
         query = self._query(text)
-        needed = _MIN_COVERAGE * sum(query.values())
+        whole = sum(query.values())
         scores = []
         for code, entry in self._frequencies.items():
-            known, names = query.keys() & entry.keys(), self._names[code]
-            covered = sum(query[term] * (1 if term in names else 0.5) for term in known)
-            if covered and covered >= needed:
+            known, named = query.keys() & entry.keys(), query.keys() & self._names[code]
+            covered = sum(query[term] * (1 if term in named else 0.5) for term in known)
+            if known and covered >= whole * (_MIN_COVERAGE_OF_TWO if len(named) > 1 else _MIN_COVERAGE):
                 score = sum(
                     query[term] * entry[term] * (_SATURATION + 1) / (entry[term] + _SATURATION)
                     for term in known
