@@ -31,7 +31,8 @@ _MIN_OF_BEST = 0.4
 # Weight of an unknown word, and of an unknown pair of Chinese characters, most of which span two words.
 _UNKNOWN, _UNKNOWN_PAIR = 1.0, 0.15
 _WORD = re.compile(
-    r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*|\d{2,}|(?<![\w.])[01](?![\w.])|[\u4e00-\u9fff]+", re.ASCII
+    r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*|\d{2,}|(?<![\w.])(?:1|0(?:\.0+)?)(?![\w.])|[\u4e00-\u9fff]+",
+    re.ASCII,
 )
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _STOP = frozenset([
@@ -85,6 +86,7 @@ def terms(text: str) -> Iterator[str]:
 def _terms_of(word: str) -> tuple[str, ...]:
     if word[0] > "\u2fff":
         return tuple(word[place : place + 2] for place in range(max(1, len(word) - 1)))
+    word = "0" if word.startswith("0.") else word
     parts = _PART.findall(word)
     joined = word.replace("_", "").replace("-", "")
     found = [
