@@ -40,7 +40,6 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
         print_text(console, f"Fix: {line}", "bold")
     paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
-    _print_names(console, document)
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
     if document["signature"]:
         _section(console, "In a log", [f"/{entry}/" for entry in document["signature"]["any"]])
@@ -50,6 +49,7 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
     by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
     for name in (*document["offered"], *document["does_not_help"]):
         _print_mitigation(console, by_name[name])
+    _print_names(console, document)
     _section(console, "References", [f"{entry['ref']}: {entry['about']}" for entry in document["references"]])
 
 
