@@ -51,7 +51,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
     entry = {key: value for key, value in document.items() if key != "schema"}
     for key in ("mitigations", "triggers"):
         if key in entry:
-            entry[key] = _named(source, entry[key], key)
+            entry[key] = _list_named_tables(source, entry[key], key)
     for mitigation in entry.get("mitigations", ()):
         keys: Keys = ("mitigations", mitigation["name"], "edits")
         mitigation.update(_flat_edits(source, keys, mitigation.pop("edits", {})))
@@ -93,7 +93,7 @@ def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> No
         raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
-def _named(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
+def _list_named_tables(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
     """Return named tables as a list of tables with a `name`."""
     if not isinstance(tables, dict):
         raise source.refuse((key,), tables, "a table")
@@ -264,12 +264,12 @@ def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
 
 def _phrase_problems(entry: model.Issue | model.CheckCode) -> Iterator[Problem]:
     """Yield a phrase that is there twice, or that only repeats the title."""
-    seen = {entry.title.lower()}
+    other_texts = {entry.title.lower()}
     for key, phrases in (("aliases", entry.aliases), ("symptoms", entry.symptoms)):
         for place, phrase in enumerate(phrases):
-            if phrase.lower() in seen:
+            if phrase.lower() in other_texts:
                 yield (key, place), "another text than the title and the other phrases"
-            seen.add(phrase.lower())
+            other_texts.add(phrase.lower())
 
 
 def _unknown_names(key: str, names: tuple[str, ...], known: tuple[str, ...]) -> Iterator[Problem]:

@@ -89,12 +89,12 @@ def _terms_of(word: str) -> tuple[str, ...]:
     word = "0" if word.startswith("0.") else word
     parts = _PART.findall(word)
     joined = word.replace("_", "").replace("-", "")
-    found = [
-        each
+    synonyms = [
+        synonym
         for item in ([joined, *parts] if len(parts) > 1 else [joined])
-        for each in _SAME.get(item.lower(), item).split()
+        for synonym in _SAME.get(item.lower(), item).split()
     ]
-    return tuple(stem(each) for each in found if each.lower() not in _STOP and len(each) > 1)
+    return tuple(stem(item) for item in synonyms if item.lower() not in _STOP and len(item) > 1)
 
 
 class IssueSearch:
@@ -123,12 +123,12 @@ class IssueSearch:
     def search(self, text: str) -> list[str]:
         """Return the codes of the most similar entries, best first; none if the text is about something else."""
         query = self._query(text)
-        whole = sum(query.values())
+        total = sum(query.values())
         scores = []
         for code, entry in self._frequencies.items():
-            known, named = query.keys() & entry.keys(), query.keys() & self._names[code]
-            covered = sum(query[term] * (1 if term in named else 0.5) for term in known)
-            if known and covered >= whole * (_MIN_COVERAGE_OF_TWO if len(named) > 1 else _MIN_COVERAGE):
+            known, in_names = query.keys() & entry.keys(), query.keys() & self._names[code]
+            coverage = sum(query[term] * (1 if term in in_names else 0.5) for term in known)
+            if known and coverage >= total * (_MIN_COVERAGE_OF_TWO if len(in_names) > 1 else _MIN_COVERAGE):
                 score = sum(
                     query[term] * entry[term] * (_SATURATION + 1) / (entry[term] + _SATURATION)
                     for term in known
@@ -141,12 +141,12 @@ class IssueSearch:
         """Return the terms of a query with their weights; an unknown identifier counts by its parts only."""
         query: dict[str, float] = {}
         for word in _WORD.findall(text):
-            for place, term in enumerate(found := _terms_of(word)):
+            for place, term in enumerate(word_terms := _terms_of(word)):
                 if term in self._rarity:
                     query[term] = self._rarity[term]
                 elif term[0] > "\u2fff":
                     query[term] = _UNKNOWN_PAIR * self._unknown
-                elif (place or len(found) == 1 or re.search(r"\d", term)) and not term.isdecimal():
+                elif (place or len(word_terms) == 1 or re.search(r"\d", term)) and not term.isdecimal():
                     query[term] = _UNKNOWN * self._unknown
         return query
 

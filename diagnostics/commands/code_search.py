@@ -28,4 +28,4 @@ def search(text: str) -> tuple[list[str], list[str]]:
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
     printed = [entry.issue.code for entry in verdict.candidates]
-    return printed, [] if printed else IssueSearch(issues | catalog.load_checks()).search(text)
+    return printed, [] if printed else IssueSearch({**issues, **catalog.load_checks()}).search(text)
