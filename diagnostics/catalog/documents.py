@@ -33,7 +33,7 @@ def of_check(entry: model.CheckCode) -> dict[str, Any]:
         "schema": SCHEMA, "code": entry.code, "title": entry.title, "kind": CHECK, "status": CHECK, "since": "",
         "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [], "signature": None,
         "config": [], "mitigations": [], "references": [], "triggers": [], "family": model.FAMILIES[entry.code[:3]],
-        "offered": [], "does_not_help": [],
+        "offered": [], "does_not_help": [], "aliases": list(entry.aliases), "symptoms": list(entry.symptoms),
     }  # fmt: skip
 
 

@@ -48,10 +48,13 @@ def recommended_fix(
         releases: Installed releases by package.
     """
     known = tuple(triggers)
-    here = possible_triggers(issue, releases or {})
-    possible = known or here
+    release_triggers = possible_triggers(issue, releases or {})
+    possible = known or release_triggers
     names = tuple(frameworks)
-    rated = [(_rate(issue, entry, known, here, names, releases or {}), entry) for entry in issue.mitigations]
+    rated = [
+        (_rate(issue, entry, known, release_triggers, names, releases or {}), entry)
+        for entry in issue.mitigations
+    ]
     helpful = [pair for pair in rated if pair[0].standing != DOES_NOT_HELP]
     helpful.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Fix(
@@ -150,16 +153,16 @@ def _rate(
     issue: Issue,
     mitigation: Mitigation,
     known: tuple[str, ...],
-    here: tuple[str, ...],
+    release_triggers: tuple[str, ...],
     frameworks: tuple[str, ...],
     releases: Mapping[str, str],
 ) -> RankedMitigation:
-    possible = known or here
+    possible = known or release_triggers
     printed = [name for name in possible if name in mitigation.helps]
     failed = [name for name in possible if name in mitigation.fails]
     executed = mitigation.evidence == "executed"
     # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
-    useless = executed and not printed and bool(failed or not set(mitigation.helps) & set(here))
+    useless = executed and not printed and bool(failed or not set(mitigation.helps) & set(release_triggers))
     edits = _edits(mitigation, frameworks, releases)
     return RankedMitigation(
         mitigation=mitigation.name,

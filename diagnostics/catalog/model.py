@@ -39,6 +39,8 @@ COMPONENTS = (
 
 Text = Annotated[str, Meta(pattern=r"\S")]
 Names = tuple[Text, ...]
+Phrases = tuple[Annotated[str, Meta(pattern=r"\A\S[^\n]{0,119}\Z")], ...]
+"""Short texts of one line each."""
 _VERSION_PART = r"\s*(?:===|==|!=|<=|>=|<|>|~=)\s*[0-9][0-9A-Za-z.*+!-]*\s*"
 Versions = Annotated[str, Meta(pattern=rf"\A(?:{_VERSION_PART}(?:,{_VERSION_PART})*)?\Z")]
 """A version range such as `>=0.6.0,<0.11`, or nothing."""
@@ -238,12 +240,16 @@ class CheckCode(Record, frozen=True):
     code: str
     title: Text
     about: Text
+    aliases: Phrases = ()
+    symptoms: Phrases = ()
 
 
 class Issue(Record, frozen=True):
     """One known issue.
 
     Attributes:
+        aliases: Earlier titles and other names.
+        symptoms: How users describe it, in their own words and languages; `explain WORDS` searches them.
         not_run: Why it was not reproduced; empty if a run is recorded.
         audit: Families of `audit` results that are this issue.
     """
@@ -259,6 +265,8 @@ class Issue(Record, frozen=True):
     affected: Annotated[tuple[Affected, ...], Meta(min_length=1)]
     mitigations: Annotated[tuple[Mitigation, ...], Meta(min_length=1)]
     references: Annotated[tuple[Reference, ...], Meta(min_length=1)]
+    aliases: Phrases = ()
+    symptoms: Phrases = ()
     detail: str = ""
     signature: Signature | None = None
     config: tuple[ConfigRule, ...] = ()

@@ -38,7 +38,8 @@ _TYPES = {
 _CHOICES = {"kind": model.KINDS, "status": model.STATUSES, "role": model.ROLES, "evidence": model.EVIDENCE}
 _FORMS = {
     "since": "a release of this project, as 0.1.0", "versions": "a version specifier, as >=0.6.0,<0.11",
-    "looked_to": "a release, as 0.31.0",
+    "looked_to": "a release, as 0.31.0", "aliases": "a text on one line, at most 120 characters",
+    "symptoms": "a phrase on one line, at most 120 characters",
 }  # fmt: skip
 Record = TypeVar("Record", model.Issue, model.CheckCode)
 Problem = tuple["Keys", str]
@@ -50,7 +51,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
     entry = {key: value for key, value in document.items() if key != "schema"}
     for key in ("mitigations", "triggers"):
         if key in entry:
-            entry[key] = _named(source, entry[key], key)
+            entry[key] = _list_named_tables(source, entry[key], key)
     for mitigation in entry.get("mitigations", ()):
         keys: Keys = ("mitigations", mitigation["name"], "edits")
         mitigation.update(_flat_edits(source, keys, mitigation.pop("edits", {})))
@@ -75,7 +76,10 @@ def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode
     entry = {key: value for key, value in document.items() if key != "schema"}
     if isinstance(entry.get("about"), str):
         entry["about"] = " ".join(entry["about"].split())
-    return _convert(source, entry, model.CheckCode)
+    check = _convert(source, entry, model.CheckCode)
+    for keys, expected in _phrase_problems(check):
+        raise source.refuse(keys, _value_at(document, keys), expected)
+    return check
 
 
 def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> None:
@@ -89,7 +93,7 @@ def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> No
         raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
-def _named(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
+def _list_named_tables(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
     """Return named tables as a list of tables with a `name`."""
     if not isinstance(tables, dict):
         raise source.refuse((key,), tables, "a table")
@@ -240,6 +244,7 @@ def _value_at(document: Any, keys: Keys) -> Any:
 
 def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
     """Yield what connects several keys and does not hold, as keys and what was expected."""
+    yield from _phrase_problems(issue)
     yield from _unknown_names("components", issue.components, model.COMPONENTS)
     yield from _unknown_names("frameworks", issue.frameworks, tuple(model.FRAMEWORKS))
     if len(issue.cause.splitlines()) > 5:
@@ -255,6 +260,16 @@ def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
             yield ("config", place, "when"), "values of the run plan, such as rollout.mode"
     for mitigation in issue.mitigations:
         yield from _mitigation_problems(("mitigations", mitigation.name), mitigation)
+
+
+def _phrase_problems(entry: model.Issue | model.CheckCode) -> Iterator[Problem]:
+    """Yield a phrase that is there twice, or that only repeats the title."""
+    other_texts = {entry.title.lower()}
+    for key, phrases in (("aliases", entry.aliases), ("symptoms", entry.symptoms)):
+        for place, phrase in enumerate(phrases):
+            if phrase.lower() in other_texts:
+                yield (key, place), "another text than the title and the other phrases"
+            other_texts.add(phrase.lower())
 
 
 def _unknown_names(key: str, names: tuple[str, ...], known: tuple[str, ...]) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
-"""Search known issues by words that describe a failure: BM25 over stems, with weights for the parts of an entry.
+"""Search known issues by words that describe a failure: BM25 over the fields of an entry, each with its weight.
 
-Titles and triggers weigh more than explanations, and common words lead to the terms that entries use.
+English text is indexed by stems, identifiers also by their parts, Chinese text by pairs of characters.
 """
 
 from __future__ import annotations
@@ -9,96 +9,51 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 
-from diagnostics.catalog.model import FAMILIES, Issue
+from diagnostics.catalog.model import CheckCode, Issue
 
 MAX_RESULTS = 3
-# Words, and numbers with a meaning, such as 137 and 500.
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*|\b\d{3}\b")
-_STOP = frozenset([
-    "a", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "do", "does", "for", "from", "get",
-    "gets", "has", "have", "how", "in", "into", "is", "it", "its", "me", "my", "no", "not", "of", "off", "on",
-    "one", "or", "so", "than", "that", "the", "them", "then", "there", "this", "to", "was", "what", "when", "which",
-    "who", "why", "will", "with", "you", "your", "after", "all", "always", "another", "any", "because", "before",
-    "both", "cannot", "each", "every", "only", "other", "same", "still", "such", "they", "too", "very", "error",
-    "fail", "fails", "failed", "failing", "problem", "issue", "run", "runs",
-])  # fmt: skip
-_ENDINGS = (
-    "ations",
-    "ation",
-    "ingly",
-    "ings",
-    "ing",
-    "ies",
-    "ied",
-    "edly",
-    "ed",
-    "ers",
-    "er",
-    "es",
-    "ly",
-    "s",
-    "e",
+# Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009, section 3.5 (BM25F).
+_SATURATION = 2.0
+_LENGTH = 0.8
+"""How much a long text lowers the weight of each of its words, from 0 to 1; names are not longer for being many."""
+_WEIGHTS = {
+    "symptoms": 4.0, "title": 4.0, "aliases": 3.0, "triggers": 1.0, "cause": 1.0, "samples": 0.7, "scope": 0.5,
+    "detail": 0.3, "mitigations": 0.2,
+}  # fmt: skip
+_NAMES = ("symptoms", "title", "aliases")
+# A result needs the first share of the query's weight, or the second with two terms in its names; a term elsewhere
+# counts half.
+_MIN_COVERAGE, _MIN_COVERAGE_OF_TWO = 0.42, 0.28
+_MIN_OF_BEST = 0.4
+"""A result needs this share of the best result's score."""
+# Weight of an unknown word, and of an unknown pair of Chinese characters, most of which span two words.
+_UNKNOWN, _UNKNOWN_PAIR = 1.0, 0.15
+_WORD = re.compile(
+    r"[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*|\d{2,}|(?<![\w.])(?:1|0(?:\.0+)?)(?![\w.])|[\u4e00-\u9fff]+",
+    re.ASCII,
 )
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_STOP = frozenset([
+    "a", "after", "although", "always", "an", "and", "are", "aren", "as", "at", "be", "been", "before", "but",
+    "by", "can", "cannot", "couldn", "didn", "do", "does", "doesn", "don", "during", "error", "even", "for",
+    "from", "get", "gets", "got", "has", "have", "how", "i", "if", "in", "into", "is", "isn", "issue", "it",
+    "its", "just", "ll", "me", "my", "never", "no", "not", "of", "off", "on", "only", "or", "our", "problem",
+    "re", "so", "than", "that", "the", "them", "then", "there", "they", "this", "though", "to", "use", "used",
+    "using", "ve", "very", "was", "wasn", "we", "were", "what", "when", "where", "which", "while", "who", "why",
+    "will", "with", "won", "you", "your",
+])  # fmt: skip
+_ENDINGS = ("ations", "ation", "ing", "ies", "ied", "ed", "es", "ly", "s", "e")
 _ROOT = 3
-_TITLE, _TRIGGER, _CAUSE, _PRINTED, _DETAIL, _HELPS = 3.0, 2.0, 1.6, 1.4, 0.8, 0.5
-_FAMILY = 4.0
-# Common words and the terms that entries use for them.
-_SYNONYMS = {
-    "logprob": "log-prob",
-    "logprobs": "log-prob",
-    "oom": "memory",
-    "ram": "memory host",
-    "vram": "gpu memory",
-    "hang": "wait",
-    "hangs": "wait",
-    "hung": "wait",
-    "stuck": "wait",
-    "freeze": "wait",
-    "frozen": "wait",
-    "deadlock": "wait collective",
-    "deadlocks": "wait collective",
-    "straggler": "rank wait",
-    "timeout": "time answer collective",
-    "nccl": "collective rank",
-    "old": "earlier stale",
-    "outdated": "earlier stale",
-    "stale": "earlier",
-    "updated": "weights earlier stale arrive",
-    "synced": "weights earlier arrive",
-    "hit": "cut limit",
-    "hits": "cut limit",
-    "differ": "differ other compute",
-    "mismatch": "differ other compute",
-    "disagree": "differ other compute",
-    "kl": "ratio log-prob reference",
-    "ratio": "log-prob",
-    "nan": "number nan",
-    "inf": "number",
-    "zero": "zero worth spread differ",
-    "flat": "spread differ",
-    "constant": "spread differ",
-    "identical": "spread differ",
-    "truncated": "cut length limit",
-    "max": "limit",
-    "maximum": "limit",
-    "eos": "end token",
-    "entropy": "entropy chance",
-    "collapse": "chance",
-    "collapses": "chance",
-    "gpus": "gpu",
-    "crash": "crash died",
-    "oomkilled": "killed memory",
-    "gradient": "gradient grad",
-    "grad": "gradient",
-    "signature": "arguments",
-    "parameters": "arguments",
-    "slow": "wait",
-    "slowest": "rank wait",
-    "unreachable": "answer reach",
-    "reachable": "answer reach",
-}
-_SYNONYM_WEIGHT = 0.5
+# Words that mean the same in a description of any failure; what is special to an entry is one of its symptoms.
+_SAME = {
+    "stuck": "hang", "hung": "hang", "freeze": "hang", "freezes": "hang", "froze": "hang", "frozen": "hang",
+    "blocked": "hang", "dies": "die", "died": "die", "dead": "die", "killed": "kill",
+    "gibberish": "garbled", "garbage": "garbled", "vram": "gpu memory", "oom": "oom memory",
+    "logprob": "logprob log prob", "logprobs": "logprob log prob", "hostname": "host name", "startup": "start",
+    "quantized": "quantised", "quantization": "quantised", "0": "zero", "1": "one",
+}  # fmt: skip
 
 
 def stem(word: str) -> str:
@@ -116,56 +71,108 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > _ROOT and word[-1] == word[-2] and word[-1] not in "aeiousl" else word
 
 
-def _stems(text: str) -> Iterator[str]:
-    for match in _WORD.finditer(text.replace("log-prob", "logprob")):
-        full = match[0]
-        for record in {full, *full.split("_")}:
-            if record.lower() not in _STOP and len(record) > 1:
-                yield stem(record)
+def terms(text: str) -> Iterator[str]:
+    """Yield what a text is searched by: stems, parts of identifiers, pairs of Chinese characters.
+
+    Example:
+        >>> list(terms("max_model_len 显存不足"))
+        ['maxmodellen', 'max', 'model', 'len', '显存', '存不', '不足']
+    """
+    for word in _WORD.findall(text):
+        yield from _terms_of(word)
+
+
+@cache
+def _terms_of(word: str) -> tuple[str, ...]:
+    if word[0] > "\u2fff":
+        return tuple(word[place : place + 2] for place in range(max(1, len(word) - 1)))
+    word = "0" if word.startswith("0.") else word
+    parts = _PART.findall(word)
+    joined = word.replace("_", "").replace("-", "")
+    synonyms = [
+        synonym
+        for item in ([joined, *parts] if len(parts) > 1 else [joined])
+        for synonym in _SAME.get(item.lower(), item).split()
+    ]
+    return tuple(stem(item) for item in synonyms if item.lower() not in _STOP and len(item) > 1)
 
 
 class IssueSearch:
-    """An index of the entries by the stems of their words; a rare word weighs more."""
+    """An index of the entries by their terms; a rare term weighs more."""
 
-    def __init__(self, issues: Mapping[str, Issue]) -> None:
-        self._weights = {code: _weights(issue) for code, issue in issues.items()}
-        counts = Counter(word for entry in self._weights.values() for word in entry)
-        self._rarity = {word: math.log(1 + len(issues) / count) for word, count in counts.items()}
-        mean = sum(map(len, self._weights.values())) / max(1, len(issues))
-        self._length = {code: 0.75 + 0.25 * len(entry) / mean for code, entry in self._weights.items()}
+    def __init__(self, entries: Mapping[str, Issue | CheckCode]) -> None:
+        counts = {
+            code: {field: Counter(terms(text)) for field, text in _fields(entry).items()}
+            for code, entry in entries.items()
+        }
+        total = max(1, len(entries))
+        mean = {
+            field: max(1.0, sum(entry[field].total() for entry in counts.values()) / total)
+            for field in _WEIGHTS
+        }
+        self._frequencies = {code: _frequencies(entry, mean) for code, entry in counts.items()}
+        self._names = {
+            code: frozenset().union(*(entry[field] for field in _NAMES)) for code, entry in counts.items()
+        }
+        containing = Counter(term for entry in self._frequencies.values() for term in entry)
+        self._rarity = {
+            term: math.log(1 + (total - count + 0.5) / (count + 0.5)) for term, count in containing.items()
+        }
+        self._unknown = math.log(1 + 2 * total)
 
     def search(self, text: str) -> list[str]:
-        """Return the codes of the most similar entries, best first; none if no word of the text is known."""
+        """Return the codes of the most similar entries, best first; none if the text is about something else."""
+        query = self._query(text)
+        total = sum(query.values())
+        scores = []
+        for code, entry in self._frequencies.items():
+            known, in_names = query.keys() & entry.keys(), query.keys() & self._names[code]
+            coverage = sum(query[term] * (1 if term in in_names else 0.5) for term in known)
+            if known and coverage >= total * (_MIN_COVERAGE_OF_TWO if len(in_names) > 1 else _MIN_COVERAGE):
+                score = sum(
+                    query[term] * entry[term] * (_SATURATION + 1) / (entry[term] + _SATURATION)
+                    for term in known
+                )
+                scores.append((-score, code))
+        scores.sort()
+        return [code for score, code in scores[:MAX_RESULTS] if score <= _MIN_OF_BEST * scores[0][0]]
+
+    def _query(self, text: str) -> dict[str, float]:
+        """Return the terms of a query with their weights; an unknown identifier counts by its parts only."""
         query: dict[str, float] = {}
-        for match in _WORD.finditer(text):
-            for term in _stems(_SYNONYMS.get(match[0].lower(), "")):
-                query.setdefault(term, _SYNONYM_WEIGHT)
-        query |= dict.fromkeys(_stems(text), 1.0)
-        scores: dict[str, float] = {}
-        for code, weights in self._weights.items():
-            for word, boost in query.items():
-                if word in weights:
-                    weight = weights[word]
-                    score = boost * self._rarity[word] * weight / (weight + self._length[code])
-                    scores[code] = scores.get(code, 0.0) + score
-        return [
-            code for code, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:MAX_RESULTS]
-        ]
+        for word in _WORD.findall(text):
+            for place, term in enumerate(word_terms := _terms_of(word)):
+                if term in self._rarity:
+                    query[term] = self._rarity[term]
+                elif term[0] > "\u2fff":
+                    query[term] = _UNKNOWN_PAIR * self._unknown
+                elif (place or len(word_terms) == 1 or re.search(r"\d", term)) and not term.isdecimal():
+                    query[term] = _UNKNOWN * self._unknown
+        return query
 
 
-def _weights(issue: Issue) -> dict[str, float]:
-    printed = [sample.text for sample in issue.signature.samples if sample.matches] if issue.signature else []
-    texts = (
-        (_TITLE, issue.title),
-        (_FAMILY, FAMILIES[issue.code[:3]]),
-        (_TRIGGER, " ".join(trigger.about for trigger in issue.triggers)),
-        (_CAUSE, issue.cause),
-        (_PRINTED, " ".join(printed)),
-        (_DETAIL, issue.detail),
-        (_HELPS, " ".join(mitigation.about for mitigation in issue.mitigations)),
-    )
+def _frequencies(entry: Mapping[str, Counter[str]], mean: Mapping[str, float]) -> dict[str, float]:
+    """Return how often each term is in an entry, weighted by field and its length."""
     result: dict[str, float] = {}
-    for weight, text in texts:
-        for word in _stems(text):
-            result[word] = max(result.get(word, 0.0), weight)
+    for field, words in entry.items():
+        length = 1.0 if field in _NAMES else 1 - _LENGTH + _LENGTH * words.total() / mean[field]
+        scale = _WEIGHTS[field] / length
+        for term, count in words.items():
+            result[term] = result.get(term, 0.0) + scale * count
     return result
+
+
+def _fields(entry: Issue | CheckCode) -> dict[str, str]:
+    names = {
+        "symptoms": "\n".join(entry.symptoms), "title": entry.title, "aliases": "\n".join(entry.aliases),
+    }  # fmt: skip
+    if isinstance(entry, CheckCode):
+        return dict.fromkeys(_WEIGHTS, "") | names | {"cause": entry.about}
+    samples = entry.signature.samples if entry.signature else ()
+    return names | {
+        "cause": entry.cause, "detail": entry.detail,
+        "triggers": "\n".join(trigger.about for trigger in entry.triggers),
+        "samples": "\n".join(sample.text for sample in samples if sample.matches),
+        "scope": " ".join((*entry.components, *entry.frameworks)),
+        "mitigations": "\n".join(mitigation.about for mitigation in entry.mitigations),
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Find the codes of a text: by the signatures of the known issues, else by similar words."""
+"""Find the codes of a text: by the signatures of the known issues, else by the words of any entry."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ def search(text: str) -> tuple[list[str], list[str]]:
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
     printed = [entry.issue.code for entry in verdict.candidates]
-    return printed, [] if printed else IssueSearch(issues).search(text)
+    return printed, [] if printed else IssueSearch({**issues, **catalog.load_checks()}).search(text)

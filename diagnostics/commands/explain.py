@@ -14,7 +14,7 @@ from diagnostics.findings import FINE
 from diagnostics.fixes import Fix
 from diagnostics.output import issue_text, json_output, sanitize
 
-_CODE = re.compile(r"[A-Za-z]{3}\d{1,4}|[A-Z]{3,5}")
+_CODE = re.compile(r"[A-Za-z]{3}\d{1,4}")
 _SCHEMA = "grpo-doctor.explained.v1"
 Explained = tuple[dict[str, Any], Fix | None]
 
@@ -24,7 +24,7 @@ Explained = tuple[dict[str, Any], Fix | None]
     examples=(
         ("explain SCH001 SCH002", "codes"),
         ("explain 'assert len(self._async_stopped) == 0'", "a line of a log"),
-        ("explain stale weights", "words; list all codes with --list --kind silent"),
+        ("explain loss is nan", "words, also Chinese; list all codes with --list --kind silent"),
     ),
     exit_codes={0: "explained", 1: None, 2: "unknown code, or no match", 3: None},
 )
@@ -38,7 +38,8 @@ def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: st
     """Explain a code: what it means, why it happens, what helps. Or find the code of a log line or of words."""
     if list_all or not words:
         return list_codes(kind, as_json=format == "json")
-    codes, found_by = [word.upper() for word in words if _CODE.fullmatch(word)], ""
+    is_code = [bool(_CODE.fullmatch(word)) or word in model.FAMILIES for word in words]
+    codes, found_by = [word.upper() for word, code in zip(words, is_code, strict=True) if code], ""
     if len(codes) < len(words):
         codes, found_by = search(" ".join(words))
     explained = [explain(code) for code in dict.fromkeys(codes)]
@@ -74,10 +75,13 @@ def search(text: str) -> tuple[list[str], str]:
     printed, similar = code_search.search(text)
     if printed:
         return printed, "printed"
-    if not similar and " " not in text:
+    if not similar and re.fullmatch(r"\w*\d\w*", text):
         catalog.find(text)  # its error names similar codes
     if not similar:
-        raise catalog.CatalogueError(f"no known issue matches {text!r}; `explain --list` lists all codes")
+        raise catalog.CatalogueError(
+            f"no known issue matches {text!r}; `explain --list` lists all codes, `triage LOG` reads a whole log, "
+            "`audit RUN` checks a run's metrics"
+        )
     return similar, "near"
 
 

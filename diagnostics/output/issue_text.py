@@ -32,6 +32,7 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":
         print_text(console, "\n" + document["cause"])
+        _print_names(console, document)
         return
     affected = ", ".join(SHOWN[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
@@ -48,6 +49,7 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
     by_name = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
     for name in (*document["offered"], *document["does_not_help"]):
         _print_mitigation(console, by_name[name])
+    _print_names(console, document)
     _section(console, "References", [f"{entry['ref']}: {entry['about']}" for entry in document["references"]])
 
 
@@ -116,6 +118,12 @@ def _section(console: Console, title: str, lines: list[str]) -> None:
         print_text(console, f"\n{title}", "bold")
         for line in lines:
             print_text(console, line, indent=2)
+
+
+def _print_names(console: Console, document: Mapping[str, Any]) -> None:
+    """Print the symptoms in users' words, and the other names."""
+    _section(console, "Symptoms", [f"- {phrase}" for phrase in document.get("symptoms") or ()])
+    _section(console, "Also called", [f"- {phrase}" for phrase in document.get("aliases") or ()])
 
 
 def _print_mitigation(console: Console, mitigation: Mapping[str, Any]) -> None:

@@ -156,6 +156,18 @@ def entry(tmp_path):
         ),
         ('code = "SCH001"', 'code = "SCX001"', 'code = "SCX001"', "expected a family"),
         ('code = "SCH001"', 'code = "SCH009"', 'code = "SCH009"', "expected the file's name, 'SCH001'"),
+        (
+            "symptoms = [",
+            'symptoms = [\n    "two\\nlines",',
+            None,
+            "symptoms.#1 is 'two\\nlines': expected a phrase",
+        ),
+        (
+            "aliases = [",
+            'aliases = ["AGAIN", "again", ',
+            None,
+            "aliases.#2 is 'again': expected another text",
+        ),
         ("kind = ", "kind == ", 'kind == "crash"', "is not TOML"),
     ],
 )

@@ -26,7 +26,7 @@ def diagnostics(*arguments, **environ):
     ("arguments", "message"),
     [
         (["explain", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
-        (["explain", "nonsense"], "unknown code 'nonsense' (families: CFG, CMP,"),
+        (["explain", "nonsense"], "no known issue matches 'nonsense'; `explain --list` lists all codes"),
         (["catalogue", "--check", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
         (["doctor", "--prefix", "/no/such/folder"], "/no/such/folder: no such folder"),
         (["doctor", "--python", "/no/such/python"], "--python /no/such/python: no such file"),
@@ -110,7 +110,11 @@ def test_every_code_of_a_check_can_be_explained(capsys):
 
 def check_explained(check, capsys):
     assert main(["explain", check.code]) == 0
-    assert " ".join(capsys.readouterr().out.split()) == f"{check.code} {check.title} {check.about}"
+    names = [("Symptoms", check.symptoms), ("Also called", check.aliases)]
+    words = [f"{head} - {' - '.join(phrases)}" for head, phrases in names if phrases]
+    assert " ".join(capsys.readouterr().out.split()) == " ".join(
+        [check.code, check.title, check.about, *words]
+    )
     assert main(["explain", check.code, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["code"], document["kind"], document["cause"]) == (check.code, "check", check.about)

@@ -61,7 +61,10 @@ def test_a_line_of_a_log_is_known_by_what_it_says(explain):
 @pytest.mark.parametrize(("words", "code"), [
     ("stale weights", "SYN024"), ("zero rollout workers", "RAY001"), ("weights not updated in vllm", "SYN024"),
     ("reward stays zero", "REW004"), ("completions always hit max length", "CFG127"),
-    ("deadlock between ranks", "HNG001"),
+    ("deadlock between ranks", "HNG001"), ("greedy", "CFG115"), ("temperature 0", "CFG115"),
+    ("garbled output after weight update", "SYN025"), ("adapter ignored, output equals base model", "SYN026"),
+    ("score drops after resume", "CFG126"), ("OOM", "MEM007"), ("奖励一直为 0", "REW004"), ("训推不一致", "NUM043"),
+    ("clocks of the nodes differ", "NET953"),
 ])  # fmt: skip
 def test_words_find_what_is_near(explain, words, code):
     """In one argument or several; that it may not be it is said."""
@@ -76,6 +79,9 @@ def test_words_find_what_is_near(explain, words, code):
     ("words", "said"),
     [
         (["qqqq", "zzzz"], "no known issue matches 'qqqq zzzz'; `explain --list` lists all codes"),
+        (["my", "cat", "is", "hungry"], "no known issue matches 'my cat is hungry'"),
+        (["kubernetes ingress certificate expired"], "no known issue matches"),
+        (["今天天气怎么样"], "no known issue matches"),
         (["SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
         (["SCH001", "SCH999"], "unknown code 'SCH999' (did you mean"),
     ],
