@@ -38,6 +38,7 @@ def recommended_fix(
     triggers: Iterable[str] = (),
     frameworks: Iterable[str] = (),
     releases: Mapping[str, str] | None = None,
+    frames: Iterable[tuple[str, str]] = (),
 ) -> Fix:
     """Return the mitigations of an issue for a case, best first, and those that do not help.
 
@@ -46,17 +47,19 @@ def recommended_fix(
         triggers: Triggers that are possible here; none if unknown.
         frameworks: Frameworks at hand; none if unknown.
         releases: Installed releases by package.
+        frames: (path, function) of the traceback.
     """
     known = tuple(triggers)
     release_triggers = possible_triggers(issue, releases or {})
     possible = known or release_triggers
     names = tuple(frameworks)
+    places = [f"{path}:{function}" for path, function in frames]
     rated = [
         (_rate(issue, entry, known, release_triggers, names, releases or {}), entry)
         for entry in issue.mitigations
     ]
     helpful = [pair for pair in rated if pair[0].standing != DOES_NOT_HELP]
-    helpful.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
+    helpful.sort(key=lambda pair: (not _has_frame(pair[1], places), _rank(pair[0], pair[1], possible, names)))
     return Fix(
         actions=(Explain(issue.code),),
         offers=tuple(ranked for ranked, _ in helpful),
@@ -185,6 +188,10 @@ def _failing_run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> Run
         return None
     words = ("python", "-m", "repro", "run", issue.code, "--trigger", failed[0])
     return Run((*words, "--mitigation", mitigation.name))
+
+
+def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:
+    return any(part in place for place in places for part in mitigation.frames)
 
 
 def _rank(

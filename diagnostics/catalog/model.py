@@ -149,6 +149,7 @@ class Mitigation(Record, frozen=True):
         advice: Frameworks whose edit is advice on what not to do.
         helps: Triggers a recorded run showed it to help against.
         fails: Triggers a recorded run showed it not to help against.
+        frames: Parts of `path:function`; if a traceback has such a frame, this mitigation is the first.
     """
 
     name: Text
@@ -158,6 +159,7 @@ class Mitigation(Record, frozen=True):
     evidence: Level
     helps: Names = ()
     fails: Names = ()
+    frames: Names = ()
     note: str = ""
     installs: tuple[tuple[str, Names, str], ...] = ()
     advice: Names = ()

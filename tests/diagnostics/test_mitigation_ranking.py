@@ -224,3 +224,15 @@ def test_a_run_in_other_words_is_told_as_that(issue):
     these, second = map(mitigation_line, result.offers)
     assert "(these_words: verified)" in these
     assert "(other_words: verified with another framework's options)" in second
+
+
+@pytest.mark.parametrize(
+    ("frame", "first"),
+    [
+        (("verl/workers/actor/dp_actor.py", "update_policy"), "smaller_micro_batch"),
+        (("vllm/v1/worker/gpu_worker.py", "determine_available_memory"), "engine_share"),
+    ],
+)
+def test_the_frame_that_ran_out_of_memory_decides_what_to_shrink(frame, first):
+    issue = catalog.find("MEM007")
+    assert names(remedy(issue, frameworks=["verl"], frames=[frame]).offers)[0] == first

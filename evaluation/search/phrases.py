@@ -1,0 +1,48 @@
+"""Measure the symptom search: is a right entry among the first three, and is nothing found for unrelated words?
+
+`python -m evaluation.search.phrases [FILE]` prints the counts and every phrase that is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from diagnostics.catalog import CatalogueError
+from diagnostics.commands.explain import search
+
+PHRASES = Path(__file__).with_name("phrases.tsv")
+
+
+def search_codes(phrase: str) -> list[str]:
+    """Return the codes that `explain PHRASE` lists first."""
+    try:
+        return search(phrase)[0][:3]
+    except CatalogueError:
+        return []
+
+
+def main() -> int:
+    """Print figures and misses."""
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else PHRASES
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    related = right = unrelated = silent = 0
+    for phrase, codes in rows:
+        expected, shown = set(codes.split(",")), search_codes(phrase)
+        if expected == {"none"}:
+            unrelated += 1
+            silent += not shown
+            hit = not shown
+        else:
+            related += 1
+            hit = bool(expected & set(shown))
+            right += hit
+        if not hit:
+            print(f"missed: {phrase}: expected {codes}, shown {' '.join(shown) or 'nothing'}")
+    print(f"right entry in the first three: {right} of {related}")
+    print(f"nothing shown for unrelated words: {silent} of {unrelated}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
