@@ -30,7 +30,7 @@ _REQUIRED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CHECKED = {
     *frameworks.ENGINES,
     *frameworks.TRAINERS,
-    *frameworks.STOOD_ON,
+    *frameworks.TRAINER_LIBRARIES,
     "torch",
     "ray",
     "flash-attn",

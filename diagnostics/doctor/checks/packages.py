@@ -17,7 +17,7 @@ from diagnostics.doctor.checks.known_issues import nothing_installed
 from diagnostics.doctor.install_actions import REINSTALL, install, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
-from diagnostics.frameworks import ENGINES, SHOWN, STOOD_ON, TRAINERS, configured_in
+from diagnostics.frameworks import ENGINES, SHOWN, TRAINER_LIBRARIES, TRAINERS, configured_in
 from diagnostics.versions import in_range
 
 MAX_LISTED = 6
@@ -137,7 +137,7 @@ def _nothing_declared(case: Examined) -> str:
 def declared(case: Examined) -> Iterator[Finding]:
     """CMP904 for each requirement that is not met, CMP903 for a vLLM outside a trainer's declared range."""
     environment = case.environment
-    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
+    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *TRAINER_LIBRARIES, *environment.needed)):
         package = environment.packages.get(name)
         if package is not None:
             yield from _requirements(environment, package)
@@ -207,7 +207,7 @@ def _unmet_requirement(
 
 def _is_core(package: Package, name: str) -> bool:
     """Return whether a run cannot start without a package."""
-    if package.name in STOOD_ON and package.name != "huggingface-hub":
+    if package.name in TRAINER_LIBRARIES and package.name != "huggingface-hub":
         return name not in _NOT_IMPORTED
     return name in {"torch", "transformers", "ray"}
 

@@ -19,7 +19,7 @@ from diagnostics.doctor.fix_plan.model import Conflict, Step
 from diagnostics.doctor.fix_plan.system_steps import reasons
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Run
-from diagnostics.frameworks import ENGINES, STOOD_ON, TRAINERS
+from diagnostics.frameworks import ENGINES, TRAINER_LIBRARIES, TRAINERS
 
 _MAX_WHY = 300
 # With these the pair itself is the problem; a pair that nobody ran (CMP901) is not.
@@ -60,7 +60,7 @@ def merge_constraints(
 def unmet_requirements(environment: Environment) -> list[Constraint]:
     """Return the unmet requirements of all packages that doctor checks."""
     results = []
-    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
+    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *TRAINER_LIBRARIES, *environment.needed)):
         package = environment.packages.get(name)
         for constraint in declared_constraints(environment, package) if package else ():
             version = environment.version(constraint.name)
