@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import safe_io
-from diagnostics.collect import gpus, ray
+from diagnostics.collect import elf, gpus, ray
 from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.ray import RayCluster
 from diagnostics.output.redact import mask
@@ -374,15 +374,8 @@ def _libraries() -> Libraries:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
         libc = ""
-    arch = platform.machine()
-    for folder in (
-        f"/usr/lib/{arch}-linux-gnu",
-        f"/lib/{arch}-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-        "/lib64",
-    ):
-        library = Path(folder, "libstdc++.so.6")
+    for folder in elf.system_folders():
+        library = folder / "libstdc++.so.6"
         if library.exists():
             # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).
             number = library.resolve().name.rpartition(".")[2]

@@ -13,13 +13,8 @@ from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, normalise
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.gpus import cuda_of
-from diagnostics.doctor.install_actions import (
-    REINSTALL,
-    distribution_of,
-    install,
-    parse_requirement,
-    uninstall,
-)
+from diagnostics.doctor.installers import REINSTALL, install, uninstall
+from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.versions import compare, parse_version

@@ -9,8 +9,8 @@ from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.fix_plan.constraints import constraints_on
-from diagnostics.doctor.fix_plan.known_good_pins import PINNED, PinnedSet, known_sets, refused_sets
-from diagnostics.doctor.install_actions import install
+from diagnostics.doctor.fix_plan.known_good_pins import PINNED, PinnedSet, known_sets, public, refused_sets
+from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.versions import compare, parse_version
@@ -33,7 +33,7 @@ def compatibility(case: Examined) -> Iterator[Finding]:
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     assert vllm is not None
     assert trl is not None
-    pair = (public_version(vllm.version), public_version(trl.version))
+    pair = (public(vllm.version), public(trl.version))
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
@@ -195,9 +195,3 @@ def _distance(one: str, other: str) -> float:
         return float("inf")
     # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
     return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
-
-
-def public_version(version: str) -> str:
-    """Return a version without its local part."""
-    parsed = parse_version(version)
-    return parsed.public if parsed else version

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from diagnostics.collect.gpus import Gpu
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.install_actions import install
+from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables, Unset
 from diagnostics.versions import parse_version

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from diagnostics.catalog.check_findings import variables_to_unset
 from diagnostics.collect.ray import RayCluster
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.install_actions import install
+from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from diagnostics.collect.module_lookup import Shadow
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.install_actions import REINSTALL, distribution_of, install, requirement_of
+from diagnostics.doctor.installers import REINSTALL, install
+from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Advice, Fix, Unset
 

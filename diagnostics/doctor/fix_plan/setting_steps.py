@@ -7,8 +7,8 @@ from diagnostics.catalog.mitigation_ranking import edits_for, recommended_fix
 from diagnostics.catalog.model import Issue, Mitigation
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.fix_plan.constraints import Constraint, install_constraints
-from diagnostics.doctor.fix_plan.installers import Installer
 from diagnostics.doctor.fix_plan.model import Step
+from diagnostics.doctor.installers import Installer
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Explain, Install, SetOption
 from diagnostics.frameworks import configured_in

@@ -16,8 +16,9 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import search_path
 from diagnostics.doctor.checks.base import Examined, finding
 from diagnostics.doctor.checks.packages import incomplete_package
-from diagnostics.doctor.install_actions import distribution_of, install, requirement_of
+from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.children import ChildEnded
+from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import CheckResult, Evidence, Finding, Severity
 from diagnostics.fixes import Explain, Fix, Install, Run
 from diagnostics.output.redact import mask_and_cut
