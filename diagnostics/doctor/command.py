@@ -1,6 +1,6 @@
 """The command `doctor`: what it does, in order.
 
-One environment: collect facts, `static_report`, `probe.command.run_tier` unless the tier is static, then
+One environment: collect facts, `static_report`, `run_tier` unless the tier is static, then
 `write_report` or `print_plan`. Several machines: `examine_nodes`.
 """
 
@@ -78,7 +78,7 @@ def command(
         report = static_report(collected, named=chosen is not None)
         incomplete = False
         if tier != "static":
-            from diagnostics.doctor.probe.command import run_tier  # compiles the patterns of triage
+            from diagnostics.doctor.probe.probes import run_tier  # compiles the patterns of triage
 
             interpreter = target_env.interpreter_of(python, chosen)
             report, incomplete = run_tier(report, tier, interpreter, collected)

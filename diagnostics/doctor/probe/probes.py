@@ -1,22 +1,39 @@
-"""The probes of the tiers `probe` and `live`: what is started, in which order, and why a probe is skipped."""
+"""The tiers `probe` and `live`: what is started, in which order, and why a probe is skipped.
+
+`run_tier` runs `run_probes` (imports, platforms) and for the live tier `run_live` (engine, log-probs, collectives).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 
+from diagnostics import catalog
 from diagnostics.catalog.model import Issue
+from diagnostics.collect.facts import Facts
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.probe import probe_results
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.doctor.probe.probe_results import Tried
-from diagnostics.findings import CheckResult
+from diagnostics.findings import CheckResult, Report
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.output import progress
 from diagnostics.triage.rules import Rules
 
 IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0
+NOTES = {
+    "probe": "probe: imported in child processes of this environment's Python; no engine was started (--tier live)",
+    "live": "live: a tiny random model in an engine in one process, without graphs; a real run adds size and processes",
+}
+# Results after which the live tier is not worth trying.
+_STOPPED = ("other imports, platforms", "imports, platforms")
 # (distribution, import): a name after a colon makes lazy packages import what a run uses.
 MODULES = (
     ("torch", "torch"), ("transformers", "transformers"), ("ray", "ray"), ("deepspeed", "deepspeed"),
@@ -56,6 +73,51 @@ class Probe:
     def result(self, ended: ChildEnded, code: str = "ENV921") -> CheckResult:
         """Return the result of a child; `code` is for a failure that no known issue describes."""
         return probe_results.child_result(Tried(ended, code, self.environment), self.rules, self.failures)
+
+
+def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
+    """Return the report with the results of a tier, and whether the tier could check nothing."""
+    if not os.access(python, os.X_OK):
+        broken = CheckResult(tier, "crashed", f"{python}: no interpreter that can be run; give --python PATH")
+        return replace(report, checks=(*report.checks, broken)), True
+    issues = catalog.load()
+    rules = Rules(issues)
+    with _ended_by_signals(), Children(python.absolute(), os.environ) as children:
+        context = Probe(children, facts.environment, facts.machine, issues, rules, print_progress)
+        try:
+            checks = run_probes(context)
+        except OSError as error:
+            broken = CheckResult(tier, "crashed", f"{python} cannot be run: {error.strerror or error}")
+            return replace(report, checks=(*report.checks, broken)), True
+        incomplete = len(checks) > 1 and all(check.outcome == "skipped" for check in checks[1:])
+        if tier == "live" and any(check.check in _STOPPED for check in checks):
+            checks.append(CheckResult("live", "skipped", "the imports did not finish"))
+        elif tier == "live":
+            added = run_live(context)
+            checks += added
+            incomplete = added[0].outcome == "skipped"
+    return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
+
+
+def print_progress(text: str) -> None:
+    """Print on standard error what is being probed."""
+    print(f"doctor: {text}", file=sys.stderr, flush=True)
+    progress.update(text)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an ordinary exit, so that children and folders are removed."""
+
+    def exit_on_signal(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_probes(probe: Probe) -> list[CheckResult]:
