@@ -216,14 +216,8 @@ def platform_findings(
 
 def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
     output = (Evidence(line, "its output") for line in _last_lines(ended)[-2:])
-    evidence = [Evidence(text, ended.what), *output]
-    return finding(
-        "ENV922",
-        Severity.ERROR,
-        evidence,
-        Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006")),
-        known_by="executed",
-    )
+    fix = Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006"))
+    return finding("ENV922", Severity.ERROR, [Evidence(text, ended.what), *output], fix, known_by="executed")
 
 
 def parity_findings(ended: ChildEnded) -> list[Finding]:

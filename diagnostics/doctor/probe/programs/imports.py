@@ -1,4 +1,4 @@
-"""Imports `module` or `module:name`, as argument, and says which release it is."""
+"""Import `module` or `module:name`, the argument, and answer its release."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 
 def main() -> None:
-    """Answers `ok`, `version`; or `error`, `where`."""
+    """Answer `ok` and `version`, or `error` and `where`."""
     doctor_child.begin()
     module, _, name = sys.argv[1].partition(":")
     try:
         if module.endswith("._C"):
-            importlib.import_module("torch")  # extensions of it expect its libraries in the process
+            importlib.import_module("torch")  # its extensions expect its libraries in the process
         imported = importlib.import_module(module)
         if name:
             getattr(imported, name)  # lazy packages import here
         version = getattr(imported, "__version__", None)
         doctor_child.write_answer({"ok": True, "version": version if isinstance(version, str) else ""})
-    except BaseException as error:  # noqa: BLE001 - SystemExit at import, too, is what we are here to see
+    except BaseException as error:  # noqa: BLE001 - SystemExit at import is an answer too
         doctor_child.write_answer(doctor_child.failure(error))
     doctor_child.end_process()
 

@@ -1,4 +1,4 @@
-"""Asks PyTorch (`torch`) or vLLM (`vllm`), as argument, what it would run on."""
+"""Query the device that PyTorch (`torch`) or vLLM (`vllm`), the argument, would run on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import doctor_child  # type: ignore[import-not-found] # beside this file when run
 
 
-def torch_says() -> dict[str, Any]:
-    """What PyTorch was built with, and the devices it can use."""
+def torch_platform() -> dict[str, Any]:
+    """Return what PyTorch was built with, and the devices it can use."""
     import torch
 
     known: dict[str, Any] = {
@@ -33,8 +33,8 @@ def torch_says() -> dict[str, Any]:
     return known
 
 
-def vllm_says() -> dict[str, Any]:
-    """The platform that vLLM chose."""
+def vllm_platform() -> dict[str, Any]:
+    """Return the platform that vLLM chose."""
     import vllm
     from vllm.platforms import current_platform
 
@@ -44,10 +44,12 @@ def vllm_says() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers what was asked for, with `ok`; or `error`, `where`."""
+    """Answer the platform with `ok`, or `error` and `where`."""
     doctor_child.begin()
     try:
-        doctor_child.write_answer({"ok": True, **{"torch": torch_says, "vllm": vllm_says}[sys.argv[1]]()})
+        doctor_child.write_answer(
+            {"ok": True, **{"torch": torch_platform, "vllm": vllm_platform}[sys.argv[1]]()}
+        )
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
         doctor_child.write_answer(doctor_child.failure(error))
     doctor_child.end_process()
