@@ -27,7 +27,6 @@ except ImportError:  # not on Windows
 # A file server that does not answer must not delay everything else.
 DISK_LIMIT_S = 2.0
 _CGROUPS = Path("/sys/fs/cgroup")
-_NUMA_NODES = Path("/sys/devices/system/node")
 # Instruction sets that inference and training kernels need.
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
 _LIMITS = {
@@ -49,29 +48,17 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class NumaNode:
-    """A NUMA node: its memory, and its processors as the kernel lists them ("0-15,32-47")."""
-
-    number: int
-    processors: str
-    memory_gb: float | None
-
-
-@dataclass(frozen=True)
 class Processors:
     """Logical processors.
 
     Attributes:
         allowed: Number that this process may run on.
         quota: Processor time of the control group, in processors; None without a quota.
-        nodes_allowed: NUMA nodes on which this process may run.
     """
 
     count: int
     allowed: int
     quota: float | None
-    nodes: tuple[NumaNode, ...] = ()
-    nodes_allowed: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
 
     @property
@@ -205,15 +192,13 @@ def collect_processors() -> Processors:
     """Count processors, by the kernel and by the control group."""
     count = os.cpu_count() or 1
     try:
-        allowed = os.sched_getaffinity(0)
+        allowed = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
-        allowed = set(range(count))
-    nodes = tuple(sorted(_numa_nodes(), key=lambda node: node.number))
-    usable = tuple(node.number for node in nodes if _parse_list(node.processors) & allowed)
+        allowed = count
     info = re.search(r"^(?:flags|Features)\s*:(.*)$", _read_file(Path("/proc/cpuinfo"), 16384), re.MULTILINE)
     present = set(info[1].split()) if info else set()
     flags = tuple(flag for flag in _FLAGS if flag in present)
-    return Processors(count, len(allowed), _cpu_quota(), nodes, usable, flags)
+    return Processors(count, allowed, _cpu_quota(), flags)
 
 
 def collect_memory() -> Memory:
@@ -275,24 +260,6 @@ def _memory_limit() -> tuple[float | None, float | None]:
         return None, None
     limit_gb, used_gb = min(results)
     return round(limit_gb, 1), round(used_gb, 1)
-
-
-def _numa_nodes() -> list[NumaNode]:
-    nodes = []
-    for folder in _NUMA_NODES.glob("node[0-9]*"):
-        total = re.search(r"MemTotal:\s+(\d+) kB", _read_file(folder / "meminfo"))
-        gigabytes = round(int(total[1]) * 1024 / 1e9, 1) if total else None
-        nodes.append(NumaNode(int(folder.name[4:]), _read_file(folder / "cpulist").strip(), gigabytes))
-    return nodes
-
-
-def _parse_list(text: str) -> set[int]:
-    """Parse a list such as "0-3,8"."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:

@@ -225,7 +225,7 @@ def memory(case: Examined) -> Iterator[Finding]:
 
 @check("processors", machine=True)
 def processors(case: Examined) -> Iterator[Finding]:
-    """ENV906 for more threads than processors, ENV907 for an affinity that excludes NUMA nodes."""
+    """ENV906 for more threads than processors."""
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
@@ -233,21 +233,6 @@ def processors(case: Examined) -> Iterator[Finding]:
     over_quota = not threads and available.quota is not None and available.allowed >= 2 * available.quota
     if threads > available.usable or over_quota:
         yield _too_many_threads(case, threads)
-    excluded = sorted(
-        {node.number for node in available.nodes if node.processors} - set(available.nodes_allowed)
-    )
-    if excluded and available.nodes_allowed:
-        nodes = ", ".join(map(str, available.nodes_allowed))
-        yield finding(
-            "ENV907", Severity.INFO, [Evidence(f"{len(available.nodes)} nodes", "/sys/devices/system/node")],
-            Fix.of(
-                "For a launcher of several ranks, start it without the binding.",
-                # 0 is the process itself, which inherits the shell's affinity.
-                Run(("taskset", "-cp", "0")),
-                Run(("numactl", f"--cpunodebind={nodes.replace(' ', '')}", "COMMAND"), note="for one rank"),
-            ),
-            detail=f"It may run on node {nodes}; not on {', '.join(map(str, excluded))}.",
-        )  # fmt: skip
 
 
 def _too_many_threads(case: Examined, threads: int) -> Finding:
@@ -275,16 +260,16 @@ def _no_files(case: Examined) -> str:
 
 @check("default files", skip=_no_files, machine=True)
 def default_files(case: Examined) -> Iterator[Finding]:
-    """ENV920 if accelerate's default config does not fit this machine, or NCCL's config exists at all."""
+    """ENV920 if accelerate's default config does not fit this machine, or NCCL's config sets something."""
     for file in case.machine.configs:
-        evidence = _config_evidence(file, case.machine)
-        if evidence:
+        if evidence := _config_evidence(file, case.machine):
             sudo = ("sudo",) if file.path.startswith("/etc/") else ()
+            nccl = file.kind == "nccl"
             advice = "Name a config of your own with --config_file, or move this one away."
-            if file.kind == "nccl":
+            if nccl:
                 advice = "Move it away, unless it is meant for all runs that read it."
             yield finding(
-                "ENV920", Severity.INFO if file.kind == "nccl" and not file.problem else Severity.WARNING, evidence,
+                "ENV920", Severity.INFO if nccl and not file.problem else Severity.WARNING, evidence,
                 Fix.of(advice, Run((*sudo, "mv", file.path, f"{file.path}.away"))),
             )  # fmt: skip
 

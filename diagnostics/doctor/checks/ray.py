@@ -1,10 +1,9 @@
-"""Ray on this machine: clusters that a run would join or wait for, and Ray's settings."""
+"""Ray clusters on this machine that a run would join or wait for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnostics.catalog.check_findings import variables_to_unset
 from diagnostics.collect.ray import RayCluster
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.installers import install
@@ -67,24 +66,3 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
             Fix.of("If it is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
             detail="No Ray process runs here: the cluster is dead or on another machine.",
         )  # fmt: skip
-
-
-@check("environment variables")
-def ray_settings(case: Examined) -> Iterator[Finding]:
-    """RAY902 for settings that switch Ray's protections off."""
-    variables, results = case.variables, []
-    monitor, threshold = "RAY_memory_monitor_refresh_ms", "RAY_memory_usage_threshold"
-    if variables.get(monitor) == "0":
-        results.append(
-            (monitor, f"{monitor}=0: if memory runs out, the kernel kills a process instead of Ray")
-        )
-    try:
-        share = float(variables.get(threshold, "0"))
-    except ValueError:
-        share = 0.0
-    if share > 0.98:
-        results.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
-    noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-    if variables.get(noset, "").lower() in {"1", "true"}:
-        results.append((noset, f"{noset}={variables[noset]}: a worker sees all GPUs, not only its own"))
-    yield from variables_to_unset("RAY902", Severity.INFO, results, "Unset what the trainer does not need.")

@@ -13,21 +13,29 @@ from diagnostics.versions import AFFECTED, affects, in_range
 
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# NCCL's, CUDA's and PyTorch's switches accept no other word.
-_ON = "1"
-_DEBUGGING = {
-    "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
-    "VLLM_TRACE_FUNCTION": "each Python call of vLLM is logged",
-    "TORCHDYNAMO_DISABLE": "nothing is compiled",
-    "TORCH_COMPILE_DISABLE": "nothing is compiled",
-}
-_SWITCHED_OFF = {
-    "NCCL_P2P_DISABLE": "no direct access between GPUs",
-    "NCCL_SHM_DISABLE": "no shared memory between GPUs",
-    "NCCL_IB_DISABLE": "no InfiniBand",
-    "NCCL_NVLS_DISABLE": "no NVLink SHARP",
-}
-_ERROR_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+# By code: severity, advice, and for each variable the values that are reported and their effect.
+_SWITCHES: dict[str, tuple[Severity, str, dict[str, tuple[set[str], str]]]] = {
+    "NET904": (Severity.WARNING, "Unset what this machine does not need.", {
+        "NCCL_P2P_DISABLE": ({"1"}, "no direct access between GPUs"),
+        "NCCL_SHM_DISABLE": ({"1"}, "no shared memory between GPUs"),
+        "NCCL_IB_DISABLE": ({"1"}, "no InfiniBand"),
+        "NCCL_NVLS_DISABLE": ({"1"}, "no NVLink SHARP"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": ({"0"}, "a failed collective waits for ever"),
+        "NCCL_ASYNC_ERROR_HANDLING": ({"0"}, "a failed collective waits for ever"),
+    }),
+    "ENV918": (Severity.INFO, "Unset them for a real run.", {
+        "CUDA_LAUNCH_BLOCKING": ({"1"}, "the CPU waits for each kernel"),
+        "VLLM_TRACE_FUNCTION": ({"1"}, "each Python call of vLLM is logged"),
+        "TORCHDYNAMO_DISABLE": ({"1"}, "nothing is compiled"),
+        "TORCH_COMPILE_DISABLE": ({"1"}, "nothing is compiled"),
+        "NCCL_DEBUG": ({"trace"}, "NCCL logs every call"),
+        "TORCH_DISTRIBUTED_DEBUG": ({"detail"}, "each collective is checked"),
+    }),
+    "RAY902": (Severity.INFO, "Unset what the trainer does not need.", {
+        "RAY_memory_monitor_refresh_ms": ({"0"}, "if memory runs out, the kernel kills a process instead of Ray"),
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": ({"1", "true"}, "a worker sees all GPUs, not only its own"),
+    }),
+}  # fmt: skip
 _VARIABLES = "environment variables"
 
 
@@ -108,21 +116,15 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 
 
 @check(_VARIABLES)
-def communication(case: Examined) -> Iterator[Finding]:
-    """NET904 for transports that are switched off, and for failures that would go unnoticed."""
-    values = case.variables
-    results = [
-        (name, f"{name}={values[name]}: {effect}")
-        for name, effect in _SWITCHED_OFF.items() if values.get(name, "").strip() == _ON
-    ]  # fmt: skip
-    results += [
-        (name, f"{name}=0: a failed collective waits for ever")
-        for name in _ERROR_HANDLING
-        if values.get(name) == "0"
-    ]
-    yield from variables_to_unset(
-        "NET904", Severity.WARNING, results, "Unset what this machine does not need."
-    )
+def switches(case: Examined) -> Iterator[Finding]:
+    """NET904 for transports and error handling that are off, ENV918 for debugging, RAY902 for Ray's protections."""
+    for code, (severity, advice, variables) in _SWITCHES.items():
+        results = [
+            (name, f"{name}={case.variables[name]}: {effect}")
+            for name, (values, effect) in variables.items()
+            if case.variables.get(name, "").strip().lower() in values
+        ]
+        yield from variables_to_unset(code, severity, results, advice)
 
 
 @check(_VARIABLES)
@@ -183,22 +185,6 @@ def launcher(case: Examined) -> Iterator[Finding]:
             _set(case, *results), Fix.of("Unset them, unless this is such a process.", Unset(tuple(results))),
             detail="A training script started here without a launcher may take itself for one rank of a run.",
         )  # fmt: skip
-
-
-@check(_VARIABLES)
-def debugging(case: Examined) -> Iterator[Finding]:
-    """ENV918 for settings that are for debugging."""
-    values = case.variables
-    results = [
-        (name, f"{name}={values[name]}: {effect}")
-        for name, effect in _DEBUGGING.items() if values.get(name, "").strip() == _ON
-    ]  # fmt: skip
-    if values.get("NCCL_DEBUG", "").upper() == "TRACE":
-        results.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for debugging NCCL itself"))
-    if values.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        name = "TORCH_DISTRIBUTED_DEBUG"
-        results.append((name, f"{name}=DETAIL: each collective is checked"))
-    yield from variables_to_unset("ENV918", Severity.INFO, results, "Unset them for a real run.")
 
 
 @check(_VARIABLES)
