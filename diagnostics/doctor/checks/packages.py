@@ -11,7 +11,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.packages import INSTALLERS, Environment, Package
+from diagnostics.collect.interpreter import INSTALLERS
+from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.known_issues import nothing_installed
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
@@ -98,7 +99,7 @@ def interpreter(case: Examined) -> Iterator[Finding]:
     if not environment.dangling and not environment.misfits:
         return
     # An interpreter with a built-in library path starts without its home.
-    may_start = environment.homeless
+    may_start = environment.only_base_python_missing
     required = _python_of_packages(environment)
     # A broken link is in the way of the new one.
     links = [link for link, _ in environment.dangling]
