@@ -123,7 +123,7 @@ class ConfigFile:
     """A config file that a run reads without naming it, with its plain `name: value` lines.
 
     Attributes:
-        kind: `accelerate` or `nccl`.
+        kind: `accelerate`.
         lines: Line numbers of the values.
     """
 
@@ -351,14 +351,10 @@ def _libraries() -> Libraries:
 
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
-    """Read the default config files of accelerate (utils/constants, commands/config) and NCCL."""
-    accelerate = _hub_home(environ) / "accelerate"
-    places = [
-        *(("accelerate", accelerate / f"default_config.{end}") for end in ("yaml", "yml", "json")),
-        ("nccl", _home(environ) / ".nccl.conf"),
-        ("nccl", Path("/etc/nccl.conf")),
-    ]
-    return tuple(_config(kind, path) for kind, path in places if path.is_file())
+    """Read the default config files of accelerate (utils/constants, commands/config)."""
+    folder = _hub_home(environ) / "accelerate"
+    paths = [folder / f"default_config.{end}" for end in ("yaml", "yml", "json")]
+    return tuple(_config("accelerate", path) for path in paths if path.is_file())
 
 
 def _config(kind: str, path: Path) -> ConfigFile:

@@ -62,16 +62,16 @@ def _reach_advice(node: Node) -> str:
         return "If it is still wanted, start it again: `ray start --address=...` on it."
     if node.reached:
         python = (
-            "the Python that does it is that of Ray's workers"
+            "it runs in the Python of Ray's workers"
             if of_ray
-            else "--host-python the Python that does it"
+            else "--host-python names the Python that runs it"
         )
-        return f"Fix there what it reports. --prefix names the environment that is examined; {python}."
+        return f"Fix there what it reports. --prefix names the examined environment; {python}."
     if of_ray:
         return "Check `ray status`, `ray list nodes` and its logs; for a slow node raise --node-limit."
     return (
-        "Try the connection by hand: `ssh HOST python3`, or the words of --host-command. For a slow host raise "
-        "--node-limit, for a Python elsewhere set --host-python."
+        "Try `ssh HOST python3`, or the words of --host-command, by hand. Raise --node-limit for a slow host; set "
+        "--host-python for a Python elsewhere."
     )
 
 

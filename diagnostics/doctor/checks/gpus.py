@@ -10,7 +10,7 @@ from diagnostics.collect.packages import Environment
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Run, SetVariables, Unset
+from diagnostics.fixes import Fix, Run, Unset
 from diagnostics.versions import parse_version
 
 # Oldest Linux driver for any minor release of a CUDA: NVIDIA, CUDA Toolkit release notes, table "CUDA Toolkit and
@@ -148,7 +148,6 @@ def devices(case: Examined) -> Iterator[Finding]:
     for gpu in gpus:
         if problems := _problems(gpu):
             yield _needs_attention(gpu, problems)
-    yield from _mixed_models(gpus)
     yield from _visible_devices(case)
     used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
     if used:
@@ -190,26 +189,6 @@ def _needs_attention(gpu: Gpu, problems: list[str]) -> Finding:
         Fix.of(
             " ".join(advice), Run(("nvidia-smi", "-q", "-i", str(gpu.index), "-d", "ECC,ROW_REMAPPER,COMPUTE")), *share
         ),
-        known_by="executed",
-    )  # fmt: skip
-
-
-def _mixed_models(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
-    models: dict[tuple[str, float | None], list[str]] = {}
-    for gpu in gpus:
-        models.setdefault((gpu.name, gpu.memory_gb), []).append(str(gpu.index))
-    if len(models) < 2:
-        return
-    text = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_gb} GB" for gpu in gpus)
-    largest = max(models.values(), key=len)
-    yield finding(
-        "ENV909", Severity.INFO, [Evidence(text, _SMI)],
-        Fix.of(
-            "Choose GPUs of one kind.",
-            # CUDA counts the fastest first by default, nvidia-smi by the bus.
-            SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", ",".join(largest)))),
-        ),
-        detail="In a tensor-parallel group of several kinds the slowest GPU sets the speed, the smallest the memory.",
         known_by="executed",
     )  # fmt: skip
 

@@ -260,28 +260,21 @@ def _no_files(case: Examined) -> str:
 
 @check("default files", skip=_no_files, machine=True)
 def default_files(case: Examined) -> Iterator[Finding]:
-    """ENV920 if accelerate's default config does not fit this machine, or NCCL's config sets something."""
+    """ENV920 if accelerate's default config does not fit this machine."""
     for file in case.machine.configs:
         if evidence := _config_evidence(file, case.machine):
-            sudo = ("sudo",) if file.path.startswith("/etc/") else ()
-            nccl = file.kind == "nccl"
-            advice = "Name a config of your own with --config_file, or move this one away."
-            if nccl:
-                advice = "Move it away, unless it is meant for all runs that read it."
             yield finding(
-                "ENV920", Severity.INFO if nccl and not file.problem else Severity.WARNING, evidence,
-                Fix.of(advice, Run((*sudo, "mv", file.path, f"{file.path}.away"))),
+                "ENV920", Severity.WARNING, evidence,
+                Fix.of(
+                    "Name a config of your own with --config_file, or move this one away.",
+                    Run(("mv", file.path, f"{file.path}.away")),
+                ),
             )  # fmt: skip
 
 
 def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:
     if file.problem:
         return [Evidence(file.problem, file.path)]
-    if file.kind == "nccl":
-        return [
-            Evidence(f"{name}={value}", f"{file.path}:{file.lines[name]}")
-            for name, value in file.values.items()
-        ]
     count = len(machine.gpus.devices)
     cpu = file.values.get("use_cpu", "").lower() == "true"
     processes = file.values.get("num_processes", "")

@@ -22,26 +22,24 @@ def ray_clusters(case: Examined) -> Iterator[Finding]:
     """RAY015 for the address of a dead cluster, RAY012 for a running one, RAY901 for another release."""
     for cluster in case.machine.ray:
         yield from _current_cluster(case, cluster)
-        if cluster.release and cluster.release != case.environment.version("ray"):
+        if cluster.release and cluster.running != () and cluster.release != case.environment.version("ray"):
             yield _other_release(case, cluster)
 
 
 def _other_release(case: Examined, cluster: RayCluster) -> Finding:
     environment = case.environment
     release = environment.version("ray")
-    fix = Fix.of(
-        "Use the same release for the cluster and the run: install the cluster's, or stop and restart the cluster.",
-        install(environment, f"ray=={cluster.release}"), _STOP,
-    )  # fmt: skip
-    if cluster.running == ():
-        fix = Fix.of("Nothing to do: no Ray process runs here. A cluster elsewhere needs its own release.")
     return finding(
         "RAY901", Severity.WARNING if cluster.running else Severity.INFO,
         [
-            Evidence(f"its latest session was made by {cluster.release}", cluster.folder),
+            Evidence(f"its latest session was started by Ray {cluster.release}", cluster.folder),
             Evidence(f"ray {release}", environment.packages["ray"].place),
         ],
-        fix, detail=f"Installed here is {release}.",
+        Fix.of(
+            "Use the same release for the cluster and the run: install the cluster's, or stop and restart the cluster.",
+            install(environment, f"ray=={cluster.release}"), _STOP,
+        ),
+        detail=f"The latest session here is of Ray {cluster.release}; installed is {release}.",
     )  # fmt: skip
 
 
