@@ -13,7 +13,7 @@ from diagnostics.compat_table import Compat, load
 from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.base import Check as DoctorCheck
-from diagnostics.doctor.install_actions import uninstall
+from diagnostics.doctor.installers import uninstall
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import command_of, commands_of
 from diagnostics.fixes import fix_text as text_of
@@ -386,7 +386,7 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
 )
 def test_the_command_that_removes_a_package(environment, installer, expected):
     """By the installer in use, whatever the environment's folder is called."""
-    environment.add("vllm", "0.9.1", installer=installer)
+    environment.add("vllm", "0.9.1", installer=installer).add("pip", "25.3")
     known = replace(facts.collect(environment.prefix, {}), prefix="/srv/install/env")
     assert command_of(uninstall(known, "trl")) == expected
 

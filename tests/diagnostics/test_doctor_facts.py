@@ -11,7 +11,7 @@ import pytest
 from diagnostics.collect import elf, env_vars, gpus, host, ray
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu
-from diagnostics.doctor.fleet import decode_facts
+from diagnostics.doctor.nodes import decode_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,12 +143,6 @@ def test_gpus_are_those_of_nvidia_smi(tmp_path):
     assert known.devices == (
         Gpu(0, "NVIDIA H100", "GPU-1234", 85.5, 0.0, "", "exclusive_process", False, 2, True),
     )
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,5", {0, 1, 2, 5}), ("7", {7})])
-def test_lists_of_processors(text, numbers):
-    """As the kernel writes them."""
-    assert host._parse_list(text) == numbers
 
 
 def test_an_extension_says_what_it_asks_for():

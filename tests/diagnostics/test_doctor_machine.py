@@ -7,7 +7,7 @@ import pytest
 from diagnostics.collect import packages as facts
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.gpus import Gpu, Gpus
-from diagnostics.collect.host import ConfigFile, Disk, Libraries, Limit, Machine, Memory, NumaNode, Processors
+from diagnostics.collect.host import ConfigFile, Disk, Libraries, Limit, Machine, Memory, Processors
 from diagnostics.collect.ray import RayCluster
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
@@ -32,7 +32,7 @@ GOOD = Machine(
     kernel="Linux 6.1",
     architecture="x86_64",
     container="",
-    processors=Processors(64, 64, None, (NumaNode(0, "0-63", 500.0),), (0,)),
+    processors=Processors(64, 64, None),
     memory=Memory(500.0, 400.0, 0.0, None, None),
     limits={"nofile": Limit(65536, 65536), "nproc": Limit(100000, None), "memlock": Limit(None, None)},
     disks=tuple(disk(name) for name in ("environment", "hub cache", "temporary", "ray", "shared memory")),
@@ -106,10 +106,6 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
         ({"memory": Memory(500.0, 2.0, 0.0, None, None)}, ["warning ENV905"]),
         ({"memory": Memory(None, None, None, None, None)}, []),
         ({"processors": Processors(64, 64, 4.0)}, ["warning ENV906"]),
-        (
-            {"processors": Processors(8, 4, None, (NumaNode(0, "0-3", 1.0), NumaNode(1, "4-7", 1.0)), (0,))},
-            ["info ENV907"],
-        ),
         ({"gpus": Gpus("none")}, []),
         ({"gpus": Gpus("none", "no library", nodes=("/dev/nvidia0",))}, ["error ENV908"]),
         ({"gpus": Gpus("failed", "nvmlInit_v2: driver not loaded")}, ["error ENV908"]),
@@ -123,16 +119,14 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
         (gpu(mig=True), ["info ENV909"]),
         (gpu(problem="the GPU has fallen off the bus", memory_gb=None, used_gb=None), ["error ENV909"]),
         (gpu(used_gb=100.0), ["warning MEM004"]),
-        ({"gpus": replace(GOOD.gpus, devices=(GPU, replace(GPU, index=1, name="A10")))}, ["info ENV909"]),
         ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
         ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
         ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", None),)}, []),
-        ({"ray": (RayCluster("/tmp/ray", 1, "", "2.44.1", ()),)}, ["info RAY901"]),
+        ({"ray": (RayCluster("/tmp/ray", 1, "", "2.44.1", ()),)}, []),
+        ({"ray": (RayCluster("/tmp/ray", 1, "", "2.44.1", ("10.0.0.1:6379",)),)}, ["warning RAY901"]),
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "8"}, {"num_processes": 4}),)},
          ["warning ENV920"]),
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "2"}, {"num_processes": 4}),)}, []),
-        ({"configs": (ConfigFile("nccl", "/a.conf", {"NCCL_IB_DISABLE": "1"}, {"NCCL_IB_DISABLE": 1}),)},
-         ["info ENV920"]),
     ],
 )  # fmt: skip
 def test_what_is_said_of_a_machine(whole, changes, expected):
@@ -181,8 +175,6 @@ def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(whole, changes, left
         ({"PYTHONPATH": "/other/lib/python3.11/site-packages"}, ["warning ENV919"]),
         ({"PYTHONPATH": "/my/code"}, []),
         ({"RAY_memory_monitor_refresh_ms": "0"}, ["info RAY902"]),
-        ({"RAY_memory_usage_threshold": "0.95"}, []),
-        ({"RAY_memory_usage_threshold": "a lot"}, []),
         ({"HF_HUB_OFFLINE": "1"}, []),
     ],
 )
@@ -315,16 +307,6 @@ def test_a_python_that_all_take_is_named(environment, ranges, wanted):
     assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
 
 
-def test_gpus_of_one_kind_are_named(whole):
-    """Those of which there are most."""
-    devices = tuple(replace(GPU, index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
-    machine = replace(GOOD, gpus=replace(GOOD.gpus, devices=devices))
-    (results,) = examine(whole, machine).findings
-    assert commands_of(results.remedy.actions) == (
-        "export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,2",
-    )
-
-
 def test_a_libstdcxx_that_is_too_old(whole):
     """By what a module asks for, and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
@@ -403,11 +385,12 @@ def test_a_package_that_is_not_whole(environment):
 
 
 @pytest.mark.parametrize(
-    ("running", "said"),
-    [(("10.0.0.1:6379",), "Use the same release"), ((), "Nothing to do"), (None, "Use the same")],
+    ("running", "expected"),
+    [(("10.0.0.1:6379",), ["warning RAY901"]), ((), []), (None, ["info RAY901"])],
 )
-def test_a_session_of_another_ray_matters_where_it_runs(whole, running, said):
+def test_a_session_of_another_ray_matters_where_it_runs(whole, running, expected):
     """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
     cluster = RayCluster("/tmp/ray", 3, "", "2.40.0", running)
-    (results,) = examine(whole, replace(GOOD, ray=(cluster,))).findings
-    assert text_of(results.remedy).startswith(said)
+    report = examine(whole, replace(GOOD, ray=(cluster,)))
+    assert told(report) == expected
+    assert all(text_of(item.remedy).startswith("Use the same release") for item in report.findings)
