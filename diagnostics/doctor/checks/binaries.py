@@ -61,7 +61,7 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
     advice, installs = _restore_modules(case.environment, bad, built)
     yield finding(
         "ENV910", Severity.ERROR, [*evidence[:_MAX_LISTED], *([source] if source else [])], Fix.of(advice, *installs),
-        detail="Built for CUDA, but the PyTorch here is a build without it." if built == "cpu" and needs_cuda else "",
+        detail="The module was built for CUDA; the installed PyTorch was not." if built == "cpu" and needs_cuda else "",
         certainty="supported",  # a module can have its own search path; importing it decides (--tier probe)
     )  # fmt: skip
 
@@ -145,12 +145,12 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
     yield finding(
         "ENV911", Severity.WARNING, [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
         Fix.of(
-            "Use a newer system image, or releases whose wheels were built for this one." if glibc
+            "Use a newer system image, or releases whose wheels were built for this glibc." if glibc
             else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
             Run((f"{environment.prefix}/bin/python", "-c", f"import {names}"), note="whether it loads anyway"),
         ),
         detail="" if glibc
-        else "Only the system's libraries were checked; another one on LD_LIBRARY_PATH or of conda may suffice.",
+        else "Only the system's libraries were checked; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice.",
         certainty="supported",
     )  # fmt: skip
 
@@ -186,11 +186,11 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
         (entry for entry in _PYTHONS if all(item.contains(f"{entry}.99") for item in ranges.values())), ""
     )
     fix = Fix.of(
-        f"None of Python {', '.join(_PYTHONS)} suits all packages: remove one, or install another release of it."
+        f"No Python of {', '.join(_PYTHONS)} suits all packages: remove a package, or install another release of one."
     )
     if python:
         fix = Fix.of(
-            "Create an environment with a Python that suits all packages.",
+            "Create an environment with a Python that all packages support.",
             Run(("uv", "venv", "--python", python, "NEW")),
         )
     for package in case.environment.packages.values():

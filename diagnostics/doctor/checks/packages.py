@@ -71,7 +71,7 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
     for name, places in environment.duplicates:
         yield finding(
             "ENV901", Severity.WARNING, [Evidence(name, place) for place in places],
-            Fix.of(f"Uninstall {name} until it is gone, then install it once.", uninstall(environment, name)),
+            Fix.of(f"Uninstall every copy of {name}, then install it once.", uninstall(environment, name)),
             detail=f"{name} is installed more than once; Python finds the first.",
         )  # fmt: skip
 
@@ -85,7 +85,7 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
         "ENV923", Severity.ERROR,
         [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]],
         Fix.of(
-            "Check that the disk has room, then install it again; if the problem returns, clear the installer's cache.",
+            f"Check that the disk has space, then reinstall {package.name}. If that fails, clear the installer's cache.",
             Run(("df", "-h", environment.prefix)), again,
         ),
         detail=f"{package.name} {package.version} is incomplete.{more}",
@@ -110,12 +110,12 @@ def interpreter(case: Examined) -> Iterator[Finding]:
             *(Evidence(text, place) for place, text in environment.misfits),
         ],
         Fix.of(
-            f"Install that Python again ({required}), or create the environment again and install into it.",
+            f"Install {required} again, or create a new environment and install the packages there.",
             *([Run(("rm", *links))] if links else []),
             Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
         ),
-        detail="Python may start anyway if its library path is built in." if may_start
-        else "The interpreter below cannot start, or does not see the installed packages.",
+        detail="The Python that created the environment is missing; a copied interpreter may still start." if may_start
+        else "The interpreter below cannot start, or does not find the installed packages.",
         certainty="supported" if may_start else "established",
     )  # fmt: skip
 
@@ -155,7 +155,7 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
     )
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     fix = (
-        Fix.of(f"Install {required}, or another {package.name}.", install(environment, required))
+        Fix.of(f"Install {required}, or another release of {package.name}.", install(environment, required))
         if version
         else Fix.of(
             f"Install {package.name} with its requirements.",

@@ -53,14 +53,14 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
         yield case.known_issue(
             "RAY012", Severity.INFO, [*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc")],
             Fix.of(
-                "Nothing to do if that is intended. Otherwise stop it, or start an own cluster.", _STOP,
+                "If the run should not join it, stop that cluster, or start one of your own.", _STOP,
                 SetVariables((("RAY_ADDRESS", "local"),)),
             ),
-            detail="ray.init() without an address joins it, with that cluster's resources.",
+            detail="ray.init() without an address joins this cluster and uses its resources.",
         )  # fmt: skip
     else:
         yield case.known_issue(
             "RAY015", Severity.WARNING, evidence,
-            Fix.of("If it is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
+            Fix.of("If the cluster is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
             detail="No Ray process runs here: the cluster is dead or on another machine.",
         )  # fmt: skip

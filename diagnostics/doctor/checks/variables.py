@@ -50,7 +50,7 @@ def ray_address(case: Examined) -> Iterator[Finding]:
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         yield finding(
             "ENV902", Severity.ERROR, _set(case, "RAY_ADDRESS"),
-            Fix.of("Unset it, or set the address of the cluster itself (ip:6379).", Unset(("RAY_ADDRESS",))),
+            Fix.of("Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379).", Unset(("RAY_ADDRESS",))),
             detail="A process that calls ray.init() with this address fails.",
         )  # fmt: skip
 
@@ -63,7 +63,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV903", Severity.WARNING,
             [*_set(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-            Fix.of("Unset it; for the V0 engine install a release before 0.11.", Unset(("VLLM_USE_V1",))),
+            Fix.of("Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11.", Unset(("VLLM_USE_V1",))),
             detail=f"vLLM {vllm.version} has only the V1 engine.",
         )  # fmt: skip
 
@@ -84,7 +84,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
         "NET901", Severity.WARNING,
         [*_set(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
         Fix.of(
-            "Name this machine, and the nodes of the run, in both spellings: clients differ in which they read first.",
+            "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first.",
             SetVariables(tuple((name, value) for name in ("NO_PROXY", "no_proxy"))),
         ),
         detail="Requests to a rollout server on this machine, and its health checks, go to the proxy if the client "
@@ -109,7 +109,7 @@ def network_devices(case: Examined) -> Iterator[Finding]:
                 "NET902", Severity.ERROR,
                 [*_set(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
                 Fix.of(
-                    "Name a device of this machine, or let the library choose.", Unset((name,)),
+                    f"Name a device of this machine, or unset {name} so that the library chooses.", Unset((name,)),
                     Run(("ip", "-brief", "link")),
                 ),
             )  # fmt: skip
@@ -149,7 +149,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
         )
     yield case.known_issue(
         "CFG112", Severity.WARNING, [*_set(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-        Fix.of("Unset it if the engine sleeps.", Unset((name,))), detail=detail,
+        Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))), detail=detail,
     )  # fmt: skip
 
 
@@ -182,8 +182,9 @@ def launcher(case: Examined) -> Iterator[Finding]:
     if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
         yield finding(
             "ENV916", Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
-            _set(case, *results), Fix.of("Unset them, unless this is such a process.", Unset(tuple(results))),
-            detail="A training script started here without a launcher may take itself for one rank of a run.",
+            _set(case, *results),
+            Fix.of("Unset them, unless this shell is a process of a launched run.", Unset(tuple(results))),
+            detail="A training script started here without a launcher may act as one rank of a run.",
         )  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def other_places(case: Examined) -> Iterator[Finding]:
     moving = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
     names = (["PYTHONPATH"] if foreign else []) + moving
     details = {
-        "PYTHONPATH": "Its modules come before the environment's own packages, and were checked here.",
+        "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages.",
         "PYTHONHOME": "PYTHONHOME moves the standard library.",
         "LD_PRELOAD": "LD_PRELOAD names libraries that come before a program's own.",
     }
@@ -207,6 +208,6 @@ def other_places(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV919", Severity.WARNING,
             [*(Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign), *_set(case, *moving)],
-            Fix.of("Unset it for runs of this environment, unless it is intended.", Unset(tuple(names))),
+            Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))),
             detail=" ".join(details[name] for name in names),
         )  # fmt: skip
