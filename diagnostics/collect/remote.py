@@ -48,18 +48,12 @@ def say(document):
     sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
     sys.stdout.flush()
 def run():
-    import base64, io, os, shutil, signal, tempfile, zipfile
+    import base64, io, shutil, signal, tempfile, zipfile
     def stop(*_):
         raise SystemExit(1)
-    for name in ("SIGALRM", "SIGHUP", "SIGTERM"):
-        try:
-            signal.signal(getattr(signal, name), stop)
-        except (AttributeError, ValueError):
-            pass
-    try:
-        signal.alarm(%(limit)d)
-    except (AttributeError, ValueError):
-        pass
+    for number in (signal.SIGALRM, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, stop)
+    signal.alarm(%(limit)d)
     sys.dont_write_bytecode = True
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
     try:
@@ -68,11 +62,8 @@ def run():
         from importlib import import_module
         say(import_module(%(module)r).%(function)s(json.loads(%(options)r), folder))
     finally:
+        signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            signal.alarm(0)
-        except AttributeError:
-            pass
 if sys.version_info < (3, 10):
     say({"error": "Python %%d.%%d there is too old: it needs 3.10" %% sys.version_info[:2]})
 else:

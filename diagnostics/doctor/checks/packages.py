@@ -85,7 +85,7 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
         "ENV923", Severity.ERROR,
         [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]],
         Fix.of(
-            f"Check that the disk has space, then reinstall {package.name}. If that fails, clear the installer's cache.",
+            f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache.",
             Run(("df", "-h", environment.prefix)), again,
         ),
         detail=f"{package.name} {package.version} is incomplete.{more}",
