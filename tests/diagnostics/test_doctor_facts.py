@@ -60,7 +60,8 @@ STANDARD_LIBRARY_MODULES = [
 def test_the_facts_need_the_standard_library_alone(environment):
     """They can be sent to a node that has nothing else: of ours the facts, names and one reader, no site-packages."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnostics.collect.__main__ import main; main();"
+        "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+        "from diagnostics.collect import facts; print(json.dumps(facts.collect(Path(sys.argv[2])).to_json()));"
         "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.collect' not in m), file=sys.stderr)"
     )
     command = [

@@ -8,13 +8,12 @@ import signal
 from dataclasses import dataclass, replace
 
 from diagnostics import safe_io
-from diagnostics.catalog.check_findings import issue_finding
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import search_path
-from diagnostics.doctor.checks.base import Examined, finding
+from diagnostics.doctor.checks.base import Examined, finding, issue_finding
 from diagnostics.doctor.checks.packages import incomplete_package
 from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.children import ChildEnded
@@ -149,9 +148,8 @@ def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) 
 
 def _issue_finding(issue: Issue, detail: str, evidence: Evidence, fix: Fix) -> Finding:
     return issue_finding(
-        issue, Severity.ERROR, detail=detail, evidence=(evidence,), remedy=fix, certainty="established",
-        known_by="executed",
-    )  # fmt: skip
+        issue, Severity.ERROR, [evidence], fix, detail=detail, certainty="established", known_by="executed"
+    )
 
 
 def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
