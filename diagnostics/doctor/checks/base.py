@@ -51,10 +51,10 @@ class Examined:
         return self.environment.variables
 
     def known_issue(
-        self, code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, **more: str
+        self, code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, **texts: str
     ) -> Finding:
         """Return a finding under the code of a known issue; see `issue_finding`."""
-        return issue_finding(self.issues[code], severity, evidence, fix, **more)
+        return issue_finding(self.issues[code], severity, evidence, fix, **texts)
 
 
 def issue_finding(
