@@ -181,7 +181,7 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
         ran = tuple(name for name, layer in layers.items() if _is_run(name, layer))
         # A cell can fail in one layer, such as a server that its CPU build lacks, and still have trained.
         failed = cell["verdict"] in _BAD and not _TRAINS & set(ran)
-        if failed or not compat.vouched(cell["vllm"], cell["trl"]):
+        if failed or not compat.contract_holds(cell["vllm"], cell["trl"]):
             continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
