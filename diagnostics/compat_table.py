@@ -58,7 +58,7 @@ class StaticResult:
     Attributes:
         declares: The range of vLLM that this TRL declares; empty for any.
         allowed: Whether the vLLM is in it.
-        contract: Whether this vLLM has everything that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
+        contract: Whether this vLLM has all that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
         missing: The first name that this vLLM lacks, or that could not be checked.
         resolve: Whether the requirements have a solution at the pair's date: `pass`, `unresolvable`; None if unknown.
         today: The same with the packages of the day of publishing.
