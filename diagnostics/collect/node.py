@@ -41,9 +41,11 @@ def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
 def system_nccl() -> list[str]:
     """Return the releases of NCCL outside Python's packages, where the loader and vLLM look first."""
     named = os.environ.get("VLLM_NCCL_SO_PATH")
-    folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *system_folders()]
+    folders = [Path(text) for text in os.environ.get("LD_LIBRARY_PATH", "").split(":") if text]
+    folders += system_folders()
     results = []
-    for library in (*([Path(named)] if named else []), *(Path(folder, "libnccl.so.2") for folder in folders)):
+    libraries = [Path(named)] if named else []
+    for library in [*libraries, *(Path(folder, "libnccl.so.2") for folder in folders)]:
         with contextlib.suppress(OSError, RuntimeError):
             match = _NCCL.search(library.resolve().name)
             results += [match[1]] if match else []

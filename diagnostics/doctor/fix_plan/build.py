@@ -56,7 +56,8 @@ def fix_plan(
     findings = _split_findings(report, issues)
     mitigations = mitigation_constraints(findings.issues, issues, environment)
     installs = [constraint for finding in findings.installs for constraint in finding_constraints(finding)]
-    sets, refused = [], []
+    sets: list[PinnedSet] = []
+    refused: list[PinnedSet] = []
     if {finding.code for finding in findings.all} & PAIR:
         unpinned = [item for item in installs if item.name not in _PINNED]
         sets, refused = choose_sets(environment, compat, issues, [*mitigations, *unpinned])

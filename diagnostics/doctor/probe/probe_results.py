@@ -126,7 +126,8 @@ def _file_finding(tried: Tried) -> Finding | None:
             return incomplete_package(current, package)
     examined = Examined(current, {}, Compat())
     lost = {package.name.replace("-", "_") for package in current.packages.values() if package.lost}
-    for cause in (*search_path.shadows(examined), *search_path.missing_folders(examined)):
+    causes: list[Finding] = [*search_path.shadows(examined), *search_path.missing_folders(examined)]
+    for cause in causes:
         places = {item.place for item in cause.evidence}
         modules = lost | {shadow.module for shadow in current.shadows if shadow.place in places}
         named = any(re.search(rf"['\"]{re.escape(module)}\b", last) for module in modules)
