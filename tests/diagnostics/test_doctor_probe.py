@@ -254,7 +254,7 @@ def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
 def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
     """GPUs that PyTorch does not see, and a vLLM that names no platform."""
     children = Scripted(
-        tmp_path, platforms={"ok": True, "cuda": "12.8", "available": False, "devices": 0, "platform":
+        tmp_path, imports={"ok": True, "cuda": "12.8", "available": False, "devices": 0, "platform":
                              "UnspecifiedPlatform", "device": ""},
     )  # fmt: skip
     results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=GOOD))

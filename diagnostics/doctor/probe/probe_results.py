@@ -6,6 +6,7 @@ import math
 import re
 import signal
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.catalog.model import Issue
@@ -57,8 +58,12 @@ def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = N
     ended = tried.ended
     if ended.ok:
         version = ended.answer.get("version")
-        text = f"{version}, " if isinstance(version, str) and version else ""
-        return CheckResult(ended.what, "ok", f"{text}{ended.seconds:.1f} s")
+        texts = [
+            version if isinstance(version, str) else "",
+            _platform_text(ended.answer),
+            f"{ended.seconds:.1f} s",
+        ]
+        return CheckResult(ended.what, "ok", ", ".join(filter(None, texts)))
     how = describe_end(ended)
     step = ended.answer.get("step")
     reason = f"{how}, while {step}" if step else how
@@ -67,6 +72,17 @@ def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = N
     if failures is not None:
         failures[how] = ended.what
     return CheckResult(ended.what, "findings", reason, (_explain_failure(tried, reason, rules),))
+
+
+def _platform_text(answer: dict[str, Any]) -> str:
+    """Describe the platform that PyTorch or vLLM reported, if any."""
+    if "platform" in answer:
+        return f"{answer['platform']}, device {answer['device'] or 'none'}"
+    if "cuda" not in answer:
+        return ""
+    cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "built without CUDA"
+    nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
+    return f"{cuda}{nccl}, {answer.get('devices')} devices"
 
 
 def describe_end(ended: ChildEnded) -> str:
@@ -193,7 +209,7 @@ def platform_findings(
             text = f"{len(gpus)} GPUs exist; torch.cuda.is_available() is False"
             advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
             results.append(_platform_finding(text, advice, torch))
-    if vllm is not None and vllm.ok:
+    if vllm is not None and "platform" in vllm.answer:
         device, platform = vllm.answer.get("device", ""), str(vllm.answer.get("platform"))
         if not device or "Unspecified" in platform:
             fix = Fix.of(

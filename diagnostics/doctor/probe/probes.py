@@ -27,7 +27,7 @@ from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import progress
 from diagnostics.triage.rules import Rules
 
-IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0
+START_S, IMPORT_S, ENGINE_S, COLLECTIVE_S = 120.0, 180.0, 400.0, 120.0
 NOTES = {
     "probe": "probe: imported in child processes of this environment's Python; no engine was started (--tier live)",
     "live": "live: a tiny random model in an engine in one process, without graphs; a real run adds size and processes",
@@ -122,41 +122,31 @@ def _ended_by_signals() -> Iterator[None]:
 
 def run_probes(probe: Probe) -> list[CheckResult]:
     """Import what is installed and query its platform, each in a process of its own."""
-    started = probe.run("interpreter", "imports", "sys", limit_s=PLATFORM_S)
+    started = probe.run("interpreter", "imports", "sys", limit_s=START_S)
     results = [probe.result(started)]
     if not started.ok:
         return [*results, CheckResult("imports, platforms", "skipped", "the interpreter does not start")]
     probe.failures.clear()
+    answers: dict[str, ChildEnded] = {}
     for module in _modules_to_import(probe.environment):
         ended = probe.run(f"import {module.replace(':', ': ')}", "imports", module, limit_s=IMPORT_S)
-        results.append(probe.result(ended))
+        answers[module] = ended
+        results.append(probe.result(ended, "ENV922" if ended.answer.get("step") else "ENV921"))
         if ended.timed_out and module == "torch":
             # Everything else imports it and would wait as long.
             reason = "import torch did not end"
             return [*results, CheckResult("other imports, platforms", "skipped", reason)]
-    if len(results) == 1:
+    if not answers:
         results.append(CheckResult("imports", "skipped", "no supported package is installed"))
-    return [*results, *_probe_platforms(probe)]
+    return [*results, _compare_platforms(probe, answers.get("torch"), answers.get("vllm:LLM"))]
 
 
-def _probe_platforms(probe: Probe) -> list[CheckResult]:
-    results: list[CheckResult] = []
-    answers: dict[str, ChildEnded] = {}
-    for name in ("torch", "vllm"):
-        installed = probe.environment.vllm if name == "vllm" else probe.environment.packages.get(name)
-        what = f"platform of {name}"
-        if installed is None:
-            results.append(CheckResult(what, "skipped", f"{name} is not installed"))
-            continue
-        answers[name] = probe.run(what, "platforms", name, limit_s=PLATFORM_S)
-        results.append(_platform_result(probe, answers[name]))
-    compared = "platforms against the machine"
-    if not any(ended.ok for ended in answers.values()):
-        return [*results, CheckResult(compared, "skipped", "neither reported one")]
-    found_here = probe_results.platform_findings(
-        answers.get("torch"), answers.get("vllm"), probe.environment, probe.machine, probe.issues
-    )
-    return [*results, CheckResult.of(compared, found_here)]
+def _compare_platforms(probe: Probe, torch: ChildEnded | None, vllm: ChildEnded | None) -> CheckResult:
+    what = "platforms against the machine"
+    if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
+        return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")
+    found = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine, probe.issues)
+    return CheckResult.of(what, found)
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
@@ -171,19 +161,6 @@ def _modules_to_import(environment: Environment) -> list[str]:
         if installed is not None and usable and (module != "vllm._C" or "_C" in compiled):
             results.append(module)
     return results
-
-
-def _platform_result(probe: Probe, ended: ChildEnded) -> CheckResult:
-    result, answer = probe.result(ended), ended.answer
-    if not ended.ok:
-        return result
-    if "platform" in answer:
-        text = f"{answer['platform']}, device {answer['device'] or 'none'}"
-    else:
-        cuda = f"CUDA {answer.get('cuda')}" if answer.get("cuda") else "built without CUDA"
-        nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
-        text = f"{cuda}{nccl}, {answer.get('devices')} devices"
-    return CheckResult(ended.what, result.outcome, f"{text}; {result.reason}", result.findings)
 
 
 def run_live(probe: Probe) -> list[CheckResult]:
