@@ -172,7 +172,7 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
         requested += bool(report.findings)
         planned = [
             action.requirements
-            for item in fix_plan(report, known, table, {}).steps
+            for item in fix_plan(report, known, table, ISSUES).steps
             if item.kind == "packages"
             for action in item.commands
             if isinstance(action, Install)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.fix_plan.constraints import constraints_on
-from diagnostics.doctor.fix_plan.known_good_pins import PINNED, PinnedSet, known_sets, public, refused_sets
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, public
+from diagnostics.doctor.fix_plan.set_choice import choose_sets
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
@@ -37,13 +36,13 @@ def compatibility(case: Examined) -> Iterator[Finding]:
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
-            yield from _cell_finding(case.environment, cell, installed, case.compat)
+            yield from _cell_finding(case, cell, installed)
             return
     known = case.compat.read(*pair)
     if known is None:
         yield _unknown_pair(installed, case.compat, pair)
     else:
-        yield _static_finding(case.environment, known, installed, case.compat, pair)
+        yield _static_finding(case, known, installed, pair)
 
 
 def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
@@ -73,7 +72,7 @@ def _is_listed(version: str, first: str) -> bool:
 
 
 def _static_finding(
-    environment: Environment, known: StaticResult, installed: Evidence, compat: Compat, pair: tuple[str, str]
+    case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]
 ) -> Finding:
     """Report what metadata and source say; neither is a run."""
     evidence = [
@@ -82,7 +81,7 @@ def _static_finding(
     ]
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     if known.broken:
-        text, installs = better_pairs(environment, compat)
+        text, installs = better_pairs(case)
         return finding(
             "CMP905", Severity.ERROR if known.contract == "fail" else Severity.WARNING, evidence,
             Fix.of(text, *installs, again),
@@ -127,9 +126,7 @@ def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
     return f"{allowed}; nothing else of the pair is known."
 
 
-def _cell_finding(
-    environment: Environment, cell: dict[str, Any], installed: Evidence, compat: Compat
-) -> Iterator[Finding]:
+def _cell_finding(case: Examined, cell: dict[str, Any], installed: Evidence) -> Iterator[Finding]:
     if cell["verdict"] not in _BAD:
         return
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
@@ -144,8 +141,8 @@ def _cell_finding(
     best = max(
         (layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static"
     )
-    known = compat.read(cell["vllm"], cell["trl"])
-    text, installs = better_pairs(environment, compat)
+    known = case.compat.read(cell["vllm"], cell["trl"])
+    text, installs = better_pairs(case)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
     yield finding(
         "CMP902", Severity.ERROR, [installed, *evidence], Fix.of(text, *installs, _matrix("--cells", cell["id"])),
@@ -157,23 +154,19 @@ def _matrix(*words: str) -> Run:
     return Run(("nox", "-s", "matrix", "--", *words))
 
 
-def better_pairs(environment: Environment, compat: Compat) -> tuple[str, tuple[Install, ...]]:
+def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
     """Return the nearest pairs with a better result, in words, and how to install the first, as in the fix plan."""
-    constraints = constraints_on(environment, PINNED)
-    sets = known_sets(environment, compat, constraints)
+    sets, refused = choose_sets(case.environment, case.compat, case.issues)
     ran, read = (
         ", ".join(_pair(item) for item in sets if item.evidence == level) for level in ("executed", "static")
     )
     sentences = [f"Pairs that ran and passed: {ran}."] if ran else []
     if read:
         sentences.append(f"Pairs that are allowed and have everything TRL uses, read but not run: {read}.")
-    installs = tuple(install(environment, *(pin.requirement for pin in item.pins)) for item in sets[:1])
+    installs = tuple(install(case.environment, *(pin.requirement for pin in item.pins)) for item in sets[:1])
     if not sentences:
         sentences = ["No pair in the table that fits the other packages is known to be better."]
-        sentences += [
-            f"Nearest that ran: {_pair(item)}, but {item.against[0]}."
-            for item in refused_sets(environment, compat, constraints)[:1]
-        ]
+        sentences += [f"Nearest that ran: {_pair(item)}, but {item.against[0]}." for item in refused[:1]]
     return " ".join(sentences), installs
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks.base import Examined
-from diagnostics.doctor.checks.compatibility import compatibility
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.fix_plan import known_good_pins
 from diagnostics.doctor.fix_plan.constraints import Constraint, constraints_on
@@ -18,7 +18,7 @@ from diagnostics.versions import AFFECTED, NOT_AFFECTED, affects
 
 
 def choose_sets(
-    environment: Environment, compat: Compat, issues: dict[str, Issue], wanted: list[Constraint]
+    environment: Environment, compat: Compat, issues: dict[str, Issue], wanted: Iterable[Constraint] = ()
 ) -> tuple[list[PinnedSet], list[PinnedSet]]:
     """Return the sets to move to, the best first, and those that ran but break another package.
 
@@ -29,11 +29,11 @@ def choose_sets(
         wanted: Requirements of findings and mitigations.
     """
     constraints = [*constraints_on(environment, known_good_pins.PINNED), *wanted]
-    reported = _warnings(Examined(environment, issues, compat))
+    reported = _warnings(environment, issues)
     sets = [
         _with_issues(item, environment, issues)
         for item in known_good_pins.known_sets(environment, compat, constraints)
-        if _warnings(Examined(_moved_to(item, environment), issues, compat)) <= reported
+        if _warnings(_moved_to(item, environment), issues) <= reported
     ]
     return sets, known_good_pins.refused_sets(environment, compat, constraints)
 
@@ -47,10 +47,10 @@ def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
     return replace(environment, packages=packages)
 
 
-def _warnings(examined: Examined) -> set[str]:
-    """Return the codes of warnings and errors about the installed releases."""
-    results = (*known_issues(examined), *compatibility(examined))
-    return {entry.code for entry in results if entry.severity >= Severity.WARNING}
+def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
+    """Return the known issues of the installed releases that doctor reports as a warning or an error."""
+    found = known_issues(Examined(environment, issues, Compat()))
+    return {entry.code for entry in found if entry.severity >= Severity.WARNING}
 
 
 def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
