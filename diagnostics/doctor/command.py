@@ -93,8 +93,8 @@ def static_report(collected: facts.Facts, *, named: bool) -> Report:
     if missing := target_env.nothing_to_run(environment, named=named, environ=os.environ):
         report = replace(report, checks=(missing, *report.checks))
     if not named:
-        others = target_env.other_environments(environment, os.environ)
-        report = replace(report, subject=report.subject | others)
+        suggestions = target_env.other_environments(environment, os.environ)
+        report = replace(report, subject=report.subject | suggestions)
     return report
 
 

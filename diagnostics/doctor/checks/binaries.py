@@ -82,8 +82,8 @@ def _restore_modules(
         advice.append("Install the xformers release that was built for the PyTorch you want.")
     if "vllm" in broken:
         plain = environment.vllm is not None and environment.vllm.name == "vllm"
-        other = "; without an NVIDIA GPU install its build for this hardware" if plain else ""
-        advice.append(f"Install vLLM again, with the PyTorch that its metadata requires{other}.")
+        hint = "; without an NVIDIA GPU install its build for this hardware" if plain else ""
+        advice.append(f"Install vLLM again, with the PyTorch that its metadata requires{hint}.")
         installs.append(install(environment, _pinned(environment, "vllm"), options=("--force-reinstall",)))
     flash = broken & {"flash_attn", "flash_attn_3"}
     if flash and built in {"", "cpu"}:
@@ -221,8 +221,8 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     advice = "Uninstall what PyTorch does not use, then install PyTorch again from its index."
     spare = nccl
     if len(releases) > 1:
-        kept = built if built in releases else max(releases)
-        spare = [name for number in sorted(releases) if number != kept for name in releases[number]]
+        newest = built if built in releases else max(releases)
+        spare = [name for number in sorted(releases) if number != newest for name in releases[number]]
         if built not in releases:
             advice = (
                 "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands "

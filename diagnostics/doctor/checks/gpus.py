@@ -51,7 +51,7 @@ def _no_driver(case: Examined) -> str:
         return ""
     gpus = case.machine.gpus
     absent = gpus.state == "none" and not gpus.module and not gpus.nodes
-    return "no NVIDIA driver found; that is no fault on a machine without GPUs" if absent else ""
+    return "no NVIDIA driver found, as expected on a machine without GPUs" if absent else ""
 
 
 @check("GPU driver", skip=_no_driver, machine=True)

@@ -62,13 +62,13 @@ def fix_plan(
         unpinned = [item for item in installs if item.name not in _PINNED]
         sets, refused = choose_sets(environment, compat, issues, [*mitigations, *unpinned])
     moved_to = sets[0] if sets and package_steps.replaces_pair(findings.all) else None
-    wanted = package_steps.merge_constraints(environment, findings.all, [*mitigations, *installs], moved_to)
+    required = package_steps.merge_constraints(environment, findings.all, [*mitigations, *installs], moved_to)
     remaining = [item for item in findings.issues if moved_to is None or item.code not in moved_to.gone]
     settings = setting_steps(remaining, issues, environment, installer)
     steps = _in_order(environment, [
         *system_steps(findings.rest, environment),
         *package_steps.repair_steps(findings.all, environment, installer),
-        *package_steps.install_steps(findings.all, findings.installs, wanted, sets, installer),
+        *package_steps.install_steps(findings.all, findings.installs, required, sets, installer),
         *(_compatible_with(step, moved_to) for step in settings),
     ])  # fmt: skip
     outcome = _outcome(findings.all, steps)
@@ -77,20 +77,20 @@ def fix_plan(
         steps=(*_first_step(steps, installer), *(_with_undo(step, installer) for step in steps),
                *_last_step(steps, environment)),
         sets=tuple(sets),
-        conflicts=(*package_steps.conflicts(environment, wanted), *_refusals(refused, sets, findings.all)),
+        conflicts=(*package_steps.conflicts(environment, required), *_refusals(refused, sets, findings.all)),
         unseen=_not_checked(report), help=_help(findings.all, sets, outcome, environment, compat),
     )  # fmt: skip
 
 
 def _split_findings(report: Report, issues: dict[str, Issue]) -> Findings:
-    own = [item for item in report.findings if item.code not in set(issues) | _MERGED]
+    unknown = [item for item in report.findings if item.code not in set(issues) | _MERGED]
     known = [item for item in report.findings if item.code in issues]
     # What the check itself found missing is installed with the rest.
     missing = [item for item in known if is_certain(item) and finding_constraints(item)]
-    installs = [*(item for item in own if finding_constraints(item)), *missing]
+    installs = [*(item for item in unknown if finding_constraints(item)), *missing]
     return Findings(
         report.findings, [item for item in known if item not in missing], installs,
-        [item for item in own if item not in installs],
+        [item for item in unknown if item not in installs],
     )  # fmt: skip
 
 

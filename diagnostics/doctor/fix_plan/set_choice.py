@@ -49,8 +49,8 @@ def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
 
 def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
     """Return the known issues of the installed releases that doctor reports as a warning or an error."""
-    found = known_issues(Examined(environment, issues, Compat()))
-    return {entry.code for entry in found if entry.severity >= Severity.WARNING}
+    results = known_issues(Examined(environment, issues, Compat()))
+    return {entry.code for entry in results if entry.severity >= Severity.WARNING}
 
 
 def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:

@@ -120,9 +120,9 @@ class Children:
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
         """Return the user's variables with every cache in our folder."""
         scratch = str(place)
-        own = {_MARK: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
-        own |= dict.fromkeys(_CACHES, scratch) | dict.fromkeys(_SWITCHES, "1")
-        return {**self._environ, **own, **(dict.fromkeys(_OFFLINE, "1") if offline else {})}
+        variables = {_MARK: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
+        variables |= dict.fromkeys(_CACHES, scratch) | dict.fromkeys(_SWITCHES, "1")
+        return {**self._environ, **variables, **(dict.fromkeys(_OFFLINE, "1") if offline else {})}
 
     def _end_strays(self) -> None:
         """Kill processes with our mark; a child may have started some in sessions of their own."""

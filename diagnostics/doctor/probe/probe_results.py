@@ -146,8 +146,8 @@ def _file_finding(tried: Tried) -> Finding | None:
     for cause in causes:
         places = {item.place for item in cause.evidence}
         modules = lost | {shadow.module for shadow in current.shadows if shadow.place in places}
-        named = any(re.search(rf"['\"]{re.escape(module)}\b", last) for module in modules)
-        if named or any(place in root for place in places):
+        mentioned = any(re.search(rf"['\"]{re.escape(module)}\b", last) for module in modules)
+        if mentioned or any(place in root for place in places):
             return cause
     return None
 

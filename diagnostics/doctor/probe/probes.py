@@ -145,8 +145,8 @@ def _compare_platforms(probe: Probe, torch: ChildEnded | None, vllm: ChildEnded 
     what = "platforms against the machine"
     if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
         return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")
-    found = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine, probe.issues)
-    return CheckResult.of(what, found)
+    findings = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine, probe.issues)
+    return CheckResult.of(what, findings)
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
