@@ -27,8 +27,6 @@ except ImportError:  # not on Windows
 # A file server that does not answer must not delay everything else.
 DISK_LIMIT_S = 2.0
 _CGROUPS = Path("/sys/fs/cgroup")
-# Instruction sets that inference and training kernels need.
-_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
 _LIMITS = {
     "nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "memlock": "RLIMIT_MEMLOCK", "core": "RLIMIT_CORE",
     "stack": "RLIMIT_STACK", "as": "RLIMIT_AS",
@@ -59,7 +57,6 @@ class Processors:
     count: int
     allowed: int
     quota: float | None
-    flags: tuple[str, ...] = ()
 
     @property
     def usable(self) -> float:
@@ -78,7 +75,6 @@ class Memory:
 
     total_gb: float | None
     available_gb: float | None
-    swap_gb: float | None
     limit_gb: float | None
     used_gb: float | None
 
@@ -195,23 +191,20 @@ def collect_processors() -> Processors:
         allowed = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         allowed = count
-    info = re.search(r"^(?:flags|Features)\s*:(.*)$", _read_file(Path("/proc/cpuinfo"), 16384), re.MULTILINE)
-    present = set(info[1].split()) if info else set()
-    flags = tuple(flag for flag in _FLAGS if flag in present)
-    return Processors(count, allowed, _cpu_quota(), flags)
+    return Processors(count, allowed, _cpu_quota())
 
 
 def collect_memory() -> Memory:
     """Read the host's memory and the control group's limit."""
     values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read_file(Path("/proc/meminfo")), re.MULTILINE))
-    total, available, swap = (
+    total, available = (
         round(int(values[name]) * 1024 / 1e9, 1) if name in values else None
-        for name in ("MemTotal", "MemAvailable", "SwapTotal")
+        for name in ("MemTotal", "MemAvailable")
     )
     limit, used = _memory_limit()
     if limit is not None and total is not None and limit >= total:
         limit = None
-    return Memory(total, available, swap, limit, used if limit else None)
+    return Memory(total, available, limit, used if limit else None)
 
 
 def _control_groups() -> list[Path]:

@@ -185,7 +185,7 @@ def test_what_ray_left_is_read(tmp_path):
     (tmp_path / "ray" / "session_latest").symlink_to(session)
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
     (known,) = ray.collect({"TMPDIR": str(tmp_path)})
-    assert (known.sessions, known.current, known.release) == (1, "10.0.0.1:6379", "2.44.1")
+    assert (known.current, known.release) == ("10.0.0.1:6379", "2.44.1")
     assert ray.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
 
 

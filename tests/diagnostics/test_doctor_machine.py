@@ -33,7 +33,7 @@ GOOD = Machine(
     architecture="x86_64",
     container="",
     processors=Processors(64, 64, None),
-    memory=Memory(500.0, 400.0, 0.0, None, None),
+    memory=Memory(500.0, 400.0, None, None),
     limits={"nofile": Limit(65536, 65536), "nproc": Limit(100000, None), "memlock": Limit(None, None)},
     disks=tuple(disk(name) for name in ("environment", "hub cache", "temporary", "ray", "shared memory")),
     interfaces=("eth0", "ib0", "lo"),
@@ -102,9 +102,9 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
         (with_disk("temporary", free_inodes=12), ["warning ENV003"]),
         (with_disk("temporary", writable=False), ["warning ENV917"]),
         (with_disk("hub cache", free=None, total=None), ["warning ENV917"]),
-        ({"memory": Memory(500.0, 400.0, 0.0, 16.0, 15.5)}, ["warning ENV905"]),
-        ({"memory": Memory(500.0, 2.0, 0.0, None, None)}, ["warning ENV905"]),
-        ({"memory": Memory(None, None, None, None, None)}, []),
+        ({"memory": Memory(500.0, 400.0, 16.0, 15.5)}, ["warning ENV905"]),
+        ({"memory": Memory(500.0, 2.0, None, None)}, ["warning ENV905"]),
+        ({"memory": Memory(None, None, None, None)}, []),
         ({"processors": Processors(64, 64, 4.0)}, ["warning ENV906"]),
         ({"gpus": Gpus("none")}, []),
         ({"gpus": Gpus("none", "no library", nodes=("/dev/nvidia0",))}, ["error ENV908"]),
@@ -119,11 +119,11 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
         (gpu(mig=True), ["info ENV909"]),
         (gpu(problem="the GPU has fallen off the bus", memory_gb=None, used_gb=None), ["error ENV909"]),
         (gpu(used_gb=100.0), ["warning MEM004"]),
-        ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
-        ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
-        ({"ray": (RayCluster("/tmp/ray", 3, "10.0.0.1:6379", "", None),)}, []),
-        ({"ray": (RayCluster("/tmp/ray", 1, "", "2.44.1", ()),)}, []),
-        ({"ray": (RayCluster("/tmp/ray", 1, "", "2.44.1", ("10.0.0.1:6379",)),)}, ["warning RAY901"]),
+        ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
+        ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
+        ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", None),)}, []),
+        ({"ray": (RayCluster("/tmp/ray", "", "2.44.1", ()),)}, []),
+        ({"ray": (RayCluster("/tmp/ray", "", "2.44.1", ("10.0.0.1:6379",)),)}, ["warning RAY901"]),
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "8"}, {"num_processes": 4}),)},
          ["warning ENV920"]),
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "2"}, {"num_processes": 4}),)}, []),
@@ -390,7 +390,7 @@ def test_a_package_that_is_not_whole(environment):
 )
 def test_a_session_of_another_ray_matters_where_it_runs(whole, running, expected):
     """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
-    cluster = RayCluster("/tmp/ray", 3, "", "2.40.0", running)
+    cluster = RayCluster("/tmp/ray", "", "2.40.0", running)
     report = examine(whole, replace(GOOD, ray=(cluster,)))
     assert told(report) == expected
     assert all(text_of(item.remedy).startswith("Use the same release") for item in report.findings)
