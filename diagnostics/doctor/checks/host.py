@@ -18,20 +18,19 @@ FEW_FILES, WANTED_FILES, FEW_PROCESSES = 4096, 65535, 4096
 # Ray stops writing to a disk fuller than this (RAY_local_fs_capacity_threshold).
 RAY_FULL = 0.95
 LITTLE_MEMORY_GB = 8.0
-_ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
-_CONTENT = {
-    "environment": "An installer writes there.",
-    "hub cache": "Models from the Hugging Face hub are written there.",
-    "vllm cache": "vLLM writes what it compiles there.",
-    "temporary": "Programs write temporary files there.",
-    "ray": "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
+# Folders that a run writes to: needed room in GB, variable that moves the folder, and its use.
+_FOLDERS = {
+    "environment": (1.0, "", "Installers write there."),
+    "hub cache": (10.0, "HF_HOME", "Models from the Hugging Face hub are stored there."),
+    "vllm cache": (1.0, "VLLM_CACHE_ROOT", "vLLM stores what it compiles there."),
+    "temporary": (2.0, "TMPDIR", "Programs write temporary files there."),
+    "ray": (
+        2.0,
+        "RAY_TMPDIR",
+        "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
+    ),
 }
-_VARIABLES = {
-    "hub cache": "HF_HOME",
-    "temporary": "TMPDIR",
-    "ray": "RAY_TMPDIR",
-    "vllm cache": "VLLM_CACHE_ROOT",
-}
+_UNKNOWN_FOLDER = (1.0, "", "")
 _ON = {"1", "true", "on", "yes"}
 _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
@@ -143,7 +142,7 @@ def _why_full(disk: Disk) -> str:
         return ""
     if disk.purpose == "ray" and 1 - disk.free_gb / disk.total_gb > RAY_FULL:
         return "fuller than 95 %: Ray stops writing there"
-    if disk.free_gb < _ROOM_GB.get(disk.purpose, 1.0):
+    if disk.free_gb < _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[0]:
         return "little room"
     return "hardly any inode is free" if disk.free_inodes is not None and disk.free_inodes < 10_000 else ""
 
@@ -154,7 +153,7 @@ def folder_variable(environment: Environment, purpose: str) -> str:
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
         if environment.variables.get(name):
             return name
-    return _VARIABLES.get(purpose, "")
+    return _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
 
 
 def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Finding:
@@ -168,7 +167,7 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
     return case.known_issue(
         "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
         Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions),
-        detail=_CONTENT[disk.purpose],
+        detail=_FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2],
     )  # fmt: skip
 
 

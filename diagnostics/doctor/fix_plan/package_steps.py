@@ -72,10 +72,10 @@ def repair_steps(found: list[Finding], environment: Environment, installer: Inst
         commands += [*[installer.uninstall(names)] * copies, again]
     return [
         Step(
-            kind="repair", title="Repair what an interrupted or mixed installation left",
+            kind="repair", title="Repair broken or duplicated package metadata",
             severity=max(finding.severity for finding in local), codes=("ENV901",),
             why=tuple(f"ENV901: {finding.detail}" for finding in local), known_by="static",
-            cost="no working package uses a folder without a name; a package that was there twice is installed again",
+            cost="none: no working package uses a nameless folder, and a duplicated package is reinstalled",
             undo=tuple(undo) or (installer.restore(),), commands=tuple(commands),
         )
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def _optional_step(own: list[Finding], first: PinnedSet, installer: Installer) -
         codes=tuple(dict.fromkeys(finding.code for finding in own)),
         why=tuple(f"{finding.code}: {finding.detail}" for finding in own), known_by=first.evidence,
         cost=_cost(first, requirements), undo=(installer.restore(),), commands=(installer.install(requirements),),
-        text=(Advice("The table has nothing against the installed pair, and no run that shows it to work."),),
+        text=(Advice("The table has neither a failure nor a run of the installed pair."),),
     )  # fmt: skip
 
 
@@ -156,8 +156,8 @@ def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...
     caveats = []
     if any("+" in item for item in requirements):
         caveats.append(
-            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, another "
-            "where it came from."
+            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
+            "where they came from."
         )
     where = "a conda channel has" if installer.name in {"conda", "mamba"} else "the package index has"
     caveats.append(f"Not checked: whether {where} these versions for this machine; try with --dry-run first.")

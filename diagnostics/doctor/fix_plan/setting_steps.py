@@ -74,7 +74,7 @@ def _chosen_mitigations(
 
 def _step(edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer) -> Step:
     first = users[0][1]
-    reason = [f"{finding.code} can happen in these releases: {finding.title}." for finding, _ in users]
+    reason = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     reason += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
         for finding, mitigation in users if mitigation.fails
