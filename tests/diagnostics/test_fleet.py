@@ -361,6 +361,20 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
     assert remote.collect_program().program_text() == text
 
 
+def test_the_collector_runs_on_the_oldest_python(tmp_path):
+    """Python 3.10, whose `re` has no possessive quantifiers."""
+    installed = (str(path) for path in Path.home().glob(".pyenv/versions/3.10*/bin/python"))
+    python = next(installed, shutil.which("python3.10"))
+    started = python and subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
+    if not started or not started.stdout.startswith("Python 3.10"):
+        pytest.skip("no Python 3.10 here")
+    done = subprocess.run(
+        [python, "-I", "-"], input=remote.collect_program().program_text(), capture_output=True, text=True,
+        timeout=500, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert read_answer(Answer(text=done.stdout))["facts"].environment.python.startswith("3.10.")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
