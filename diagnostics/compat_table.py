@@ -53,14 +53,14 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True)
 class StaticResult:
-    """What metadata and source say about a pair that was not run.
+    """The result of reading metadata and source of a pair that was not run.
 
     Attributes:
-        declares: The range of vLLM that this TRL declares, '' for any.
-        allowed: Whether the vLLM lies in it.
-        contract: `pass`, `fail`, `not_judged`, or None where it is unknown.
-        missing: The first thing that TRL takes and this vLLM doesn't serve, or of which that could not be told.
-        resolve: `pass`, `unresolvable`, or None where it is unknown: its requirements, at the pair's own date.
+        declares: The range of vLLM that this TRL declares; empty for any.
+        allowed: Whether the vLLM is in it.
+        contract: Whether this vLLM has all that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
+        missing: The first name that this vLLM lacks, or that could not be checked.
+        resolve: Whether the requirements have a solution at the pair's date: `pass`, `unresolvable`; None if unknown.
         today: The same with the packages of the day of publishing.
     """
 
@@ -73,12 +73,12 @@ class StaticResult:
 
     @property
     def broken(self) -> bool:
-        """Whether one of them says that the pair cannot work."""
+        """Whether the pair cannot work."""
         return self.contract == "fail" or self.resolve == "unresolvable"
 
     @property
     def promising(self) -> bool:
-        """Whether it is allowed, all that TRL takes is served, and nothing speaks against it."""
+        """Whether the pair is allowed, vLLM has everything that TRL uses, and nothing is known against it."""
         return self.allowed and self.contract == "pass" and not self.broken
 
 
@@ -89,8 +89,8 @@ class Compat:
     Attributes:
         cells: As published.
         generated: The day of publishing.
-        problem: Why the table can't be used, empty if it can.
-        breadth: By TRL: what it declares, and by layer and outcome the vLLM releases.
+        problem: Why the table cannot be used; empty if it can.
+        breadth: By TRL release: the range it declares, and the vLLM releases by layer and outcome.
     """
 
     cells: tuple[dict[str, Any], ...] = ()
@@ -118,7 +118,7 @@ class Compat:
             today=layers["resolve:today"],
         )
 
-    def vouched(self, vllm: str, trl: str) -> bool:
+    def contract_holds(self, vllm: str, trl: str) -> bool:
         """Return whether the contract of a pair was read and holds."""
         results = [
             cell["layers"]["contract"]["verdict"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from diagnostics import frameworks
@@ -337,26 +337,6 @@ def first_step(fix: Fix | None) -> tuple[str, str]:
         return "", ""
     commands = commands_of(action for action in fix.actions if not isinstance(action, Explain))
     return next(iter(fix_lines(fix)), ""), next(iter(commands), "")
-
-
-def map_texts(fix: Fix, change: Callable[[str], str]) -> Fix:
-    """Apply a function to every text in a fix.
-
-    >>> map_texts(Fix((Install(("trl==1.0",), note="on ada"),)), str.upper).actions[0].note
-    'ON ADA'
-    """
-    changed: Fix = _map_texts(fix, change)
-    return changed
-
-
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(_map_texts(item, change) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{name: _map_texts(item, change) for name, item in vars(value).items()})
-    return value
 
 
 def fold_command(command: str, width: int) -> list[str]:

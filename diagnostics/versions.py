@@ -180,10 +180,3 @@ def check_claims(claims: Iterable[Affected], release: str | None) -> tuple[str, 
     if inside:
         return NOT_EXAMINED, newest(claim.looked_to for claim in inside)
     return (NOT_AFFECTED if ranges else NOT_EXAMINED), ""
-
-
-def fixed_in(claims: Iterable[Affected]) -> str:
-    """Return the range of releases after the claims end, such as `>=0.11`; empty if no claim ends."""
-    parts = [part.strip() for claim in claims for part in claim.versions.split(",")]
-    ends = [part[1:] for part in parts if part.startswith("<")]
-    return f">={ends[0]}" if ends else ""

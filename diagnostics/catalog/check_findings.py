@@ -1,30 +1,12 @@
-"""Make findings under codes of known issues, and under the checks' own codes (`checks/CODE.toml`)."""
+"""Make findings under the checks' own codes (`checks/CODE.toml`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from diagnostics.catalog.loader import find_check
-from diagnostics.catalog.model import Issue
 from diagnostics.findings import Evidence, Finding, Fix, Severity
 from diagnostics.fixes import Unset
-
-
-def issue_finding(
-    issue: Issue,
-    severity: Severity,
-    *,
-    detail: str,
-    evidence: tuple[Evidence, ...],
-    remedy: Fix,
-    certainty: str = "supported",
-    known_by: str = "static",
-) -> Finding:
-    """Return a finding under the code of a known issue; established only if the failure was observed."""
-    return Finding(
-        issue.code, issue.title, severity, certainty, known_by, detail, evidence, remedy,
-        references=tuple(reference.ref for reference in issue.references),
-    )  # fmt: skip
 
 
 def check_finding(

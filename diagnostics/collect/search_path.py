@@ -67,7 +67,7 @@ class SearchPath:
 
 def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
     """Compute the search path of the interpreter at a prefix."""
-    settings, unread = _venv_settings(prefix)
+    settings, unread = venv_settings(prefix)
     release = release_of(prefix, settings)
     inherits = settings.get("include-system-site-packages", "").lower() == "true"
     base = Path(settings["home"]).parent if settings.get("home") else None
@@ -104,7 +104,7 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
     )
 
 
-def _venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
+def venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return the settings in `pyvenv.cfg`; none if the prefix is no venv."""
     place = prefix / "pyvenv.cfg"
     try:
@@ -130,7 +130,7 @@ def release_of(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
     for name in ("python", "python3"):
         if match := _RELEASE.fullmatch(Path(os.path.realpath(prefix / "bin" / name)).name):
             return match[1]
-    settings = _venv_settings(prefix)[0] if settings is None else settings
+    settings = venv_settings(prefix)[0] if settings is None else settings
     stated = settings.get("version_info") or settings.get("version") or ""
     if match := _VERSION.match(stated):
         return match[0]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from diagnostics import catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
@@ -37,11 +36,6 @@ def examine(
     return Report("doctor", subject, results, (f"machine: {machine_text}", table), STATIC)
 
 
-def load_catalog() -> dict[str, Issue]:
-    """Load the shipped catalog."""
-    return catalog.load()
-
-
 def describe_machine(machine: Machine) -> str:
     """Describe a machine in one line."""
     parts = [f"{machine.processors.usable:g} of {machine.processors.count} processors"]
@@ -61,17 +55,26 @@ def describe_machine(machine: Machine) -> str:
 
 
 def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult:
-    """Run one check. A check that crashes is a result and does not stop the others."""
+    """Run the functions of one check."""
     if case.host is None and any(check.needs_machine for check in checks):
         return CheckResult.of(name, (), [NotChecked("the machine", "it was not examined")])
-    try:
-        reason = next((cause for check in checks if check.skip and (cause := check.skip(case))), "")
-        if reason:
+
+    def run() -> CheckResult:
+        if reason := next((reason for check in checks if check.skip and (reason := check.skip(case))), ""):
             return CheckResult(name, "skipped", reason)
         results = tuple(finding for check in checks for finding in check.find(case))
-        missing = [item for check in checks if check.not_checked for item in check.not_checked(case)]
+        return CheckResult.of(
+            name, results, [item for check in checks if check.not_checked for item in check.not_checked(case)]
+        )
+
+    return guarded(name, run)
+
+
+def guarded(name: str, run: Callable[[], CheckResult]) -> CheckResult:
+    """Run a check. One that crashes is a result and does not stop the others."""
+    try:
+        return run()
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
-    return CheckResult.of(name, results, missing)

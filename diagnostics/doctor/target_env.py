@@ -18,7 +18,6 @@ from diagnostics.frameworks import ENGINES, TRAINERS
 
 _PYTHON_NAME = re.compile(r"(?:python|pypy|graalpy)[\d.]*[a-z]*(?:\.exe)?", re.IGNORECASE)
 _PROGRAM_HEADS = (b"\x7fELF", b"#!", b"MZ", b"\xcf\xfa", b"\xca\xfe")
-_MAX_COMMAND = 4096
 _FOLDERS = (".venv", "venv", "env")
 _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
 
@@ -73,48 +72,22 @@ def nothing_to_run(
 
 
 def other_environments(environment: Environment, environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return other environments with a trainer or vLLM, for a report on an environment that nobody named.
-
-    They are the activated one, those nearby, and those of the same user's running Python processes.
-    """
-    prefix, working = Path(environment.prefix), Path(working_folder())
-    running = [
-        place for place in _running_environments() if os.path.realpath(place) != os.path.realpath(prefix)
-    ]
-    results = [*_nearby_environments(prefix, working, environ), *filter(_can_train, running)]
-    return {"unnamed": list(dict.fromkeys(results))}
-
-
-def _running_environments() -> list[str]:
-    """Return the environments of the same user's Python processes, by their command lines."""
-    results: dict[str, None] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if entry.stat().st_uid != os.getuid():
-                continue
-            program = (
-                (entry / "cmdline").read_bytes()[:_MAX_COMMAND].split(b"\0")[0].decode("utf-8", "replace")
-            )
-        except OSError:
-            continue
-        path = Path(program)
-        if path.is_absolute() and _PYTHON_NAME.fullmatch(path.name) and path.parent.name == "bin":
-            results[str(path.parent.parent)] = None
-    return list(results)
+    """Return other environments with a trainer or vLLM, for a report on an environment that nobody named."""
+    return {"unnamed": _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)}
 
 
 def _nearby_environments(prefix: Path, working: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the activated environment and those in the working folder or the two above, if they can train."""
     places = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
     places += [folder / name for folder in (working, *list(working.parents)[:2]) for name in _FOLDERS]
     unique = {os.path.realpath(place): place for place in places if place.is_dir()}
     unique.pop(os.path.realpath(prefix), None)
-    return [str(place) for place in unique.values() if _can_train(str(place))]
+    return [str(place) for place in unique.values() if _can_train(place)]
 
 
-def _can_train(place: str) -> bool:
+def _can_train(prefix: Path) -> bool:
     """Return whether a trainer or an engine is installed, by the names of metadata folders."""
     starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINES, *TRAINERS))
-    prefix = Path(place)
     try:
         names = [
             name for folder in own_folders(prefix, release_of(prefix)) if os.access(folder, os.R_OK)

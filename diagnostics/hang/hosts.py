@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from diagnostics.collect.remote import Answer, NodeError, Program, query_nodes
+from diagnostics.collect.remote import Answer, NodeError, Program
 from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
-from diagnostics.node_options import NodeOptions
+from diagnostics.node_options import NodeOptions, query_nodes
 from diagnostics.output.redact import mask
 
 _SOURCES = (
@@ -57,9 +57,7 @@ def join_answers(answers: Sequence[Answer]) -> Snapshot:
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            document = answer.document()
-            document.pop("clock", None)
-            parts.append(Snapshot.from_json(document).on_host(host))
+            parts.append(Snapshot.from_json(answer.document()).on_host(host))
         except (NodeError, SnapshotError) as error:
             parts.append(Snapshot(blind=(f"{host}: {error}",), missing=(host,)))
     joined = join_snapshots(parts)

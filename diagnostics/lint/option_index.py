@@ -55,7 +55,7 @@ def _load(package: str) -> Mapping[str, Any]:
 
 def _companions(framework: str) -> tuple[str, ...]:
     """Return packages whose options a framework's commands take besides its own."""
-    return FRAMEWORKS[framework].beside if framework in FRAMEWORKS else ()
+    return FRAMEWORKS[framework].option_packages if framework in FRAMEWORKS else ()
 
 
 def is_indexed(framework: str) -> bool:

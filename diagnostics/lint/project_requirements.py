@@ -109,13 +109,13 @@ def _add_copies(folder: Path, project: Project) -> None:
     for base in (folder, folder / "src"):
         for name, framework in FRAMEWORKS.items():
             marks = framework.copy
-            if marks is None or name in project.copies or not (base / marks.has).is_file():
+            if marks is None or name in project.copies or not (base / marks.contains).is_file():
                 continue
-            if marks.lacks and (base / marks.lacks).is_file():
+            if marks.excludes and (base / marks.excludes).is_file():
                 continue
-            matches = (_VERSION.search(_read_text(base / file)) for file in marks.says)
+            matches = (_VERSION.search(_read_text(base / file)) for file in marks.version_files)
             release = next((_parse_version(match[1]) for match in matches if match), None)
-            project.copies[name] = (release, str(base / marks.has.split("/", maxsplit=1)[0]))
+            project.copies[name] = (release, str(base / marks.contains.split("/", maxsplit=1)[0]))
 
 
 def _parse_version(text: str) -> Version | None:

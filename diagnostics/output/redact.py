@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable
 
 from diagnostics.frameworks import FRAMEWORKS
@@ -154,9 +155,17 @@ _OPAQUE = re.compile(
 )
 _SWITCH = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
 _SPOKEN = re.compile(r"[a-z]{3,}")
+_POSSESSIVE = re.compile(r"(?<=[*+?}])\+")
+
+
+def _compile(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """Compile a pattern; Python 3.10 has no possessive quantifiers, and on remote hosts it only masks secrets."""
+    return re.compile(pattern if sys.version_info >= (3, 11) else _POSSESSIVE.sub("", pattern), flags)
+
+
 _NAME = r"[^/\\\s:`'\",;()\[\]<>%]++"
 _PATH_EDGE = EDGE.replace("A-Za-z0-9", r"\w.-")
-_HOMES = re.compile(
+_HOMES = _compile(
     rf"({_PATH_EDGE}(?:[A-Za-z]:)?[/\\]{{1,4}}(?:home\d{{0,2}}|Users)[/\\]{{1,4}}(?:users[/\\]{{1,4}})?(?!\.)"
     rf"|(?<=[\w-])[/\\]{{1,4}}home\d{{0,2}}[/\\]{{1,4}}(?:users[/\\]{{1,4}})?(?!\.)"
     rf"|[/\\]{{1,4}}users?[/\\]{{1,4}}(?=[^/\\\s:]++[/\\\s'\"]|[^/\\\s:.]++\Z)(?:[a-z]/[a-z]{{2}}/)?"
@@ -174,20 +183,20 @@ _USUAL = (
     r"|local|scratch\d*"
     r"|volumes?|storage|workspace|weights|home\d*|[a-z]|wheels|<user>)(?![\w.-])"
 )
-_SHARED = re.compile(
+_SHARED = _compile(
     rf"{_PATH_EDGE}(/(?:u|media|fsx|workspace|data|efs|gpfs|work|storage|projects?|shared|userdata|Volumes|ceph(?:fs)?"
     rf"|jfs|dfs"
     rf"|mnt(?:/(?:data|fsx|nfs|efs))?)/)(?!{_USUAL})"
     rf"(?:{_NAME}(?=/)|[^/\\\s:`'\",;()\[\].]++(?!\w|\.\w))"
 )
-_TILDE = re.compile(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)")
+_TILDE = _compile(r"(?:(?<![\w/.~-])|(?<=\\[nrt]))~[A-Za-z_][\w.-]*+(?=/)")
 # As in `scp` and prompts; a split of a data set, name/set@train, is none.
-_REMOTE_USER = re.compile(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[\w-]++:)")
-_MAIL = re.compile(
+_REMOTE_USER = _compile(r"(?<![\w/.-])[a-z_][\w.-]{0,31}@(?!sha256:)(?=[\w-]++:)")
+_MAIL = _compile(
     r"(?:(?<![\w.+%-])[\w.+%-]++|\"[^\"\n@]{1,64}\")@[\w-]++(?:\.[\w-]++)++"
     r"|(?<![\w.+%-])[\w.+-]{1,64}%40[\w-]++(?:\.[\w-]++)++"
 )
-_WHO = re.compile(
+_WHO = _compile(
     r"((?<![a-z])(?:USER|LOGNAME|USERNAME)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
     r"|(?<![\w])(?i:user_?name)['\"]?\s{0,2}[=:]\s{0,2}['\"]?"
     r"|['\"]user['\"]\s{0,2}:\s{0,2}['\"](?=[\w.-]{1,32}['\"])"
@@ -196,67 +205,67 @@ _WHO = re.compile(
     r"|git@[\w.-]{1,64}:)/?(?!<))"
     r"(?!<|none\b|null\b|assistant\b|user\b|system\b)[\w.-]{1,64}"
 )
-_LISTED = re.compile(
+_LISTED = _compile(
     r"(^[dl-](?:[r-][w-][xsStT-]){3}[.+@]?\s{1,4}\d{1,6}\s{1,8})(?!root\b|<)[\w.-]{1,32}\s{1,8}[\w.-]{1,32}(?=\s)",
     re.MULTILINE,
 )
-_PASSWD = re.compile(r"^(?!<|root:)[\w.-]{1,32}(:[x*!]?:\d{1,9}:\d{1,9}:)[^:\n]{0,128}(?=:/)", re.MULTILINE)
-_AUTHOR = re.compile(r"(\bAuthor:\s{1,4})[^<\n]{1,80}(?= <)")
-_AT = re.compile(
+_PASSWD = _compile(r"^(?!<|root:)[\w.-]{1,32}(:[x*!]?:\d{1,9}:\d{1,9}:)[^:\n]{0,128}(?=:/)", re.MULTILINE)
+_AUTHOR = _compile(r"(\bAuthor:\s{1,4})[^<\n]{1,80}(?= <)")
+_AT = _compile(
     r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) ))"
     r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])"
 )
 # Addresses and names of machines.
-_ADDRESS = re.compile(
+_ADDRESS = _compile(
     r"(?:(?<![\w.=])|(?<=\\[nrt])|(?<=\[\d\dm))(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)"
 )
-_ADDRESS_SET = re.compile(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)")
-_ADDRESS6 = re.compile(
+_ADDRESS_SET = _compile(r"(?<=[^=]=)(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\w)")
+_ADDRESS6 = _compile(
     r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[a-z]:))[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7}(%[\w.-]{1,15})?(?![\w:])",
     re.IGNORECASE,
 )
-_ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
-_MAC = re.compile(
+_ROUTED = _compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
+_MAC = _compile(
     r"(?:(?<![\w:-])|(?<=\\[nrt])|(?<=[^\W\d_]:)(?<![0-9a-f]{2}:))[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4,18}[0-9a-f]{2}"
     r"(?![\w-]|:\w)",
     re.IGNORECASE,
 )
-_DEVICE = re.compile(r"(?:\b|(?<=\\[nrt]))(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4,12}){1,4}", re.IGNORECASE)
-_UUID = re.compile(
+_DEVICE = _compile(r"(?:\b|(?<=\\[nrt]))(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4,12}){1,4}", re.IGNORECASE)
+_UUID = _compile(
     rf"{EDGE}(?<![0-9a-f]{{4}}-)(?:[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}(?![A-Za-z0-9-])"
     r"|[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![A-Za-z0-9]))",
     re.IGNORECASE,
 )
-_HOST = re.compile(
+_HOST = _compile(
     r"(?<=//)(?!localhost\b|127\.|0\.0\.0\.0|<|(?:[\w-]++\.){0,4}(?:github|huggingface|pytorch|readthedocs)\b)"
     r"[A-Za-z0-9][\w.-]*(?=[:/])"
 )
-_HOST_NAMED = re.compile(
+_HOST_NAMED = _compile(
     r"((?<![^\W_])(?:host|hostname|server\.address|master_addr|rdzv_endpoint|(?:https?|all)_proxy))(['\"]?\s{0,8}[=:]\s{0,8})"
     r"(?!\[?['\"]?(?:localhost|127\.|0\.0\.0\.0|<))\S++",
     re.IGNORECASE,
 )
 _NO_MACHINE = r"localhost\b|127\.|0\.0\.0\.0|<|Job\b|error\b)[\w.-]{1,64}(?:\[[\d,-]{1,64}\])?"
-_MACHINE = re.compile(
+_MACHINE = _compile(
     r"(--(?:master|head|node|server)[_-](?:addr(?:ess)?|host|ip)[ =]|--rdzv[_-]endpoint[ =]|--host[ =]"
     r"|NODELIST=|NODENAME=|\bLinux (?!kernel|version)(?=[\w.-]{1,64} \d{1,2}\.\d{1,3}\.)"
     r"|\b(?:resolve|added) '"
     r"|connect to host |failed to connect to \[|\b(?:srun|mpirun|prun): (?:error: )?|\bSTEP [\d.]{1,24} ON "
     rf"|Last login: [^\n]{{1,60}} from )(?!{_NO_MACHINE}"
 )
-_SIGNALLED = re.compile(r"(?<=\[)[A-Za-z][\w.-]{0,63}(?=:\d{1,8}\] \*{3} )")
-_SYSLOG = re.compile(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", re.MULTILINE)
-_NCCL = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )")
-_SHARES = re.compile(
+_SIGNALLED = _compile(r"(?<=\[)[A-Za-z][\w.-]{0,63}(?=:\d{1,8}\] \*{3} )")
+_SYSLOG = _compile(rf"(^[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d )(?!{_NO_MACHINE}", re.MULTILINE)
+_NCCL = _compile(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )")
+_SHARES = _compile(
     r"(?<=\\\\)[A-Za-z0-9][\w.-]{0,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d"
     r"|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}(?=:/(?:export|home|vol|mnt)\b)"
 )
-_GUID = re.compile(
+_GUID = _compile(
     r"(?<![\w:.-])(?=[0-9:]{0,19}[a-f])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:-])"
     r"|(?:(?<![\w.])|(?<=\\[nrt]))(?:[0-9a-f]{4}\.){2}[0-9a-f]{4}(?!\w|\.\w)"
     r"|(?i:(?<=serial number: )|(?<=machine-id: ))\w{6,40}"
 )
-_DOTTED = re.compile(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?")
+_DOTTED = _compile(r"(?<![\w.-])[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)++\.?")
 _MACHINES = (
     ".internal", ".local", ".lan", ".intranet", ".corp", ".localdomain", ".amazonaws.com", ".cloudapp.net",
     ".cloudapp.azure.com", ".windows.net", ".azureml.ms", ".googleusercontent.com", ".oraclevcn.com", ".aliyuncs.com",
@@ -267,12 +276,12 @@ _OFFICES = (
     ".com", ".edu", ".net", ".org", ".gov", ".cn", ".de", ".fr", ".jp", ".uk", ".ch", ".kr", ".in", ".au", ".ca",
 )  # fmt: skip
 _KNOWN = ("github", "huggingface", "pytorch", "readthedocs", "nvidia", "python.org", "pypi", "example")
-_RELEASE = re.compile(
+_RELEASE = _compile(
     r"(?:\b(?:version|release|driver|libcu\w{1,16}|cu[bds]\w{1,16}|cuda\w{0,8}|nccl|nv\w{2,16}|torch"
     r"|[\w-]{1,24}-cu\d\d))[ v\"'=(]{1,3}\Z",
     re.IGNORECASE,
 )
-_BY_ADDRESS = re.compile(
+_BY_ADDRESS = _compile(
     rf"{_PATH_EDGE}(?:(?:ip|ec2|domU|node|host)-(?:\d{{1,3}}-){{3}}\d{{1,3}}(?!\d)|i-0[0-9a-f]{{16}}(?!\w)"
     r"|gke-[\w-]{4,64}-[0-9a-f]{8}-\w{4}(?!\w)|aks-\w{1,32}-\d{6,10}-vmss\w{6}(?!\w))"
 )

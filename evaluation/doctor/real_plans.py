@@ -125,7 +125,7 @@ def _own(prefix: Path) -> None:
 def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a plan prints to be typed, and what it says in words, of the steps that must be done or should."""
     asking = replace(place, environ=place.environ | _machines() | {"COLUMNS": "400"})
-    shown = doctor(asking, "--fix-plan", "--resolve").stdout
+    shown = doctor(asking, "--fix-plan").stdout
     commands, words, need = [], [], ""
     for line in shown.splitlines():
         if found := _STEP.match(line):

@@ -260,10 +260,10 @@ def compat(numbers, folder):
 def nodes(numbers, _folder):
     """What a node of a fleet answers."""
     from diagnostics.collect import facts as collection
-    from diagnostics.collect import remote
+    from diagnostics.collect import ray_nodes
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
-    from diagnostics.doctor import fleet as reader
+    from diagnostics.doctor import nodes as reader
 
     if "facts" not in _DOCUMENTS:
         facts = collection.collect(None).to_json()
@@ -276,10 +276,10 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, ended=3.0))
+    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n"))
     nodes = [{"id": "a", "alive": True, "address": "b", "host": "c", "port": 1, "reason": ""}]
-    for document in ({"id": "a", "text": "x", "started": 1.0, "ended": 2.0}, {"nodes": nodes}):
-        remote._ray_document(as_json(numbers, document).decode("utf-8", "replace"))
+    for document in ({"id": "a", "text": "x"}, {"nodes": nodes}):
+        ray_nodes.parse_line(f"{ray_nodes._RAY_MARK} {as_json(numbers, document).decode('utf-8', 'replace')}")
     assert ("facts" in found) != ("problem" in found)
     if "problem" in found:
         assert "\n" not in found["problem"]
@@ -292,7 +292,7 @@ def fleet(numbers, _folder):
     from diagnostics.collect.remote import MARK
     from diagnostics.collect.remote import Answer as NodeAnswer
     from diagnostics.compat_table import Compat
-    from diagnostics.doctor import fleet as reader
+    from diagnostics.doctor import nodes as reader
     from diagnostics.doctor.fleet import examine_fleet
     from tests.diagnostics.environments import issues
 

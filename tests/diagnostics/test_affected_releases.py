@@ -12,7 +12,6 @@ from diagnostics.versions import (
     UNKNOWN,
     UNREADABLE,
     affects,
-    fixed_in,
     issue_package,
 )
 
@@ -96,12 +95,6 @@ def test_a_claim_that_is_needed_decides_too(issue):
     assert affects(both, {"vllm": "0.8.5", "transformers": "4.53"}).answer == NOT_AFFECTED
     assert affects(both, {"vllm": "0.8.5", "transformers": "main"}).answer == UNREADABLE
     assert affects(both, {"vllm": "0.8.5"}).answer == AFFECTED
-
-
-def test_where_a_range_ends():
-    """What the plan says of other releases; a range that was looked at so far has no end."""
-    assert fixed_in([claim("vllm", ">=0.6,<0.11")]) == ">=0.11"
-    assert fixed_in([claim("vllm", ">=0.6", looked_to="0.31.0")]) == ""
 
 
 def test_how_far_was_looked_is_a_field_of_every_shipped_entry():

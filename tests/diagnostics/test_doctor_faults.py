@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from diagnostics.collect import packages, remote
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
-from diagnostics.doctor.fix_plan import build, resolve
-from diagnostics.doctor.install_actions import without_clashes
+from diagnostics.doctor.fix_plan import build
+from diagnostics.doctor.requirements import without_clashes
 from diagnostics.findings import Severity
 from diagnostics.fixes import Install, Uninstall, commands_of
 from tests.diagnostics.environments import Maker, issues
@@ -108,21 +107,10 @@ def doctor(folder, *arguments, **environ):
 
 def test_nothing_of_the_environment_is_run_below_the_probe_tier(tmp_path, hostile):
     prefix, mark = hostile
-    for options in ((), ("--fix-plan",), ("--fix-plan", "--resolve")):
+    for options in ((), ("--fix-plan",)):
         done = doctor(tmp_path, "--prefix", prefix, *options, UV_OFFLINE="1")
         assert done.returncode in {0, 1, 3}, done.stderr
         assert not mark.exists()
-
-
-def test_resolving_ignores_the_uv_configuration_of_the_users_folder(tmp_path, hostile, monkeypatch):
-    prefix, _ = hostile
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "uv.toml").write_text("this is no configuration")
-    monkeypatch.setenv("UV_OFFLINE", "1")
-    monkeypatch.setenv("UV_NO_INDEX", "1")
-    known = replace(packages.collect(prefix, {}), python="3.11.7")
-    _, message = resolve.resolve(Install(("numpy>=1.17",)), known)
-    assert "uv.toml" not in message
 
 
 def test_ray_imports_nothing_from_the_users_folder(tmp_path):

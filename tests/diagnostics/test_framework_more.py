@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-AT = "        # In no registry: it has no releases that an environment could show.\n"
+AT = "        # Its package is called verl too, and it is in no registry, so no environment shows its release.\n"
 ENTRY = """\
         Framework(
             "toyrl",

@@ -43,11 +43,11 @@ INSTEAD = [a_pipe, endless, of_the_kernel, enormous]
 def instead(request):
     """Puts something into a file's place that is no file of a reasonable size."""
 
-    def put(path):
+    def replace_with(path):
         path.unlink(missing_ok=True)
         request.param(path)
 
-    return put
+    return replace_with
 
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
@@ -83,10 +83,11 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
     (stream_made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(environment.collect(stream_made.prefix, {}).broken) == 1
-    (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "default_config.yaml").write_text(f"A: 1\nB: b{' ' * 60_000}x\n")
     (results,) = (
         item
-        for item in configs.collect_configs({"HOME": str(tmp_path)})
+        for item in configs.collect_configs({"HF_HOME": str(tmp_path)})
         if item.path.startswith(str(tmp_path))
     )
     assert results.values == {"A": "1"}

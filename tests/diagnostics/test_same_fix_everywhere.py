@@ -15,7 +15,7 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks.base import Examined
 from diagnostics.doctor.checks.known_issues import known_issues
 from diagnostics.doctor.fix_plan import setting_steps as settings
-from diagnostics.doctor.fix_plan.installers import find_installer as installer_of
+from diagnostics.doctor.installers import find_installer as installer_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import mitigation_line
 from diagnostics.frameworks import FRAMEWORKS, configured_in

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.catalog.check_findings import check_finding, issue_finding
+from diagnostics.catalog.loader import find_check
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
@@ -51,30 +51,29 @@ class Examined:
         return self.environment.variables
 
     def known_issue(
-        self, code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, *, detail: str,
-        certainty: str = "supported", known_by: str = "static",
-    ) -> Finding:  # fmt: skip
-        """Return a finding under the code of a known issue."""
-        return issue_finding(
-            self.issues[code], severity, detail=detail, evidence=tuple(evidence), remedy=fix, certainty=certainty,
-            known_by=known_by,
-        )  # fmt: skip
+        self, code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, **texts: str
+    ) -> Finding:
+        """Return a finding under the code of a known issue; see `issue_finding`."""
+        return issue_finding(self.issues[code], severity, evidence, fix, **texts)
+
+
+def issue_finding(
+    issue: Issue, severity: Severity, evidence: Iterable[Evidence], fix: Fix, *, detail: str,
+    certainty: str = "supported", known_by: str = "static",
+) -> Finding:  # fmt: skip
+    """Return a finding under the code of a known issue; established only if the failure was observed."""
+    return Finding(
+        issue.code, issue.title, severity, certainty, known_by, detail, tuple(evidence), fix,
+        references=tuple(reference.ref for reference in issue.references),
+    )  # fmt: skip
 
 
 def finding(
     code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, *, detail: str = "",
     certainty: str = "established", known_by: str = "static",
 ) -> Finding:  # fmt: skip
-    """Return a finding under one of the checks' own codes."""
-    return check_finding(
-        code,
-        severity,
-        detail=detail,
-        evidence=tuple(evidence),
-        remedy=fix,
-        certainty=certainty,
-        known_by=known_by,
-    )
+    """Return a finding under one of the checks' own codes; established, because it was read from the environment."""
+    return Finding(code, find_check(code).title, severity, certainty, known_by, detail, tuple(evidence), fix)
 
 
 @dataclass(frozen=True)

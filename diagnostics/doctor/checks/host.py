@@ -18,20 +18,19 @@ FEW_FILES, WANTED_FILES, FEW_PROCESSES = 4096, 65535, 4096
 # Ray stops writing to a disk fuller than this (RAY_local_fs_capacity_threshold).
 RAY_FULL = 0.95
 LITTLE_MEMORY_GB = 8.0
-_ROOM_GB = {"environment": 1.0, "hub cache": 10.0, "vllm cache": 1.0, "temporary": 2.0, "ray": 2.0}
-_CONTENT = {
-    "environment": "An installer writes there.",
-    "hub cache": "Models from the Hugging Face hub are written there.",
-    "vllm cache": "vLLM writes what it compiles there.",
-    "temporary": "Programs write temporary files there.",
-    "ray": "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
+# Folders that a run writes to: needed room in GB, variable that moves the folder, and its use.
+_FOLDERS = {
+    "environment": (1.0, "", "Installers write there."),
+    "hub cache": (10.0, "HF_HOME", "Models from the Hugging Face hub are stored there."),
+    "vllm cache": (1.0, "VLLM_CACHE_ROOT", "vLLM stores what it compiles there."),
+    "temporary": (2.0, "TMPDIR", "Programs write temporary files there."),
+    "ray": (
+        2.0,
+        "RAY_TMPDIR",
+        "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
+    ),
 }
-_VARIABLES = {
-    "hub cache": "HF_HOME",
-    "temporary": "TMPDIR",
-    "ray": "RAY_TMPDIR",
-    "vllm cache": "VLLM_CACHE_ROOT",
-}
+_UNKNOWN_FOLDER = (1.0, "", "")
 _ON = {"1", "true", "on", "yes"}
 _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
@@ -47,13 +46,13 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
     fix = _more_shared_memory(case.machine)
     if disk.total_gb > SMALL_SHM_GB:
         fix = Fix.of(
-            "See what fills it, and remove what no running process uses.",
+            "List the files in /dev/shm, and remove those that no running process uses.",
             Run(("ls", "-lS", _SHM), piped=(("head",),)),
         )
     yield case.known_issue(
         "ENV001", Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
         [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)], fix,
-        detail="NCCL within one machine, vLLM's message queues and Ray's object store use it.",
+        detail="NCCL within one machine, vLLM's message queues and Ray's object store use shared memory.",
     )  # fmt: skip
 
 
@@ -62,8 +61,8 @@ def _more_shared_memory(machine: Machine) -> Fix:
         return Fix.of('Mount an emptyDir with medium "Memory" at /dev/shm.')
     if machine.container in {"docker", "podman"}:
         command = (machine.container, "run", "--shm-size=16g", "--gpus", "all", "IMAGE")
-        return Fix.of("Start the container with more.", Run(command))
-    return Fix.of("Enlarge it.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
+        return Fix.of("Start the container with more shared memory.", Run(command))
+    return Fix.of("Enlarge /dev/shm.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
 
 
 def _no_limits(case: Examined) -> str:
@@ -92,9 +91,13 @@ def _few_files(case: Examined, files: Limit) -> Finding:
     )
     if case.machine.container in {"docker", "podman"}:
         raise_hard = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    fix = Fix.of("Raise it before the run, and before `ray start`.", Run(("ulimit", "-n", str(required))))
+    fix = Fix.of(
+        "Raise the limit of open files before the run, and before `ray start`.", Run(("ulimit", "-n", str(required)))
+    )  # fmt: skip
     if capped:
-        fix = Fix.of("Raise its hard limit first: as root, or where the container is started.", raise_hard)
+        fix = Fix.of(
+            "Raise the hard limit of open files: as root, or where the container is started.", raise_hard
+        )
     return case.known_issue(
         "ENV002", Severity.WARNING,
         [Evidence(f"nofile: soft {files.soft}, hard {_limit_text(files.hard)}", "ulimit -n")], fix,
@@ -107,7 +110,7 @@ def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
     return finding(
         "ENV904", Severity.WARNING, [Evidence(text, f"ulimit {option}")],
         Fix.of(
-            "Raise it before the run. Above the hard limit, root or the start of the container has to.",
+            "Raise the limit before the run; above the hard limit, as root or where the container is started.",
             Run(("ulimit", option, wanted)),
         ),
     )  # fmt: skip
@@ -139,7 +142,7 @@ def _why_full(disk: Disk) -> str:
         return ""
     if disk.purpose == "ray" and 1 - disk.free_gb / disk.total_gb > RAY_FULL:
         return "fuller than 95 %: Ray stops writing there"
-    if disk.free_gb < _ROOM_GB.get(disk.purpose, 1.0):
+    if disk.free_gb < _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[0]:
         return "little room"
     return "hardly any inode is free" if disk.free_inodes is not None and disk.free_inodes < 10_000 else ""
 
@@ -150,7 +153,7 @@ def folder_variable(environment: Environment, purpose: str) -> str:
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
         if environment.variables.get(name):
             return name
-    return _VARIABLES.get(purpose, "")
+    return _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
 
 
 def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Finding:
@@ -163,8 +166,8 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return case.known_issue(
         "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
-        Fix.of("Make room, or move the folder." if variable else "Make room.", *actions),
-        detail=_CONTENT[disk.purpose],
+        Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions),
+        detail=_FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2],
     )  # fmt: skip
 
 
@@ -172,7 +175,7 @@ def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     reason = "its file system did not answer in time" if silent else "this user cannot write to it"
     return finding(
         "ENV917", Severity.WARNING, [Evidence(f"{disk.purpose}: {reason}", disk.path)],
-        Fix.of(f"Fix its mount or its owner, or set {variable} to another folder.", Run(("ls", "-ld", disk.path))),
+        Fix.of(f"Fix the folder's mount or owner, or set {variable} to another folder.", Run(("ls", "-ld", disk.path))),
     )  # fmt: skip
 
 
@@ -188,14 +191,14 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
         "ENV004", Severity.WARNING,
         [
             Evidence(f"{offline}={case.variables[offline]}", "environment"),
-            Evidence("no such folder: nothing was ever downloaded", cache.path),
+            Evidence("no such folder, so nothing was downloaded", cache.path),
         ],
         Fix.of(
-            "Download what is needed first, or name the cache that has it.",
+            "Download the model first, or name the cache that contains it.",
             Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
             SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
         ),
-        detail="No model is found by its name on the hub.",
+        detail="Loading a model by its name on the hub fails.",
     )  # fmt: skip
 
 
@@ -216,7 +219,7 @@ def memory(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV905", Severity.WARNING, evidence,
             Fix.of(
-                "Give the job more memory, or end what uses it.",
+                "Give the job more memory, or end the processes that use it.",
                 Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),)),
             ),
             detail="Each process that loads a model can need the model's size in host memory; /dev/shm counts too.",
@@ -225,7 +228,7 @@ def memory(case: Examined) -> Iterator[Finding]:
 
 @check("processors", machine=True)
 def processors(case: Examined) -> Iterator[Finding]:
-    """ENV906 for more threads than processors, ENV907 for an affinity that excludes NUMA nodes."""
+    """ENV906 for more threads than processors."""
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
@@ -233,21 +236,6 @@ def processors(case: Examined) -> Iterator[Finding]:
     over_quota = not threads and available.quota is not None and available.allowed >= 2 * available.quota
     if threads > available.usable or over_quota:
         yield _too_many_threads(case, threads)
-    excluded = sorted(
-        {node.number for node in available.nodes if node.processors} - set(available.nodes_allowed)
-    )
-    if excluded and available.nodes_allowed:
-        nodes = ", ".join(map(str, available.nodes_allowed))
-        yield finding(
-            "ENV907", Severity.INFO, [Evidence(f"{len(available.nodes)} nodes", "/sys/devices/system/node")],
-            Fix.of(
-                "For a launcher of several ranks, start it without the binding.",
-                # 0 is the process itself, which inherits the shell's affinity.
-                Run(("taskset", "-cp", "0")),
-                Run(("numactl", f"--cpunodebind={nodes.replace(' ', '')}", "COMMAND"), note="for one rank"),
-            ),
-            detail=f"It may run on node {nodes}; not on {', '.join(map(str, excluded))}.",
-        )  # fmt: skip
 
 
 def _too_many_threads(case: Examined, threads: int) -> Finding:
@@ -262,7 +250,7 @@ def _too_many_threads(case: Examined, threads: int) -> Finding:
     return finding(
         "ENV906", Severity.WARNING, evidence,
         Fix.of(
-            "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; below it is for one process.",
+            "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; the command is for one.",
             SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
         ),
         detail=f"{threads or available.allowed} threads share {available.usable:g} processors.",
@@ -275,28 +263,21 @@ def _no_files(case: Examined) -> str:
 
 @check("default files", skip=_no_files, machine=True)
 def default_files(case: Examined) -> Iterator[Finding]:
-    """ENV920 if accelerate's default config does not fit this machine, or NCCL's config exists at all."""
+    """ENV920 if accelerate's default config does not fit this machine."""
     for file in case.machine.configs:
-        evidence = _config_evidence(file, case.machine)
-        if evidence:
-            sudo = ("sudo",) if file.path.startswith("/etc/") else ()
-            advice = "Name a config of your own with --config_file, or move this one away."
-            if file.kind == "nccl":
-                advice = "Move it away, unless it is meant for all runs that read it."
+        if evidence := _config_evidence(file, case.machine):
             yield finding(
-                "ENV920", Severity.INFO if file.kind == "nccl" and not file.problem else Severity.WARNING, evidence,
-                Fix.of(advice, Run((*sudo, "mv", file.path, f"{file.path}.away"))),
+                "ENV920", Severity.WARNING, evidence,
+                Fix.of(
+                    "Pass your own config with --config_file, or move this file away.",
+                    Run(("mv", file.path, f"{file.path}.away")),
+                ),
             )  # fmt: skip
 
 
 def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:
     if file.problem:
         return [Evidence(file.problem, file.path)]
-    if file.kind == "nccl":
-        return [
-            Evidence(f"{name}={value}", f"{file.path}:{file.lines[name]}")
-            for name, value in file.values.items()
-        ]
     count = len(machine.gpus.devices)
     cpu = file.values.get("use_cpu", "").lower() == "true"
     processes = file.values.get("num_processes", "")

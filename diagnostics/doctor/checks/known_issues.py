@@ -61,6 +61,8 @@ def known_issues(case: Examined) -> Iterator[Finding]:
 def failing_pairs(case: Examined) -> Iterator[Finding]:
     """Report pairs of releases that failed together in a recorded run."""
     for code, ranges in _PAIRS.items():
+        if code not in case.issues:
+            continue
         results = [case.environment.packages.get(name) for name, _ in ranges]
         packages = [package for package in results if package is not None]
         in_ranges = [

@@ -8,25 +8,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.packages import INSTALLERS, Environment, Package
+from diagnostics.collect.interpreter import INSTALLERS
+from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.known_issues import nothing_installed
-from diagnostics.doctor.install_actions import REINSTALL, install, uninstall
+from diagnostics.doctor.installers import REINSTALL, install, uninstall
+from diagnostics.doctor.requirements import (
+    OPTIONAL,
+    applies,
+    checked_packages,
+    declared_engines,
+    unmet_requirements,
+)
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
-from diagnostics.frameworks import ENGINES, SHOWN, STOOD_ON, TRAINERS, configured_in
+from diagnostics.frameworks import SHOWN, TRAINER_LIBRARIES, configured_in
 from diagnostics.versions import in_range
 
 MAX_LISTED = 6
-# A requirement of an extra, without an alternative that applies to everybody.
-_EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")
-OPTIONAL = {
-    "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
-}  # fmt: skip
-"""Left out of environments on purpose, or needed for other inputs than text."""
 # Everything else that these packages declare is imported, or its release is looked up.
 _NOT_IMPORTED = {*OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
 # transformers compares these with its requirements at import, and raises.
@@ -69,7 +71,7 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
     for name, places in environment.duplicates:
         yield finding(
             "ENV901", Severity.WARNING, [Evidence(name, place) for place in places],
-            Fix.of(f"Uninstall {name} until it is gone, then install it once.", uninstall(environment, name)),
+            Fix.of(f"Uninstall every copy of {name}, then install it once.", uninstall(environment, name)),
             detail=f"{name} is installed more than once; Python finds the first.",
         )  # fmt: skip
 
@@ -83,7 +85,7 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
         "ENV923", Severity.ERROR,
         [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]],
         Fix.of(
-            "Check that the disk has room, then install it again; if the problem returns, clear the installer's cache.",
+            f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache.",
             Run(("df", "-h", environment.prefix)), again,
         ),
         detail=f"{package.name} {package.version} is incomplete.{more}",
@@ -97,7 +99,7 @@ def interpreter(case: Examined) -> Iterator[Finding]:
     if not environment.dangling and not environment.misfits:
         return
     # An interpreter with a built-in library path starts without its home.
-    may_start = environment.homeless
+    may_start = environment.only_base_python_missing
     required = _python_of_packages(environment)
     # A broken link is in the way of the new one.
     links = [link for link, _ in environment.dangling]
@@ -108,12 +110,12 @@ def interpreter(case: Examined) -> Iterator[Finding]:
             *(Evidence(text, place) for place, text in environment.misfits),
         ],
         Fix.of(
-            f"Install that Python again ({required}), or create the environment again and install into it.",
+            f"Install {required} again, or create a new environment and install the packages there.",
             *([Run(("rm", *links))] if links else []),
             Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
         ),
-        detail="Python may start anyway if its library path is built in." if may_start
-        else "The interpreter below cannot start, or does not see the installed packages.",
+        detail="The Python that created the environment is missing; a copied interpreter may still start." if may_start
+        else "The interpreter below cannot start, or does not find the installed packages.",
         certainty="supported" if may_start else "established",
     )  # fmt: skip
 
@@ -137,52 +139,15 @@ def _nothing_declared(case: Examined) -> str:
 def declared(case: Examined) -> Iterator[Finding]:
     """CMP904 for each requirement that is not met, CMP903 for a vLLM outside a trainer's declared range."""
     environment = case.environment
-    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
-        package = environment.packages.get(name)
-        if package is not None:
-            yield from _requirements(environment, package)
+    for package in checked_packages(environment):
+        yield from _engine_range(environment, package)
+        for requirement in unmet_requirements(environment, package):
+            yield _unmet_requirement(environment, package, requirement)
 
 
-def _requirements(environment: Environment, package: Package) -> Iterator[Finding]:
-    ranges: list[Requirement] = []
-    unmet: list[tuple[str, Requirement]] = []
-    for line in package.requires:
-        trainer_range = package.name in TRAINERS and line.startswith("vllm")
-        # Most requirements belong to extras nobody asked for; parsing them took longer than everything else here.
-        if _EXTRA_ONLY.search(line) and not trainer_range:
-            continue
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        name: str = canonicalize_name(requirement.name)
-        if package.name in TRAINERS and name == "vllm":
-            ranges.append(requirement)
-        elif applies(environment, requirement) and not _is_met(environment, name, requirement):
-            unmet.append((name, requirement))
-    yield from _vllm_range(environment, package, ranges)
-    for name, requirement in sorted(unmet, key=lambda item: (environment.version(item[0]) is None, item[0])):
-        yield _unmet_requirement(environment, package, name, requirement)
-
-
-def _is_met(environment: Environment, name: str, requirement: Requirement) -> bool:
-    version = environment.version(name)
-    return name in OPTIONAL if version is None else in_range(version, requirement.specifier)
-
-
-def applies(environment: Environment, requirement: Requirement) -> bool:
-    """Return whether a requirement applies here without extras."""
-    if requirement.marker is None:
-        return True
-    release = environment.python_release
-    minor = ".".join(release.split(".")[:2])
-    return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
-
-
-def _unmet_requirement(
-    environment: Environment, package: Package, name: str, requirement: Requirement
-) -> Finding:
+def _unmet_requirement(environment: Environment, package: Package, requirement: Requirement) -> Finding:
     """Return CMP904; its title is the whole line: who needs what, and what is installed."""
+    name = canonicalize_name(requirement.name)
     version = environment.version(name)
     required = f"{requirement.name}{requirement.specifier}"
     line = f"{package.name} {package.version} needs {required}, " + (
@@ -190,7 +155,7 @@ def _unmet_requirement(
     )
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     fix = (
-        Fix.of(f"Install {required}, or another {package.name}.", install(environment, required))
+        Fix.of(f"Install {required}, or another release of {package.name}.", install(environment, required))
         if version
         else Fix.of(
             f"Install {package.name} with its requirements.",
@@ -207,39 +172,36 @@ def _unmet_requirement(
 
 def _is_core(package: Package, name: str) -> bool:
     """Return whether a run cannot start without a package."""
-    if package.name in STOOD_ON and package.name != "huggingface-hub":
+    if package.name in TRAINER_LIBRARIES and package.name != "huggingface-hub":
         return name not in _NOT_IMPORTED
     return name in {"torch", "transformers", "ray"}
 
 
-def _vllm_range(environment: Environment, trainer: Package, ranges: list[Requirement]) -> Iterator[Finding]:
+def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:
     """CMP903 if the installed vLLM is in none of the ranges a trainer declares.
 
     A range of an extra that nobody asked for is information. It is not reported for a trainer that another trainer
-    brings along: TRL's range does not bind a run of ms-swift.
+    installs: TRL's range does not bind a run of ms-swift.
     """
-    vllm = environment.vllm
-    names = [requirement for requirement in ranges if requirement.specifier]
-    if vllm is None or not names or any(in_range(vllm.version, item.specifier) for item in names):
+    vllm, ranges = environment.vllm, list(declared_engines(trainer))
+    if vllm is None or not ranges or any(in_range(vllm.version, item.specifier) for item in ranges):
         return
-    demanded = any(applies(environment, item) for item in names)
-    if not demanded and trainer.name not in configured_in(environment.packages):
+    required = any(applies(environment, item) for item in ranges)
+    if not required and trainer.name not in configured_in(environment.packages):
         return
-    listed = " or ".join(f"vllm{requirement.specifier}" for requirement in names)
-    where = "declares" if demanded else "declares, in an extra,"
-    created = finding(
-        "CMP903", Severity.WARNING if demanded else Severity.INFO,
+    listed = " or ".join(f"vllm{item.specifier}" for item in ranges)
+    where = "declares" if required else "declares, in an extra,"
+    # The compatibility table covers TRL only.
+    unless = ", unless the compatibility table shows that this pair works" if trainer.name == "trl" else ""
+    yield finding(
+        "CMP903", Severity.WARNING if required else Severity.INFO,
         [
-            *(Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in names),
+            *(Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges),
             Evidence(f"{vllm.name} {vllm.version}", vllm.place),
         ],
         Fix.of(
-            # The table covers TRL only.
-            "Install a vLLM that it declares, unless the compatibility table shows that this pair works."
-            if trainer.name == "trl" else "Install a vLLM that it declares.",
-            install(environment, f"{vllm.name}{names[0].specifier}"),
+            f"Install a vLLM in that range{unless}.", install(environment, f"{vllm.name}{ranges[0].specifier}")
         ),
         detail=f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}.",
         known_by="declared",
     )  # fmt: skip
-    yield created

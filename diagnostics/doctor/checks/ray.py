@@ -1,13 +1,12 @@
-"""Ray on this machine: clusters that a run would join or wait for, and Ray's settings."""
+"""Ray clusters on this machine that a run would join or wait for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnostics.catalog.check_findings import variables_to_unset
 from diagnostics.collect.ray import RayCluster
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.install_actions import install
+from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables
 
@@ -23,26 +22,24 @@ def ray_clusters(case: Examined) -> Iterator[Finding]:
     """RAY015 for the address of a dead cluster, RAY012 for a running one, RAY901 for another release."""
     for cluster in case.machine.ray:
         yield from _current_cluster(case, cluster)
-        if cluster.release and cluster.release != case.environment.version("ray"):
+        if cluster.release and cluster.running != () and cluster.release != case.environment.version("ray"):
             yield _other_release(case, cluster)
 
 
 def _other_release(case: Examined, cluster: RayCluster) -> Finding:
     environment = case.environment
     release = environment.version("ray")
-    fix = Fix.of(
-        "Use the same release for the cluster and the run: install the cluster's, or stop and restart the cluster.",
-        install(environment, f"ray=={cluster.release}"), _STOP,
-    )  # fmt: skip
-    if cluster.running == ():
-        fix = Fix.of("Nothing to do: no Ray process runs here. A cluster elsewhere needs its own release.")
     return finding(
         "RAY901", Severity.WARNING if cluster.running else Severity.INFO,
         [
-            Evidence(f"its latest session was made by {cluster.release}", cluster.folder),
+            Evidence(f"its latest session was started by Ray {cluster.release}", cluster.folder),
             Evidence(f"ray {release}", environment.packages["ray"].place),
         ],
-        fix, detail=f"Installed here is {release}.",
+        Fix.of(
+            "Use the same release for the cluster and the run: install the cluster's, or stop and restart the cluster.",
+            install(environment, f"ray=={cluster.release}"), _STOP,
+        ),
+        detail=f"The latest session here is of Ray {cluster.release}; installed is {release}.",
     )  # fmt: skip
 
 
@@ -56,35 +53,14 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
         yield case.known_issue(
             "RAY012", Severity.INFO, [*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc")],
             Fix.of(
-                "Nothing to do if that is intended. Otherwise stop it, or start an own cluster.", _STOP,
+                "If the run should not join it, stop that cluster, or start one of your own.", _STOP,
                 SetVariables((("RAY_ADDRESS", "local"),)),
             ),
-            detail="ray.init() without an address joins it, with that cluster's resources.",
+            detail="ray.init() without an address joins this cluster and uses its resources.",
         )  # fmt: skip
     else:
         yield case.known_issue(
             "RAY015", Severity.WARNING, evidence,
-            Fix.of("If it is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
+            Fix.of("If the cluster is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
             detail="No Ray process runs here: the cluster is dead or on another machine.",
         )  # fmt: skip
-
-
-@check("environment variables")
-def ray_settings(case: Examined) -> Iterator[Finding]:
-    """RAY902 for settings that switch Ray's protections off."""
-    variables, results = case.variables, []
-    monitor, threshold = "RAY_memory_monitor_refresh_ms", "RAY_memory_usage_threshold"
-    if variables.get(monitor) == "0":
-        results.append(
-            (monitor, f"{monitor}=0: if memory runs out, the kernel kills a process instead of Ray")
-        )
-    try:
-        share = float(variables.get(threshold, "0"))
-    except ValueError:
-        share = 0.0
-    if share > 0.98:
-        results.append((threshold, f"{threshold}={share:g}: the kernel is likely to kill first"))
-    noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-    if variables.get(noset, "").lower() in {"1", "true"}:
-        results.append((noset, f"{noset}={variables[noset]}: a worker sees all GPUs, not only its own"))
-    yield from variables_to_unset("RAY902", Severity.INFO, results, "Unset what the trainer does not need.")

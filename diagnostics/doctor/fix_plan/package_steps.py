@@ -1,25 +1,25 @@
-"""Steps in the packages: record them, repair metadata, then one command for everything that is to be installed."""
+"""Steps that change packages: repair metadata, then one command for everything that is to be installed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from textwrap import shorten
 
+from packaging.utils import canonicalize_name
+
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.packages import OPTIONAL
 from diagnostics.doctor.fix_plan.constraints import (
     Constraint,
     constraints_on,
-    declared_constraints,
     satisfiable,
 )
-from diagnostics.doctor.fix_plan.installers import Installer
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
 from diagnostics.doctor.fix_plan.model import Conflict, Step
 from diagnostics.doctor.fix_plan.system_steps import reasons
+from diagnostics.doctor.installers import Installer
+from diagnostics.doctor.requirements import checked_packages, unmet_requirements
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Run
-from diagnostics.frameworks import ENGINES, STOOD_ON, TRAINERS
 
 _MAX_WHY = 300
 # With these the pair itself is the problem; a pair that nobody ran (CMP901) is not.
@@ -34,41 +34,22 @@ def replaces_pair(found: Iterable[Finding]) -> bool:
     )
 
 
-def record_step(installer: Installer) -> Step:
-    """Return the first step: record the installed packages, so that everything can be restored."""
-    return Step(
-        kind="repair", title="Record the installed packages first", severity=Severity.INFO, codes=(),
-        why=("The steps below change packages; with this record they can be restored.",), known_by="",
-        cost="none: it writes one file", undo=(), commands=(installer.record(),),
-    )  # fmt: skip
-
-
 def merge_constraints(
-    environment: Environment, found: list[Finding], wanted: list[Constraint], sets: list[PinnedSet]
+    environment: Environment, found: list[Finding], wanted: list[Constraint], moved_to: PinnedSet | None
 ) -> list[Constraint]:
     """Return what is to be installed besides a set: unmet requirements and mitigations that only install.
 
     With a set, the requirements of the replaced vLLM and TRL are void: the new ones bring their own.
     """
-    if sets and replaces_pair(found):
-        pinned = {pin.name for pin in sets[0].pins}
+    if moved_to is not None:
+        pinned = {pin.name for pin in moved_to.pins}
         return [item for item in wanted if item.name not in pinned]
-    unmet = unmet_requirements(environment) if any(item.code == "CMP904" for item in found) else []
-    return [*wanted, *unmet]
-
-
-def unmet_requirements(environment: Environment) -> list[Constraint]:
-    """Return the unmet requirements of all packages that doctor checks."""
-    results = []
-    for name in dict.fromkeys((*TRAINERS, *ENGINES, "torch", *STOOD_ON, *environment.needed)):
-        package = environment.packages.get(name)
-        for constraint in declared_constraints(environment, package) if package else ():
-            version = environment.version(constraint.name)
-            own_engine = name in TRAINERS and constraint.name == "vllm"
-            left_out = version is None and constraint.name in OPTIONAL
-            if not own_engine and not left_out and not constraint.allows(version):
-                results.append(constraint)
-    return results
+    if not any(item.code == "CMP904" for item in found):
+        return wanted
+    return [*wanted, *(
+        Constraint(f"{package.name} {package.version}", canonicalize_name(item.name), str(item.specifier))
+        for package in checked_packages(environment) for item in unmet_requirements(environment, package)
+    )]  # fmt: skip
 
 
 def repair_steps(found: list[Finding], environment: Environment, installer: Installer) -> list[Step]:
@@ -91,10 +72,10 @@ def repair_steps(found: list[Finding], environment: Environment, installer: Inst
         commands += [*[installer.uninstall(names)] * copies, again]
     return [
         Step(
-            kind="repair", title="Repair what an interrupted or mixed installation left",
+            kind="repair", title="Repair broken or duplicated package metadata",
             severity=max(finding.severity for finding in local), codes=("ENV901",),
             why=tuple(f"ENV901: {finding.detail}" for finding in local), known_by="static",
-            cost="no working package uses a folder without a name; a package that was there twice is installed again",
+            cost="none: no working package uses a nameless folder, and a duplicated package is reinstalled",
             undo=tuple(undo) or (installer.restore(),), commands=tuple(commands),
         )
     ]  # fmt: skip
@@ -159,7 +140,7 @@ def _optional_step(own: list[Finding], first: PinnedSet, installer: Installer) -
         codes=tuple(dict.fromkeys(finding.code for finding in own)),
         why=tuple(f"{finding.code}: {finding.detail}" for finding in own), known_by=first.evidence,
         cost=_cost(first, requirements), undo=(installer.restore(),), commands=(installer.install(requirements),),
-        text=(Advice("The table has nothing against the installed pair, and no run that shows it to work."),),
+        text=(Advice("The table has neither a failure nor a run of the installed pair."),),
     )  # fmt: skip
 
 
@@ -175,11 +156,11 @@ def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...
     caveats = []
     if any("+" in item for item in requirements):
         caveats.append(
-            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, another "
-            "where it came from."
+            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
+            "where they came from."
         )
-    if installer.name in {"conda", "mamba"}:
-        caveats.append("Not checked: whether a conda channel has these versions.")
+    where = "a conda channel has" if installer.name in {"conda", "mamba"} else "the package index has"
+    caveats.append(f"Not checked: whether {where} these versions for this machine; try with --dry-run first.")
     return tuple(map(Advice, caveats))
 
 

@@ -7,8 +7,8 @@ from diagnostics.catalog.mitigation_ranking import edits_for, recommended_fix
 from diagnostics.catalog.model import Issue, Mitigation
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.fix_plan.constraints import Constraint, install_constraints
-from diagnostics.doctor.fix_plan.installers import Installer
 from diagnostics.doctor.fix_plan.model import Step
+from diagnostics.doctor.installers import Installer
 from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Explain, Install, SetOption
 from diagnostics.frameworks import configured_in
@@ -74,7 +74,7 @@ def _chosen_mitigations(
 
 def _step(edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer) -> Step:
     first = users[0][1]
-    reason = [f"{finding.code} can happen in these releases: {finding.title}." for finding, _ in users]
+    reason = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     reason += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
         for finding, mitigation in users if mitigation.fails

@@ -76,7 +76,7 @@ def _unset_step(found: list[Finding], environment: Environment) -> Step:
     return Step(
         kind="variables", title=f"Unset {' and '.join(names)}", severity=max(item.severity for item in found),
         codes=tuple(dict.fromkeys(finding.code for finding in found)), why=tuple(reason),
-        known_by=weakest_evidence(found), cost="none; also where a job script or a shell's start file sets it",
+        known_by=weakest_evidence(found), cost="none; also remove it from job scripts and shell start files",
         undo=_restore_variables([name for name in names if name in environment.variables], environment),
         commands=(Unset(tuple(names)),),
         text=tuple(action for finding in found for action in _actions(finding) if isinstance(action, Advice)),

@@ -24,6 +24,11 @@ from diagnostics import process, safe_io
 _PROGRAMS = Path(__file__).parent / "programs"
 _MARK = "GRPO_DOCTOR_CHILD"
 _END_S = 10.0
+_CACHES = (
+    "TMPDIR", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
+)  # fmt: skip
+_SWITCHES = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 @dataclass(frozen=True)
@@ -115,23 +120,9 @@ class Children:
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
         """Return the user's variables with every cache in our folder."""
         scratch = str(place)
-        ours = {
-            _MARK: self._mark,
-            "GRPO_DOCTOR_ANSWER": str(answer),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONUNBUFFERED": "1",
-            "TMPDIR": scratch,
-            "XDG_CACHE_HOME": scratch,
-            "VLLM_CACHE_ROOT": scratch,
-            "VLLM_CONFIG_ROOT": scratch,
-            "TORCHINDUCTOR_CACHE_DIR": scratch,
-            "TRITON_CACHE_DIR": scratch,
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-        }
-        if offline:
-            ours |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-        return {**self._environ, **ours}
+        variables = {_MARK: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
+        variables |= dict.fromkeys(_CACHES, scratch) | dict.fromkeys(_SWITCHES, "1")
+        return {**self._environ, **variables, **(dict.fromkeys(_OFFLINE, "1") if offline else {})}
 
     def _end_strays(self) -> None:
         """Kill processes with our mark; a child may have started some in sessions of their own."""

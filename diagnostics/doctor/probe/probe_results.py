@@ -6,18 +6,19 @@ import math
 import re
 import signal
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.catalog.check_findings import issue_finding
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import search_path
-from diagnostics.doctor.checks.base import Examined, finding
+from diagnostics.doctor.checks.base import Examined, finding, issue_finding
 from diagnostics.doctor.checks.packages import incomplete_package
-from diagnostics.doctor.install_actions import distribution_of, install, requirement_of
+from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.children import ChildEnded
+from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import CheckResult, Evidence, Finding, Severity
 from diagnostics.fixes import Explain, Fix, Install, Run
 from diagnostics.output.redact import mask_and_cut
@@ -29,8 +30,8 @@ from diagnostics.triage.sources import LogSource
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
 _TAIL = 6
-# Of what a child says of its end, in letters.
 _MAX_MESSAGE = 1000
+# Lines of the import machinery, of our own program, or lists of modules.
 _UNINFORMATIVE = (
     "<frozen ", "importlib/__init__.py", "/grpo-doctor-tried-", "_bootstrap._gcd_import", "importlib.import_module(",
     "Extension modules:",
@@ -44,6 +45,44 @@ class Tried:
     ended: ChildEnded
     code: str
     environment: Environment | None = None
+
+
+def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = None) -> CheckResult:
+    """Return the result of one child.
+
+    Args:
+        tried: The child.
+        rules: Triage rules.
+        failures: Earlier failures, by their description; the same failure is reported once.
+    """
+    ended = tried.ended
+    if ended.ok:
+        version = ended.answer.get("version")
+        texts = [
+            version if isinstance(version, str) else "",
+            _platform_text(ended.answer),
+            f"{ended.seconds:.1f} s",
+        ]
+        return CheckResult(ended.what, "ok", ", ".join(filter(None, texts)))
+    how = describe_end(ended)
+    step = ended.answer.get("step")
+    reason = f"{how}, while {step}" if step else how
+    if failures is not None and how in failures and not ended.timed_out:
+        return CheckResult(ended.what, "findings", f"{reason} (as with {failures[how]})")
+    if failures is not None:
+        failures[how] = ended.what
+    return CheckResult(ended.what, "findings", reason, (_explain_failure(tried, reason, rules),))
+
+
+def _platform_text(answer: dict[str, Any]) -> str:
+    """Describe the platform that PyTorch or vLLM reported, if any."""
+    if "platform" in answer:
+        return f"{answer['platform']}, device {answer['device'] or 'none'}"
+    if "cuda" not in answer:
+        return ""
+    cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "built without CUDA"
+    nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
+    return f"{cuda}{nccl}, {answer.get('devices')} devices"
 
 
 def describe_end(ended: ChildEnded) -> str:
@@ -60,63 +99,37 @@ def describe_end(ended: ChildEnded) -> str:
     return f"ended with {ended.code} and gave no answer"
 
 
-def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = None) -> CheckResult:
-    """Return the result of one child.
-
-    Args:
-        tried: The child.
-        rules: Triage rules.
-        failures: Earlier failures, by their description; the same failure is reported once.
-    """
+def _explain_failure(tried: Tried, reason: str, rules: Rules) -> Finding:
+    """Return the damaged file, the known issue or the missing module behind a failure, else the check's own code."""
     ended = tried.ended
-    if ended.ok:
-        version = ended.answer.get("version")
-        text = f"{version}, " if isinstance(version, str) and version else ""
-        return CheckResult(ended.what, "ok", f"{text}{ended.seconds:.1f} s")
-    how = describe_end(ended)
-    step = ended.answer.get("step")
-    reason = f"{how}, while {step}" if step else how
-    if failures is not None and how in failures and not ended.timed_out:
-        return CheckResult(ended.what, "findings", f"{reason} (as with {failures[how]})")
-    if failures is not None:
-        failures[how] = ended.what
-    return CheckResult(ended.what, "findings", reason, (_finding(tried, reason, rules),))
-
-
-def _finding(tried: Tried, reason: str, rules: Rules) -> Finding:
-    """Return the known issue in its output, or the check's own code."""
-    ended = tried.ended
-    where = str(ended.answer.get("where") or ended.what)
-    evidence = [Evidence(reason, where)]
-    if known_here := _file_finding(tried, evidence[0]):
-        return known_here
+    text = f"{ended.what}: {reason}."
+    evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
+    if file := _file_finding(tried):
+        return _observed(file, text, evidence)
     guess = _triage(ended, rules)
     missing = str(ended.answer.get("lacks") or "")
     if missing and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
-        return _not_installed(tried, missing, evidence[0], rules)
+        return _not_installed(tried, missing, evidence, rules)
     if guess is not None and guess.certainty != "hypothesis":
-        detail = f"{ended.what}: {reason}. {guess.detail}"
-        return replace(
-            guess, severity=Severity.ERROR, known_by="executed", certainty="established", detail=detail,
-            evidence=(*evidence, *guess.evidence),
-        )  # fmt: skip
-    evidence += [Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended)]
+        return _observed(guess, text, evidence)
+    output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
+    fix = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
     return finding(
-        tried.code,
-        Severity.ERROR,
+        tried.code, Severity.ERROR, [evidence, *output], Fix.of(fix, Explain(tried.code)), detail=f"{text}{maybe}",
         known_by="executed",
-        detail=f"{ended.what}: {reason}.{maybe}",
-        evidence=tuple(evidence),
-        fix=Fix.of(
-            "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name "
-            "the cause.",
-            Explain(tried.code),
-        ),
-    )
+    )  # fmt: skip
 
 
-def _file_finding(tried: Tried, evidence: Evidence) -> Finding | None:
+def _observed(cause: Finding, text: str, evidence: Evidence) -> Finding:
+    """Return a finding that the failure of a child confirms."""
+    return replace(
+        cause, severity=Severity.ERROR, certainty="established", known_by="executed", detail=f"{text} {cause.detail}",
+        evidence=(evidence, *cause.evidence),
+    )  # fmt: skip
+
+
+def _file_finding(tried: Tried) -> Finding | None:
     """Return the static finding about a file that the failure names: missing, hidden or moved."""
     current, root = tried.environment, str(tried.ended.answer.get("root") or "")
     if current is None or not root:
@@ -125,46 +138,34 @@ def _file_finding(tried: Tried, evidence: Evidence) -> Finding | None:
     for package in current.packages.values():
         modules = {text.partition("/")[0].partition(".")[0] for text in package.damaged}
         missing = any(re.search(rf"\b{re.escape(module)}\b", last) for module in modules)
-        if missing or any(f"{text.partition(': ')[0]}" in root for text in package.damaged):
-            return _confirmed(incomplete_package(current, package), tried, evidence)
+        if missing or any(text.partition(": ")[0] in root for text in package.damaged):
+            return incomplete_package(current, package)
     examined = Examined(current, {}, Compat())
-    for found_here in (*search_path.shadows(examined), *search_path.missing_folders(examined)):
-        names = {item.place for item in found_here.evidence}
-        modules = {shadow.module for shadow in current.shadows if shadow.place in names}
-        modules |= {package.name.replace("-", "_") for package in current.packages.values() if package.lost}
-        if any(name in root for name in names) or any(
-            re.search(rf"['\"]{re.escape(m)}\b", last) for m in modules
-        ):
-            return _confirmed(found_here, tried, evidence)
+    lost = {package.name.replace("-", "_") for package in current.packages.values() if package.lost}
+    causes: list[Finding] = [*search_path.shadows(examined), *search_path.missing_folders(examined)]
+    for cause in causes:
+        places = {item.place for item in cause.evidence}
+        modules = lost | {shadow.module for shadow in current.shadows if shadow.place in places}
+        mentioned = any(re.search(rf"['\"]{re.escape(module)}\b", last) for module in modules)
+        if mentioned or any(place in root for place in places):
+            return cause
     return None
-
-
-def _confirmed(found: Finding, tried: Tried, evidence: Evidence) -> Finding:
-    return replace(
-        found,
-        severity=Severity.ERROR,
-        certainty="established",
-        known_by="executed",
-        detail=f"{tried.ended.what}: {evidence.text}. {found.detail}",
-        evidence=(evidence, *found.evidence),
-    )
 
 
 def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) -> Finding:
     """Return ENV012 for a missing module."""
-    current = tried.environment
-    name = requirement_of(current, distribution_of(module)) if current else distribution_of(module)
+    current, name = tried.environment, distribution_of(module)
+    fix = Fix.of(
+        "Install it; where several lack, install the package that needs them again, with its requirements.",
+        install(current, requirement_of(current, name)) if current else Install((name,)),
+    )
+    detail = f"{tried.ended.what}: there is no module {module}."
+    return _issue_finding(rules.issues["ENV012"], detail, evidence, fix)
+
+
+def _issue_finding(issue: Issue, detail: str, evidence: Evidence, fix: Fix) -> Finding:
     return issue_finding(
-        rules.issues["ENV012"],
-        Severity.ERROR,
-        certainty="established",
-        known_by="executed",
-        detail=f"{tried.ended.what}: there is no module {module}.",
-        evidence=(evidence,),
-        remedy=Fix.of(
-            "Install it; where several lack, install the package that needs them again, with its requirements.",
-            install(current, name) if current else Install((name,)),
-        ),
+        issue, Severity.ERROR, [evidence], fix, detail=detail, certainty="established", known_by="executed"
     )
 
 
@@ -186,106 +187,71 @@ def _last_lines(ended: ChildEnded) -> list[str]:
         text = safe_io.read_tail(ended.log, 16384).decode("utf-8", "replace")
     except OSError:
         return []
-    lines = [mask_and_cut(line.rstrip(), 300) for line in text.splitlines() if _is_informative(line)]
+    lines = [
+        mask_and_cut(line.rstrip(), 300) for line in text.splitlines()
+        if line.strip() and not any(name in line for name in _UNINFORMATIVE)
+    ]  # fmt: skip
     fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     # A fatal error names its place in its first lines; a list of modules follows.
     return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]
 
 
-def _is_informative(line: str) -> bool:
-    """Return whether a line is not part of the import machinery, our program or a list of modules."""
-    return bool(line.strip()) and not any(name in line for name in _UNINFORMATIVE)
-
-
 def platform_findings(
-    torch: ChildEnded | None,
-    vllm: ChildEnded | None,
-    environment: Environment,
-    machine: Machine,
+    torch: ChildEnded | None, vllm: ChildEnded | None, environment: Environment, machine: Machine,
     issues: dict[str, Issue],
-) -> list[Finding]:
+) -> list[Finding]:  # fmt: skip
     """ENV922 and ENG004: compare the platforms of PyTorch and vLLM with the machine."""
     results = []
     gpus = machine.gpus.devices if machine.gpus.state == "ok" else ()
     if torch is not None and torch.ok and gpus:
-        answer = torch.answer
         hidden = environment.variables.get("CUDA_VISIBLE_DEVICES") == ""
-        if answer.get("cuda") and not answer.get("available") and not hidden:
+        if torch.answer.get("cuda") and not torch.answer.get("available") and not hidden:
             text = f"{len(gpus)} GPUs exist; torch.cuda.is_available() is False"
             advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
             results.append(_platform_finding(text, advice, torch))
-    if vllm is not None and vllm.ok:
-        device = vllm.answer.get("device", "")
-        if not device or "Unspecified" in str(vllm.answer.get("platform")):
-            results.append(
-                issue_finding(
-                    issues["ENG004"],
-                    Severity.ERROR,
-                    certainty="established",
-                    known_by="executed",
-                    detail="In a process of its own vLLM reports no platform: no engine starts here.",
-                    evidence=(Evidence(f"current_platform is {vllm.answer.get('platform')}", vllm.what),),
-                    remedy=Fix.of(
-                        "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with "
-                        "one, repair its driver first.",
-                        Explain("ENG004"),
-                    ),
-                )
+    if vllm is not None and "platform" in vllm.answer:
+        device, platform = vllm.answer.get("device", ""), str(vllm.answer.get("platform"))
+        if not device or "Unspecified" in platform:
+            fix = Fix.of(
+                "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with one, repair "
+                "its driver first.",
+                Explain("ENG004"),
             )
+            detail = "In a process of its own vLLM reports no platform: no engine starts here."
+            evidence = Evidence(f"current_platform is {platform}", vllm.what)
+            results.append(_issue_finding(issues["ENG004"], detail, evidence, fix))
         elif gpus and device == "cpu":
             text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"
             advice = (
-                "A CPU build of vLLM uses no GPU: install one for CUDA in its place, unless that is meant."
+                "A CPU build of vLLM uses no GPU: install a build for CUDA instead, unless that is intended."
             )
             results.append(_platform_finding(text, advice, vllm))
     return results
 
 
 def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
-    return finding(
-        "ENV922",
-        Severity.ERROR,
-        known_by="executed",
-        detail="",
-        evidence=(
-            Evidence(text, ended.what),
-            *(Evidence(line, "its output") for line in _last_lines(ended)[-2:]),
-        ),
-        fix=Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006")),
-    )
+    output = (Evidence(line, "its output") for line in _last_lines(ended)[-2:])
+    fix = Fix.of(advice, Run(("nvidia-smi",)), Explain("ENV006"))
+    return finding("ENV922", Severity.ERROR, [Evidence(text, ended.what), *output], fix, known_by="executed")
 
 
 def parity_findings(ended: ChildEnded) -> list[Finding]:
     """NUM901 if the engine's log-probs differ from those of transformers."""
-    value, device = ended.answer.get("largest"), str(ended.answer.get("device"))
+    answer = ended.answer
+    value, device = answer.get("largest"), str(answer.get("device"))
     tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])
     largest = float(value) if isinstance(value, int | float) else math.nan
-    counted = not math.isnan(largest)
     if largest <= tolerance:
         return []
-    return [
-        finding(
-            "NUM901",
-            Severity.ERROR,
-            known_by="executed",
-            detail=f"By {value} at most; up to {tolerance:g} is taken for rounding here."
-            if counted
-            else f"The largest difference is no number: {value}.",
-            evidence=(
-                Evidence(f"{ended.answer.get('tokens')} sampled tokens on {device}", ended.what),
-                Evidence(
-                    f"vLLM {ended.answer.get('version')}, engine {ended.answer.get('engine')}", ended.what
-                ),
-            ),
-            fix=Fix.of(
-                "Do not train with it as it is: take another release of vLLM"
-                # A ratio that is nought or infinite corrects nothing.
-                + (
-                    ", or correct by importance sampling, if these are the log-probs that it samples by."
-                    if math.isfinite(largest)
-                    else "."
-                ),
-                Explain("NUM001"),
-            ),
-        )
+    detail = f"The log-probs differ by up to {value}; up to {tolerance:g} is rounding here."
+    if math.isnan(largest):
+        detail = f"The largest difference is no number: {value}."
+    advice = "Do not train with it as it is: use another release of vLLM"
+    if math.isfinite(largest):  # a ratio that is nought or infinite corrects nothing
+        advice += ", or correct by importance sampling, if these are the log-probs that it samples by"
+    evidence = [
+        Evidence(f"{answer.get('tokens')} sampled tokens on {device}", ended.what),
+        Evidence(f"vLLM {answer.get('version')}, engine {answer.get('engine')}", ended.what),
     ]
+    fix = Fix.of(f"{advice}.", Explain("NUM001"))
+    return [finding("NUM901", Severity.ERROR, evidence, fix, detail=detail, known_by="executed")]

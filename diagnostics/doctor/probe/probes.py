@@ -1,22 +1,39 @@
-"""The probes of the tiers `probe` and `live`: what is started, in which order, and why a probe is skipped."""
+"""The tiers `probe` and `live`: what is started, in which order, and why a probe is skipped.
+
+`run_tier` runs `run_probes` (imports, platforms) and for the live tier `run_live` (engine, log-probs, collectives).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 
+from diagnostics import catalog
 from diagnostics.catalog.model import Issue
+from diagnostics.collect.facts import Facts
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.probe import probe_results
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.doctor.probe.probe_results import Tried
-from diagnostics.findings import CheckResult
+from diagnostics.findings import CheckResult, Report
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.output import progress
 from diagnostics.triage.rules import Rules
 
-IMPORT_S, PLATFORM_S, ENGINE_S, COLLECTIVE_S = 180.0, 120.0, 400.0, 120.0
+START_S, IMPORT_S, ENGINE_S, COLLECTIVE_S = 120.0, 180.0, 400.0, 120.0
+NOTES = {
+    "probe": "probe: imported in child processes of this environment's Python; no engine was started (--tier live)",
+    "live": "live: a tiny random model in an engine in one process, without graphs; a real run adds size and processes",
+}
+# Results after which the live tier is not worth trying.
+_STOPPED = ("other imports, platforms", "imports, platforms")
 # (distribution, import): a name after a colon makes lazy packages import what a run uses.
 MODULES = (
     ("torch", "torch"), ("transformers", "transformers"), ("ray", "ray"), ("deepspeed", "deepspeed"),
@@ -58,43 +75,78 @@ class Probe:
         return probe_results.child_result(Tried(ended, code, self.environment), self.rules, self.failures)
 
 
+def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
+    """Return the report with the results of a tier, and whether the tier could check nothing."""
+    if not os.access(python, os.X_OK):
+        broken = CheckResult(tier, "crashed", f"{python}: no interpreter that can be run; give --python PATH")
+        return replace(report, checks=(*report.checks, broken)), True
+    issues = catalog.load()
+    rules = Rules(issues)
+    with _ended_by_signals(), Children(python.absolute(), os.environ) as children:
+        context = Probe(children, facts.environment, facts.machine, issues, rules, print_progress)
+        try:
+            checks = run_probes(context)
+        except OSError as error:
+            broken = CheckResult(tier, "crashed", f"{python} cannot be run: {error.strerror or error}")
+            return replace(report, checks=(*report.checks, broken)), True
+        incomplete = len(checks) > 1 and all(check.outcome == "skipped" for check in checks[1:])
+        if tier == "live" and any(check.check in _STOPPED for check in checks):
+            checks.append(CheckResult("live", "skipped", "the imports did not finish"))
+        elif tier == "live":
+            added = run_live(context)
+            checks += added
+            incomplete = added[0].outcome == "skipped"
+    return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
+
+
+def print_progress(text: str) -> None:
+    """Print on standard error what is being probed."""
+    print(f"doctor: {text}", file=sys.stderr, flush=True)
+    progress.update(text)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an ordinary exit, so that children and folders are removed."""
+
+    def exit_on_signal(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_probes(probe: Probe) -> list[CheckResult]:
     """Import what is installed and query its platform, each in a process of its own."""
-    started = probe.run("interpreter", "imports", "sys", limit_s=PLATFORM_S)
+    started = probe.run("interpreter", "imports", "sys", limit_s=START_S)
     results = [probe.result(started)]
     if not started.ok:
         return [*results, CheckResult("imports, platforms", "skipped", "the interpreter does not start")]
     probe.failures.clear()
+    answers: dict[str, ChildEnded] = {}
     for module in _modules_to_import(probe.environment):
         ended = probe.run(f"import {module.replace(':', ': ')}", "imports", module, limit_s=IMPORT_S)
-        results.append(probe.result(ended))
+        answers[module] = ended
+        results.append(probe.result(ended, "ENV922" if ended.answer.get("step") else "ENV921"))
         if ended.timed_out and module == "torch":
             # Everything else imports it and would wait as long.
             reason = "import torch did not end"
             return [*results, CheckResult("other imports, platforms", "skipped", reason)]
-    if len(results) == 1:
+    if not answers:
         results.append(CheckResult("imports", "skipped", "no supported package is installed"))
-    return [*results, *_probe_platforms(probe)]
+    return [*results, _compare_platforms(probe, answers.get("torch"), answers.get("vllm:LLM"))]
 
 
-def _probe_platforms(probe: Probe) -> list[CheckResult]:
-    results: list[CheckResult] = []
-    answers: dict[str, ChildEnded] = {}
-    for name in ("torch", "vllm"):
-        installed = probe.environment.vllm if name == "vllm" else probe.environment.packages.get(name)
-        what = f"platform of {name}"
-        if installed is None:
-            results.append(CheckResult(what, "skipped", f"{name} is not installed"))
-            continue
-        answers[name] = probe.run(what, "platforms", name, limit_s=PLATFORM_S)
-        results.append(_platform_result(probe, answers[name]))
-    compared = "platforms against the machine"
-    if not any(ended.ok for ended in answers.values()):
-        return [*results, CheckResult(compared, "skipped", "neither reported one")]
-    found_here = probe_results.platform_findings(
-        answers.get("torch"), answers.get("vllm"), probe.environment, probe.machine, probe.issues
-    )
-    return [*results, CheckResult.of(compared, found_here)]
+def _compare_platforms(probe: Probe, torch: ChildEnded | None, vllm: ChildEnded | None) -> CheckResult:
+    what = "platforms against the machine"
+    if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
+        return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")
+    findings = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine, probe.issues)
+    return CheckResult.of(what, findings)
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
@@ -109,19 +161,6 @@ def _modules_to_import(environment: Environment) -> list[str]:
         if installed is not None and usable and (module != "vllm._C" or "_C" in compiled):
             results.append(module)
     return results
-
-
-def _platform_result(probe: Probe, ended: ChildEnded) -> CheckResult:
-    result, answer = probe.result(ended), ended.answer
-    if not ended.ok:
-        return result
-    if "platform" in answer:
-        text = f"{answer['platform']}, device {answer['device'] or 'none'}"
-    else:
-        cuda = f"CUDA {answer.get('cuda')}" if answer.get("cuda") else "built without CUDA"
-        nccl = f", NCCL {answer['nccl']}" if answer.get("nccl") else ""
-        text = f"{cuda}{nccl}, {answer.get('devices')} devices"
-    return CheckResult(ended.what, result.outcome, f"{text}; {result.reason}", result.findings)
 
 
 def run_live(probe: Probe) -> list[CheckResult]:

@@ -1,6 +1,6 @@
-"""Two processes sum a tensor. Arguments: backend (`gloo`, `nccl`), the file at which they meet, the rank (default 0).
+"""Sum a tensor over two processes. Arguments: backend (`gloo`, `nccl`), rendezvous file, rank (default 0).
 
-Rank 0 starts rank 1. They meet at a file, so that no port is needed.
+Rank 0 starts rank 1. The rendezvous is a file, so that no port is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LIMIT = datetime.timedelta(seconds=60)
 
 
 def collective(backend: str, meeting: str, rank: int) -> dict[str, Any]:
-    """Sums 1 and 2 over both ranks."""
+    """Sum 1 and 2 over both ranks."""
     import torch
     import torch.distributed as dist
 
@@ -40,7 +40,7 @@ def _expect(code: int) -> None:
 
 
 def main() -> None:
-    """Answers `ok`; or `error`, `where`. Only rank 0 answers."""
+    """Answer `ok`, or `error` and `where`. Only rank 0 answers."""
     doctor_child.begin()
     backend, meeting = sys.argv[1:3]
     rank = int(sys.argv[3]) if len(sys.argv) > 3 else 0

@@ -1,4 +1,4 @@
-"""Starts vLLM on a tiny random model, samples, and computes the same tokens' log-probs with transformers.
+"""Start vLLM on a tiny random model, sample, and compute the same tokens' log-probs with transformers.
 
 Nothing is simulated. The engine core runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that it ends with it;
 no graph is captured (enforce_eager). Argument: the folder for the model.
@@ -14,13 +14,13 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 VOCABULARY, LONGEST, TOKENS = 128, 256, 16
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
-# Room for the weights, the cache and what measuring them takes, beside what others use.
+# Room for weights, cache and profiling, on top of what other processes use.
 GPU_BYTES = 4 << 30
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def settings() -> None:
-    """Sets what vLLM reads when it is imported; the user's own values come first."""
+    """Set the variables that vLLM reads at import; the user's own values win."""
     from importlib import metadata
 
     for name, value in SETTINGS.items():
@@ -31,13 +31,13 @@ def settings() -> None:
             release = release or metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    # No processor is chosen for the threads. Up to 0.11 the word for it was "all", and another one ends in a crash.
+    # Bind threads to no processor. Up to 0.11 the value for that was "all", and another value crashes.
     old = [int(part) for part in release.split(".")[:2] if part.isdecimal()] < [0, 12]
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "all" if old else "nobind")
 
 
 def make_model(folder: str) -> Any:
-    """Writes a Llama of two layers with random weights, large enough that its distributions are not flat."""
+    """Write a Llama of two layers with random weights, large enough that its distributions are not flat."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -53,7 +53,7 @@ def make_model(folder: str) -> Any:
 
 
 def start(folder: str, *, gpu: bool) -> Any:
-    """Starts the engine: 32-bit floats on a CPU, 16-bit on a GPU, whose attention kernels take no others."""
+    """Start the engine: 32-bit floats on a CPU, 16-bit on a GPU, whose attention kernels accept no others."""
     import vllm
 
     options: dict[str, Any] = {"dtype": "float16" if gpu else "float32"}
@@ -62,7 +62,7 @@ def start(folder: str, *, gpu: bool) -> Any:
 
         free, total = torch.cuda.mem_get_info()
         options["gpu_memory_utilization"] = min(0.95, (total - free + GPU_BYTES) / total)
-    # Chunked prefill off: a seeded request that is split over steps ends the CPU engine of 0.31.0.
+    # No chunked prefill: a seeded request that is split over steps crashes the CPU engine of 0.31.0.
     return vllm.LLM(
         folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=LONGEST, enable_chunked_prefill=False,
         max_num_batched_tokens=2048, max_num_seqs=8, **options,
@@ -70,7 +70,7 @@ def start(folder: str, *, gpu: bool) -> Any:
 
 
 def compare(llm: Any, model: Any) -> list[float]:
-    """Samples, and returns |engine - transformers| of each sampled token's log-prob."""
+    """Sample, and return |engine - transformers| of each sampled token's log-prob."""
     import torch
     import vllm
 
@@ -91,7 +91,7 @@ def compare(llm: Any, model: Any) -> list[float]:
 
 
 def main() -> None:
-    """Answers step by step, so that after a crash the last step is known."""
+    """Answer step by step, so that after a crash the last step is known."""
     doctor_child.begin()
     known: dict[str, Any] = {"ok": False, "step": "making a tiny model with transformers"}
 

@@ -1,27 +1,75 @@
-"""Imports `module` or `module:name`, as argument, and says which release it is."""
+"""Import `module` or `module:name`, the argument; answer its release and, of PyTorch and vLLM, the platform.
+
+An import that ends in `_C` is an extension for PyTorch, whose libraries must be in the process first.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import doctor_child  # type: ignore[import-not-found] # beside this file when run
 
 
+def torch_platform() -> dict[str, Any]:
+    """Return what PyTorch was built with, and the devices it can use."""
+    import torch
+
+    known: dict[str, Any] = {
+        "cuda": torch.version.cuda or "",
+        "hip": torch.version.hip or "",
+        "available": torch.cuda.is_available(),
+        "devices": torch.cuda.device_count(),
+        "distributed": torch.distributed.is_available(),
+        "nccl": "",
+    }
+    if known["distributed"] and torch.distributed.is_nccl_available():
+        release = torch.cuda.nccl.version()
+        known["nccl"] = ".".join(map(str, release)) if isinstance(release, tuple) else str(release)
+    if known["available"]:
+        # A device can be counted and still refuse work: a kernel is run on each.
+        for index in range(known["devices"]):
+            value = (torch.ones(8, device=f"cuda:{index}") * 2).sum().item()
+            if value != 16:
+                raise RuntimeError(f"cuda:{index} computes 8 * 2 = {value}")
+    return known
+
+
+def vllm_platform() -> dict[str, Any]:
+    """Return the platform that vLLM chose."""
+    from vllm.platforms import current_platform
+
+    name = type(current_platform).__name__
+    device = str(getattr(current_platform, "device_type", "") or "")
+    return {"platform": name, "device": device}
+
+
+PLATFORMS = {"torch": torch_platform, "vllm:LLM": vllm_platform}
+
+
 def main() -> None:
-    """Answers `ok`, `version`; or `error`, `where`."""
+    """Answer `ok`, `version` and the platform, or `error` and `where`; `step` if it ended in querying the platform."""
     doctor_child.begin()
     module, _, name = sys.argv[1].partition(":")
+    known: dict[str, Any] = {"ok": False}
     try:
         if module.endswith("._C"):
-            importlib.import_module("torch")  # extensions of it expect its libraries in the process
+            importlib.import_module("torch")
         imported = importlib.import_module(module)
+        if query := PLATFORMS.get(sys.argv[1]):
+            known["step"] = "querying its platform"
+            doctor_child.write_answer(known)
+            known = {"ok": False, **query()}
+            doctor_child.write_answer(known)
         if name:
             getattr(imported, name)  # lazy packages import here
         version = getattr(imported, "__version__", None)
-        doctor_child.write_answer({"ok": True, "version": version if isinstance(version, str) else ""})
-    except BaseException as error:  # noqa: BLE001 - SystemExit at import, too, is what we are here to see
-        doctor_child.write_answer(doctor_child.failure(error))
+        doctor_child.write_answer(
+            {**known, "ok": True, "version": version if isinstance(version, str) else ""}
+        )
+    except BaseException as error:  # noqa: BLE001 - SystemExit at import is an answer too
+        doctor_child.write_answer({**known, **doctor_child.failure(error)})
     doctor_child.end_process()
 
 

@@ -1,4 +1,4 @@
-"""The installer that made an environment, recognised by its files, and its commands."""
+"""The installer of an environment, recognised by its files, and the commands that install and remove packages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnostics import safe_io
+from diagnostics.collect import search_path
 from diagnostics.collect.packages import Environment
+from diagnostics.doctor.requirements import without_clashes
 from diagnostics.fixes import Install, Run, Uninstall, Words
 from diagnostics.frameworks import PACKAGES
 
 BEFORE = "before.txt"
+REINSTALL = ("--force-reinstall", "--no-deps")
+"""Options that restore a package which the installer considers installed."""
 # A project's lock file, the installer that writes it, and the manifest.
 PROJECTS = (
     ("pixi.lock", "pixi", "pixi.toml"),
@@ -38,21 +42,17 @@ class Installer:
     project: str = ""
     has_pip: bool = True
 
-    def install(self, requirements: Iterable[str]) -> Install:
+    def install(self, requirements: Iterable[str], options: Words = ()) -> Install:
         """Return one command that installs all requirements."""
-        return self.translate(Install(tuple(requirements)))
+        return self.translate(Install(tuple(requirements), options=options))
 
     def uninstall(self, names: Iterable[str]) -> Uninstall:
         """Return one command that removes packages."""
         return Uninstall(tuple(names), self._command("uninstall"))
 
     def translate(self, action: Install) -> Install:
-        """Return an installation as a command of this installer; options are only valid for the one that has them."""
-        if action.options:
-            return action
-        conda = self.name in {"conda", "mamba"}
-        requirements = tuple(item.replace("==", "=") if conda else item for item in action.requirements)
-        return replace(action, requirements=requirements, by=self._command("install"))
+        """Return an installation as a command of this installer; pip and uv alone have its options."""
+        return replace(action, by=self._pip("install") if action.options else self._command("install"))
 
     def record(self) -> Run:
         """Return the command that records the installed packages."""
@@ -77,10 +77,8 @@ class Installer:
             return Run(("mv", f"{lock}.before", lock), then=back)
         if self.name in {"conda", "mamba"}:
             return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
-        return (
-            Run((*self._pip("install"), "-r", BEFORE))
-            if self.name != "uv"
-            else Run((*self._pip("sync"), BEFORE))
+        return Run(
+            (*self._pip("sync"), BEFORE) if self.name == "uv" else (*self._pip("install"), "-r", BEFORE)
         )
 
     def _files(self) -> tuple[str, str]:
@@ -101,10 +99,20 @@ class Installer:
         }.get(self.name) or self._pip(action)
 
     def _pip(self, action: str) -> Words:
-        if self.name == "uv":
+        if self.name in {"uv", "uv project"}:
             return ("uv", "pip", action, "--python", self.prefix)
         python = f"{self.prefix}/bin/python"
         return (python, "-m", "pip", action) if self.has_pip else ("pip", "--python", python, action)
+
+
+def install(environment: Environment, *requirements: str, options: Words = ()) -> Install:
+    """Return the command that installs requirements here; the other packages keep working."""
+    return find_installer(environment).install(without_clashes(environment, requirements), options)
+
+
+def uninstall(environment: Environment, *names: str) -> Uninstall:
+    """Return the command that removes packages here."""
+    return find_installer(environment).uninstall(names)
 
 
 def find_installer(environment: Environment) -> Installer:
@@ -112,23 +120,21 @@ def find_installer(environment: Environment) -> Installer:
     prefix = Path(environment.prefix)
     has_pip = "pip" in environment.packages
     by_file = _installer_files(environment)
+    marks = tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
     project = _owning_project(prefix)
     if project is not None:
         name, mark, folder = project
-        return Installer(
-            name, (mark, *_installer_marks(by_file)), environment.prefix, str(folder), has_pip=has_pip
-        )
-    if (prefix / "conda-meta").is_dir() and by_file.get("conda", 0) >= sum(by_file.values()) / 2:
-        name = "mamba" if _created_by_mamba(prefix) else "conda"
-        return Installer(
-            name, ("conda-meta", *_installer_marks(by_file)), environment.prefix, has_pip=has_pip
-        )
-    marks = ["conda-meta"] if (prefix / "conda-meta").is_dir() else []
-    by_uv = _created_by_uv(prefix)
-    marks += ["pyvenv.cfg names uv"] if by_uv else []
+        return Installer(name, (mark, *marks), environment.prefix, str(folder), has_pip)
+    if (prefix / "conda-meta").is_dir():
+        marks = ("conda-meta", *marks)
+        if by_file["conda"] >= by_file.total() / 2:
+            return Installer(_conda_or_mamba(prefix), marks, environment.prefix, has_pip=has_pip)
+    by_uv = "uv" in search_path.venv_settings(prefix)[0]
     common = by_file.most_common(1)[0][0] if by_file else ""
     name = "uv" if common == "uv" or (by_uv and (not has_pip or not common)) else "pip"
-    return Installer(name, (*marks, *_installer_marks(by_file)), environment.prefix, has_pip=has_pip)
+    return Installer(
+        name, ("pyvenv.cfg names uv", *marks) if by_uv else marks, environment.prefix, has_pip=has_pip
+    )
 
 
 def _installer_files(environment: Environment) -> Counter[str]:
@@ -140,10 +146,6 @@ def _installer_files(environment: Environment) -> Counter[str]:
         word = package.installer.split(" ")[0].lower()
         results[word] += 1 if word else 0
     return +results
-
-
-def _installer_marks(by_file: Counter[str]) -> tuple[str, ...]:
-    return tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
 
 
 def _owning_project(prefix: Path) -> tuple[str, str, Path] | None:
@@ -158,18 +160,10 @@ def _owning_project(prefix: Path) -> tuple[str, str, Path] | None:
     return None
 
 
-def _created_by_uv(prefix: Path) -> bool:
-    try:
-        lines = safe_io.read_text(prefix / "pyvenv.cfg", safe_io.SMALL).splitlines()
-    except OSError:
-        return False
-    return any(line.partition("=")[0].strip() == "uv" for line in lines)
-
-
-def _created_by_mamba(prefix: Path) -> bool:
+def _conda_or_mamba(prefix: Path) -> str:
     try:
         lines = safe_io.read_text(prefix / "conda-meta" / "history", safe_io.DOCUMENT).splitlines()
     except OSError:
-        return False
+        return "conda"
     commands = [line for line in lines if line.startswith("# cmd:")]
-    return bool(commands) and "mamba" in commands[-1]
+    return "mamba" if commands and "mamba" in commands[-1] else "conda"

@@ -1,20 +1,24 @@
-"""Actions that install and remove packages in the examined environment."""
+"""The declared requirements of installed packages: which are not met, and what to install for a missing module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.packages import Environment
-from diagnostics.fixes import Install, Uninstall
-from diagnostics.frameworks import FRAMEWORKS, TRAINERS, top_of
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.frameworks import ENGINES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINERS, top_of
 from diagnostics.versions import compare, in_range
 
-REINSTALL = ("--force-reinstall", "--no-deps")
-"""Options that restore a package which the installer takes for installed."""
+OPTIONAL = {
+    "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
+}  # fmt: skip
+"""Packages that are left out on purpose, or needed only for other inputs than text."""
+# A requirement of an extra, without an alternative that applies without extras.
+_EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")
 # Modules whose distribution has another name.
 _DISTRIBUTIONS = {top_of(module): each.packages[0] for each in FRAMEWORKS.values() for module in each.modules} | {
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
@@ -49,6 +53,53 @@ def requirement_of(environment: Environment, name: str) -> str:
             if parsed and canonicalize_name(parsed.name) == canonicalize_name(name) and parsed.specifier:
                 return f"{name}{parsed.specifier}"
     return name
+
+
+def checked_packages(environment: Environment) -> list[Package]:
+    """Return the packages whose requirements are checked, trainers and engines first."""
+    names = dict.fromkeys((*TRAINERS, *ENGINES, "torch", *TRAINER_LIBRARIES, *environment.needed))
+    return [environment.packages[name] for name in names if name in environment.packages]
+
+
+def unmet_requirements(environment: Environment, package: Package) -> list[Requirement]:
+    """Return the requirements that are not met here, without extras and a trainer's engine; missing packages last."""
+    unmet = [
+        requirement
+        for line in package.requires if not _EXTRA_ONLY.search(line) and (requirement := parse_requirement(line))
+        if not _is_engine(package, requirement) and not _is_met(environment, requirement)
+        and applies(environment, requirement)
+    ]  # fmt: skip
+    key = {item: canonicalize_name(item.name) for item in unmet}
+    return sorted(unmet, key=lambda item: (environment.version(key[item]) is None, key[item]))
+
+
+def declared_engines(trainer: Package) -> Iterator[Requirement]:
+    """Yield the ranges of vLLM that a trainer declares, extras included."""
+    lines = (line for line in trainer.requires if line.startswith("vllm"))
+    return (
+        item
+        for item in map(parse_requirement, lines)
+        if item and _is_engine(trainer, item) and item.specifier
+    )
+
+
+def _is_engine(package: Package, requirement: Requirement) -> bool:
+    return package.name in TRAINERS and canonicalize_name(requirement.name) == "vllm"
+
+
+def _is_met(environment: Environment, requirement: Requirement) -> bool:
+    name = canonicalize_name(requirement.name)
+    version = environment.version(name)
+    return name in OPTIONAL if version is None else in_range(version, requirement.specifier)
+
+
+def applies(environment: Environment, requirement: Requirement) -> bool:
+    """Return whether a requirement applies here without extras."""
+    if requirement.marker is None:
+        return True
+    release = environment.python_release
+    minor = ".".join(release.split(".")[:2])
+    return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
 
 
 def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
@@ -109,26 +160,3 @@ def _moves_into(wanted: SpecifierSet, releases: str) -> bool:
     if releases.startswith(">"):
         return bool(wanted) and in_range(newest, wanted)
     return not in_range(bound, wanted) and not in_range(newest, wanted)
-
-
-def install(environment: Environment, *requirements: str, options: tuple[str, ...] = ()) -> Install:
-    """Return the command that installs requirements here, with the installer in use."""
-    return Install(
-        without_clashes(environment, requirements), installer_words(environment, "install"), options
-    )
-
-
-def uninstall(environment: Environment, *names: str) -> Uninstall:
-    """Return the command that removes packages here."""
-    return Uninstall(names, installer_words(environment, "uninstall"))
-
-
-def installer_words(environment: Environment, action: str) -> tuple[str, ...]:
-    """Return the installer command that fits most packages' INSTALLER files."""
-    installers = [package.installer for package in environment.packages.values() if package.installer]
-    usual = (
-        environment.vllm.installer if environment.vllm else max(installers, key=installers.count, default="")
-    )
-    if usual == "uv":
-        return ("uv", "pip", action, "--python", environment.prefix)
-    return (f"{environment.prefix}/bin/python", "-m", "pip", action)

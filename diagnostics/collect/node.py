@@ -1,0 +1,62 @@
+"""Collect the document of this node: the facts, and values that only matter when nodes are compared.
+
+It runs on remote hosts: standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from diagnostics.collect import facts
+from diagnostics.collect.elf import system_folders
+from diagnostics.collect.names import NoEnvironmentError
+
+MAX_MODELS = 200
+_NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
+
+
+def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the document of this node.
+
+    Args:
+        options: `prefix` of the environment to examine; empty for the one of this Python.
+        folder: The folder of our sources, which is removed from the import path.
+    """
+    prefix = Path(options["prefix"]) if options.get("prefix") else None
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    try:
+        collected = facts.collect(prefix)
+    except NoEnvironmentError as error:
+        return {"error": str(error)}
+    cache = collected.machine.disk("hub cache")
+    models = cached_models(Path(cache.path)) if cache else []
+    return {"facts": collected.to_json(), "nccl": system_nccl(), "models": models}
+
+
+def system_nccl() -> list[str]:
+    """Return the releases of NCCL outside Python's packages, where the loader and vLLM look first."""
+    named = os.environ.get("VLLM_NCCL_SO_PATH")
+    folders = [Path(text) for text in os.environ.get("LD_LIBRARY_PATH", "").split(":") if text]
+    folders += system_folders()
+    results = []
+    libraries = [Path(named)] if named else []
+    for library in [*libraries, *(Path(folder, "libnccl.so.2") for folder in folders)]:
+        with contextlib.suppress(OSError, RuntimeError):
+            match = _NCCL.search(library.resolve().name)
+            results += [match[1]] if match else []
+    return list(dict.fromkeys(results))
+
+
+def cached_models(cache: Path) -> list[str]:
+    """Return the models in a hub cache that have a snapshot."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(cache) if entry.name.startswith("models--"))
+    except OSError:
+        return []
+    complete = [name for name in names if any((cache / name / "snapshots").glob("*"))]
+    return [name.removeprefix("models--").replace("--", "/") for name in complete[:MAX_MODELS]]

@@ -1,0 +1,173 @@
+"""Run a program of ours on every node of a Ray cluster, as one task a node. It joins a cluster and never starts one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from diagnostics import process, safe_io
+from diagnostics.collect.remote import LIMIT_S, MARK, Answer, Member, Program, RemoteError, one_line
+
+# Joining a cluster takes seconds, and so does the first worker of a node.
+JOIN_LIMIT_S, CONNECT_LIMIT_S = 60.0, 5.0
+_RAY_MARK = MARK.replace("node", "ray")
+_ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})", re.ASCII)
+# Run by the Python that has Ray. It joins a cluster and never starts one.
+_RAY_PROGRAM = """\
+import importlib, json, os, subprocess, sys, time
+def say(**document):
+    sys.stdout.write("\\n%(mark)s " + json.dumps(document) + "\\n")
+    sys.stdout.flush()
+def collect(program, limit_s):
+    done = subprocess.run([sys.executable, "-P", "-"] if sys.version_info >= (3, 11) else [sys.executable, "-"],
+                          input=program.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=limit_s)
+    return done.stdout[: 8 * 2**20].decode("utf-8", errors="replace")
+def node_document(node):
+    return {"id": node["NodeID"], "alive": bool(node["Alive"]), "address": str(node.get("NodeManagerAddress", "")),
+            "host": str(node.get("NodeManagerHostname", "")), "port": int(node.get("NodeManagerPort") or 0),
+            "reason": str(node.get("DeathReasonMessage") or "")}
+def main(options):
+    try:
+        ray = importlib.import_module("ray")
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+    except ImportError as error:
+        return say(problem="Ray cannot be imported by %%s: %%s" %% (sys.executable, error))
+    try:
+        ray.init(address=options["address"], log_to_driver=False, logging_level="CRITICAL", namespace="grpo-doctor")
+    except Exception as error:
+        return say(problem="%%s: %%s" %% (type(error).__name__, error))
+    nodes = [node_document(node) for node in ray.nodes()]
+    say(nodes=nodes)
+    task, pending = ray.remote(num_cpus=0, max_retries=0)(collect), {}
+    for node in nodes:
+        if node["alive"]:
+            there = strategies.NodeAffinitySchedulingStrategy(node["id"], soft=False)
+            made = task.options(scheduling_strategy=there).remote(options["program"], options["limit_s"])
+            pending[made] = node["id"]
+    end = time.monotonic() + options["limit_s"]
+    while pending and end > time.monotonic():
+        done, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.1, end - time.monotonic()))
+        for item in done:
+            node = pending.pop(item)
+            try:
+                say(id=node, text=ray.get(item))
+            except Exception as error:
+                say(id=node, problem="%%s: %%s" %% (type(error).__name__, error))
+    for item, node in pending.items():
+        ray.cancel(item, force=True)
+        say(id=node, problem="no answer within %%g s" %% options["limit_s"])
+    ray.shutdown()
+sys.path[:] = [entry for entry in sys.path if entry not in ("", ".", os.getcwd())]
+main(json.loads(%(options)r))
+"""
+
+
+class _Node(msgspec.Struct):
+    id: str
+    alive: bool
+    address: str
+    host: str
+    port: int
+    reason: str
+
+
+class _Line(msgspec.Struct):
+    """A line of the Ray program: the nodes, the answer of one node, or a problem (of one node, or of all)."""
+
+    nodes: list[_Node] | None = None
+    id: str = ""
+    text: str | None = None
+    problem: str | None = None
+
+
+def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
+    """Query every node that a Ray cluster knows, dead ones too.
+
+    Args:
+        python: The interpreter that has Ray, of the cluster's release.
+        address: As `ray.init` takes it; "auto" for the one that RAY_ADDRESS or this machine names.
+        program: What runs on each node.
+        limit_s: For all nodes together, joining not counted.
+
+    Raises:
+        RemoteError: Ray is not installed, or there is no cluster at the address.
+    """
+    _check_address(address)
+    lines = _run_ray_program(python, address, limit_s, program.program_text(limit_s))
+    if refused := next((line.problem for line in lines if line.problem is not None and not line.id), None):
+        raise RemoteError(one_line(refused))
+    nodes = next((line.nodes for line in lines if line.nodes is not None), None)
+    if nodes is None:
+        raise RemoteError(f"--ray {address}: Ray did not list its nodes within {JOIN_LIMIT_S:g} s")
+    answers = {line.id: line for line in lines if line.id}
+    shared = Counter(node.address for node in nodes)
+    ordered = sorted(nodes, key=lambda node: (node.address, node.port, node.id))
+    return [_member(node, answers.get(node.id), shared[node.address] > 1) for node in ordered]
+
+
+def _check_address(address: str) -> None:
+    """Connect once: Ray itself tries for a minute where nothing listens."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_LIMIT_S).close()
+    except (OSError, OverflowError) as error:
+        raise RemoteError(f"--ray {address}: no cluster there: {one_line(str(error))}") from None
+
+
+def _run_ray_program(python: str, address: str, limit_s: float, text: str) -> list[_Line]:
+    options = json.dumps({"address": address, "limit_s": limit_s, "program": text})
+    environ = {
+        **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYTHONSAFEPATH": "1",
+    }  # fmt: skip
+    environ.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
+        # Started by path in an empty folder: `ray.py` or `subprocess.py` in the user's folder is never imported.
+        start, log = Path(folder, "start.py"), Path(folder, "ray.log")
+        start.write_text(_RAY_PROGRAM % {"mark": _RAY_MARK, "options": options}, encoding="utf-8")
+        try:
+            done = process.run(
+                [python, start], env=environ, log=log, timeout_s=limit_s + JOIN_LIMIT_S, cwd=Path(folder)
+            )
+        except OSError as error:
+            raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
+        results = [line for text in done.output.splitlines() if (line := parse_line(text)) is not None]
+        if not results:
+            last = process.log_tail(log, 1).strip() or "no output"
+            end = (
+                f"gave no answer within {limit_s + JOIN_LIMIT_S:g} s"
+                if done.timed_out
+                else f"ended with {done.code}"
+            )
+            raise RemoteError(one_line(f"--ray {address}: {python} {end}: {last}"))
+    return results
+
+
+def parse_line(text: str) -> _Line | None:
+    """Parse a line of the Ray program; None for any other line, because nodes print on it too."""
+    if not text.startswith(_RAY_MARK):
+        return None
+    try:
+        safe_io.check_json_size(text)
+        return msgspec.json.decode(text.removeprefix(_RAY_MARK), type=_Line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _member(node: _Node, line: _Line | None, shared: bool) -> Member:
+    name = f"{node.address}:{node.port}" if shared else node.address
+    if not node.alive:
+        answer = Answer(problem=f"Ray reports it dead: {one_line(node.reason) or 'without a reason'}")
+    elif line is None or (line.problem is None and line.text is None):
+        answer = Answer(problem="Ray did not report the result of the task on it")
+    else:
+        answer = Answer(line.text or "", one_line(line.problem or ""))
+    return Member(one_line(name), answer, not node.alive, secrets=(node.address, node.host))

@@ -1,0 +1,92 @@
+"""Compare a package's list of installed files (RECORD) with the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics import safe_io
+
+MAX_DAMAGED = 20
+# A RECORD leads at most from lib/python3.11/site-packages to the prefix.
+_MAX_PARENTS = 3
+# Folders that images leave out on purpose; no run imports them.
+_UNNEEDED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|benchmarks?)/", re.IGNORECASE)
+# Files of an editable install that are not the package itself.
+_POINTERS = re.compile(
+    r"__editable__.*|.*\.pth|.*\.egg-link|__pycache__|\.\.|bin|share|etc|.*\.(?:dist|egg)-info"
+)
+
+
+@dataclass(frozen=True)
+class RecordedFiles:
+    """A package's list of installed files (RECORD) compared with the disk.
+
+    Attributes:
+        damaged: Missing libraries and modules, libraries of another length; the first MAX_DAMAGED.
+        modules: The top-level modules it installed; none of an editable install.
+        unread: Why the list could not be read.
+        exists: Whether there is a list.
+    """
+
+    damaged: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    unread: str = ""
+    exists: bool = True
+
+
+def read_record(place: str) -> RecordedFiles:
+    """Compare the RECORD in a metadata folder with the disk."""
+    try:
+        record = safe_io.read_text(Path(place, "RECORD"), safe_io.DOCUMENT)
+    except (FileNotFoundError, NotADirectoryError):  # an egg, or a package in a zip
+        return RecordedFiles(exists=False)
+    except OSError as error:
+        return RecordedFiles(unread=error.strerror or str(error))
+    site = os.path.dirname(place)  # noqa: PTH120 - as text, because the list is long
+    damaged: list[str] = []
+    tops: set[str] = set()
+    # Modules by folder, because most folders have many files; None for folders that nobody misses.
+    listings: dict[str, frozenset[str] | None] = {}
+    for line in record.splitlines():
+        path, _, size = line.rpartition(",")
+        path = path.rpartition(",")[0].strip('"')
+        if not path.endswith((".so", ".py")):
+            continue
+        folder = path[: path.rfind("/") + 1]
+        tops.add(path.partition("/")[0])
+        if folder not in listings:
+            listings[folder] = None if _is_unneeded(folder) else _list_modules(f"{site}/{folder}")
+        listing = listings[folder]
+        if listing is None or path[len(folder) :] in listing:
+            continue
+        if size.isdecimal() and len(size) <= 18 and "\0" not in path and len(damaged) < MAX_DAMAGED:
+            damaged += filter(None, [_compare_file(f"{site}/{path}", path, int(size))])
+    modules = {top.partition(".")[0] for top in tops if not _POINTERS.fullmatch(top)}
+    return RecordedFiles(tuple(damaged), tuple(sorted(modules)))
+
+
+def _is_unneeded(folder: str) -> bool:
+    outside = folder.startswith(("/", "../")) or folder.count("..") > _MAX_PARENTS
+    return outside or bool(_UNNEEDED.search(folder))
+
+
+def _list_modules(folder: str) -> frozenset[str]:
+    """List the modules in a folder; links, libraries and unlisted files are checked one by one."""
+    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
+        return frozenset(
+            entry.name for entry in entries if entry.name.endswith(".py") and not entry.is_symlink()
+        )
+    return frozenset()
+
+
+def _compare_file(place: str, path: str, size: int) -> str:
+    try:
+        length = os.stat(place).st_size  # noqa: PTH116 - thousands of them
+    except (OSError, UnicodeError):
+        return f"{path}: not there"
+    # Two packages may install the same `tests/__init__.py`; nobody shares a library.
+    return f"{path}: {length} bytes of {size}" if length != size and path.endswith(".so") else ""
