@@ -309,7 +309,7 @@ def _search(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     results = []
     for seed in range(options.seeds):
         results.append(search.search_apart(search.Search(options.engine, seed, options.seconds, until)))
-        _report_line(list(search.finding_lines(results[-1:]))[-1])
+        _report_line(search.finding_lines(results[-1])[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
             _report_line(f"saved {path}")
