@@ -8,20 +8,15 @@ same. Hypothesis is in no cell; it is put beside one for a search.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
-import multiprocessing
-import os
 import random
 import resource
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -195,35 +190,22 @@ def search_apart(plan: Search) -> dict[str, Any]:
     Raises:
         SearchError: it gave no answer.
     """
-    context = multiprocessing.get_context("fork")
-    answers, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_run_child, args=(plan, os.getpid(), sender))
-    child.start()
-    sender.close()
     try:
-        result: dict[str, Any] = json.loads(answers.recv_bytes())
-    except EOFError:
-        child.join()
-        ended = processes.how_it_ended(child.exitcode or 0)
-        raise SearchError(f"seed {plan.seed}: its process ended with {ended}, without an answer") from None
-    finally:
-        child.kill()  # it has answered, or nobody waits for it any more
-        child.join()
+        result: dict[str, Any] = processes.isolated(lambda: _limited_search(plan))
+    except ChildProcessError as error:
+        raise SearchError(f"seed {plan.seed}: {error}") from error
     if "error" in result:
         raise SearchError(f"seed {plan.seed}: {result['error']}")
     return result
 
 
-def _run_child(plan: Search, parent: int, answers: Connection) -> None:
-    processes.die_with(parent, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+def _limited_search(plan: Search) -> dict[str, Any]:
     limit = int(plan.cpu_s + GRACE_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
     try:
-        result = search(plan)
+        return search(plan)
     except Exception as error:  # noqa: BLE001 - the parent reports it
-        result = {"error": judge.of_the_harness(error)}
-    answers.send_bytes(json.dumps(result).encode())
+        return {"error": judge.of_the_harness(error)}
 
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
