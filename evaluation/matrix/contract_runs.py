@@ -260,8 +260,8 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
     return [
         "# What `contract` reads, and what happened",
         "",
-        f"Made by `python -m evaluation.matrix.contract_runs --work DIR` on {day}, Python {platform.python_version()}, {platform.system()}",
-        f"{platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries of what",
+        f"Made by `python -m evaluation.matrix.contract_runs --work DIR` on {day}, Python {platform.python_version()},",
+        f"{platform.system()} {platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries of what",
         "TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
         "Both releases' own code is walked, vLLM's in its CPU build, with an engine behind its front that takes calls,",
         "serialised by vLLM's own means, and answers nothing (`tests/matrix/contract_in_cell.py`). So what happens in",

@@ -12,13 +12,14 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, ClassVar
 
 from repro.base import BrokenInvariantError
-from repro.drivers.schedulers.v0 import SanityCheckError, V0Engine
-from repro.drivers.schedulers.v0_setup import (
+from repro.drivers.schedulers.v0 import (
     Delivered,
     ForwardPassError,
     RefusedRequestError,
+    SanityCheckError,
     SchedulerRequest,
     Setup,
+    V0Engine,
 )
 from repro.fuzz.stories import EngineActions, Step, StepKind
 

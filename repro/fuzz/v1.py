@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from repro.base import BrokenInvariantError
-from repro.drivers.schedulers.v1 import PAUSES, V1Engine
-from repro.drivers.schedulers.v1_setup import V1Request, V1Setup
+from repro.drivers.schedulers.v1 import PAUSES, V1Engine, V1Request, V1Setup
 from repro.fuzz import v1_invariants
 from repro.fuzz.stories import EngineActions, Step, StepKind
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from repro.base import BrokenInvariantError
-from repro.drivers.schedulers.runner_v1 import FIRST_TOKEN
-from repro.drivers.schedulers.v1 import V1Engine
-from repro.drivers.schedulers.v1_setup import STOP
+from repro.drivers.schedulers.v1 import FIRST_TOKEN, STOP, V1Engine
 
 
 def check(engine: V1Engine) -> None:

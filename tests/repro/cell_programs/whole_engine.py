@@ -37,8 +37,14 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 
 from repro import judge
 from repro.drivers.schedulers import owners
-from repro.drivers.schedulers.v0 import TOKEN, V0Engine
-from repro.drivers.schedulers.v0_setup import RefusedRequestError, SchedulerRequest, Setup, check_prompt
+from repro.drivers.schedulers.v0 import (
+    TOKEN,
+    RefusedRequestError,
+    SchedulerRequest,
+    Setup,
+    V0Engine,
+    check_prompt,
+)
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.
