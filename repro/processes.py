@@ -101,12 +101,12 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _answer(work, parent, writing, folder, limit_s)
+        _run_and_answer(work, parent, writing, folder, limit_s)
     os.close(writing)
     with contextlib.suppress(OSError):
         os.setpgid(child, child)  # both do it, whoever comes first
 
-    def end() -> int:
+    def end_child() -> int:
         kill_group(child)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         kill_descendants()
@@ -114,14 +114,14 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
         return code
 
     def end_with_parent(*_: object) -> None:
-        end()
+        end_child()
         os._exit(143)
 
     signal.signal(signal.SIGTERM, end_with_parent)
     try:
         line = _read_line(reading, limit_s)
     finally:
-        code = end()
+        code = end_child()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.close(reading)
     if not line:
@@ -129,7 +129,9 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
     return json.loads(line)
 
 
-def _answer(work: Callable[[], Any], parent: int, writing: int, folder: str, limit_s: float | None) -> None:
+def _run_and_answer(
+    work: Callable[[], Any], parent: int, writing: int, folder: str, limit_s: float | None
+) -> None:
     try:
         os.setpgid(0, 0)
         die_with(parent, signal.SIGKILL)

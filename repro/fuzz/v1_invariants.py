@@ -41,10 +41,10 @@ def check_end(engine: V1Engine) -> None:
     unended = " ".join(engine.unfinished())
     if unended:
         raise BrokenInvariantError(LOST, f"{unended} never ended, and the engine says it has nothing to do")
-    taken = engine.setup.blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    leaked = engine.setup.blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     requests = sorted(engine.scheduler.requests)
-    if taken or requests:
-        raise BrokenInvariantError(BLOCKS, f"{taken} are taken in an empty engine, requests: {requests}")
+    if leaked or requests:
+        raise BrokenInvariantError(BLOCKS, f"{leaked} are taken in an empty engine, requests: {requests}")
 
 
 def _refuse(name: str, faults: Iterator[str]) -> None:
@@ -69,10 +69,12 @@ def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
     """Each is free once, or held as often as its count says, by requests that exist."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
-    held = Counter(block.block_id for blocks in tables.values() for block in blocks if not block.is_null)
+    references = Counter(
+        block.block_id for blocks in tables.values() for block in blocks if not block.is_null
+    )
     free = Counter(block.block_id for block in pool.free_block_queue.get_all_free_blocks())
     for block in pool.blocks:
-        holders, times_free = held[block.block_id], free[block.block_id]
+        holders, times_free = references[block.block_id], free[block.block_id]
         if not block.is_null and (block.ref_cnt != holders or times_free != (holders == 0)):
             yield (
                 f"block {block.block_id} is held by {holders}, counts {block.ref_cnt} holders, "

@@ -90,10 +90,10 @@ def _report_unread(unread: UnreadInputs) -> list[Result]:
     """Report inputs that were not read; the audit is then incomplete."""
     if not unread:
         return []
-    count, (place, why) = len(unread), unread[0]
+    count, (place, reason) = len(unread), unread[0]
     need, name = "{first} as a whole: {why} ({count} in all)", PurePath(place).name
-    result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=why, count=count)
-    notes = [Note("unread", why, {"why": why}, place) for place, why in unread[:_MAX_SHOWN]]
+    result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=reason, count=count)
+    notes = [Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN]]
     if count > _MAX_SHOWN:
         notes.append(note("unread_more", "and {count} more", count=count - _MAX_SHOWN))
     return [replace(result, evidence=tuple(notes), count=count)]
