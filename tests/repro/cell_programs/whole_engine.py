@@ -132,7 +132,9 @@ class Executor(ExecutorBase):
 Executor.__abstractmethods__ = frozenset()  # what a release asks for beyond this is never called
 
 
-def whole(folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
+def run_whole_engine(
+    folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
+) -> dict:
     """What `LLM` makes of it: completions by call, forward passes, blocks left, or where it asserted."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
@@ -247,7 +249,7 @@ def main() -> None:
         Path(folder, "config.json").write_text(json.dumps(MODEL))
         for number in range(WORKLOADS):
             setup, calls, failing = workload(number, longest)
-            real = whole(folder, setup, calls, failing=failing)
+            real = run_whole_engine(folder, setup, calls, failing=failing)
             observed.append(
                 {
                     "work": str((setup, calls, failing)),
