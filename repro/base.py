@@ -276,7 +276,7 @@ def repro(
     texts = {name: (item, "") if isinstance(item, str) else item for name, item in changes.items()}
 
     def try_or_refuse(run: Callable[[str | None], Work], mitigation: str | None) -> Work:
-        if mitigation in reasons:
+        if mitigation is not None and mitigation in reasons:
             raise InapplicableError(reasons[mitigation])
         return run(mitigation)
 
