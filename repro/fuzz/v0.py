@@ -92,7 +92,10 @@ class V0Actions(EngineActions):
             raise BrokenInvariantError("LLMEngine's sanity check (mirrored)", str(error)) from error
 
     def do_add(self, prompt: int, max_tokens: int, min_tokens: int = 0, stop: bool = False) -> None:
-        """A request arrives; with `stop`, a stop token ends it as soon as one is allowed."""
+        """A request arrives.
+
+        With `stop` every sampled token is a stop token, so that it ends as soon as it may.
+        """
         self.count += 1
         request = SchedulerRequest(f"r{self.count}", prompt, max_tokens, min(min_tokens, max_tokens), stop)
         with contextlib.suppress(RefusedRequestError):  # by the engine's own check, from 0.8.4 on

@@ -91,7 +91,10 @@ class V1Actions(EngineActions):
         v1_invariants.check(self.engine)
 
     def do_add(self, max_tokens: int, min_tokens: int = 0, **request: int) -> None:
-        """A request arrives; prompts of a family begin alike, and token number `stop_at` is a stop token."""
+        """A request arrives.
+
+        Prompts of a family begin alike; the token with the number `stop_at` is a stop token.
+        """
         self.count += 1
         least = min(min_tokens, max_tokens)
         self.engine.add(V1Request(f"r{self.count}", max_tokens=max_tokens, min_tokens=least, **request))
@@ -129,7 +132,7 @@ class V1Actions(EngineActions):
         self.engine.abort([names[which % len(names)]])
 
     def do_reset(self, running: bool) -> None:
-        """The prefix cache is reset, if no request holds a block; with `running` requests are preempted for it."""
+        """The prefix cache is reset, if no request holds a block; if `running`, requests are preempted for it."""
         if self.engine.reset(running=running):
             self.tally["caches reset"] += 1
 
