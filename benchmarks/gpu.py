@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval  # noqa: E402
-from benchmarks.programs.half_billion import make  # noqa: E402
+from benchmarks.programs.half_billion import write_model  # noqa: E402
 
 WARM = 2
 Figure = dict[str, Any]
@@ -36,14 +36,14 @@ def timed(work: Any, device: str, rounds: int) -> list[float]:
     """Seconds of each round, the device's own work included."""
     import torch
 
-    found = []
+    seconds = []
     for _ in range(rounds + WARM):
         started = time.perf_counter()
         work()
         if device == "cuda":
             torch.cuda.synchronize()
-        found.append(time.perf_counter() - started)
-    return found[WARM:]
+        seconds.append(time.perf_counter() - started)
+    return seconds[WARM:]
 
 
 def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
@@ -52,9 +52,9 @@ def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
 
     size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
     source, target = (torch.empty(size, dtype=torch.uint8, device=device).fill_(1) for _ in range(2))
-    copied = [2 * size / each for each in timed(lambda: target.copy_(source), device, rounds)]
-    one, other = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
-    done = [2 * width**3 / each for each in timed(lambda: one @ other, device, rounds)]
+    copied = [2 * size / seconds for seconds in timed(lambda: target.copy_(source), device, rounds)]
+    first, second = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
+    done = [2 * width**3 / seconds for seconds in timed(lambda: first @ second, device, rounds)]
     figures = [
         figure("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
         figure("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
@@ -83,39 +83,39 @@ def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
         "model.float32_parts": "norms",
     }  # fmt: skip
     ours = [f"--{key}={value}" for key, value in size.items()]
-    found = {"ours": Program(sys.executable, "-m", "benchmarks.programs.ours", str(folder), *ours)}
+    programs = {"ours": Program(sys.executable, "-m", "benchmarks.programs.ours", str(folder), *ours)}
     if options.trl:
-        wanted = json.dumps(
+        sizes = json.dumps(
             {key: getattr(options, key) for key in ("device", "dtype", "prompts", "group", "tokens")}
         )
         for name, vllm in (("TRL + transformers", "without"), ("TRL + vLLM", "with")):
             if vllm == "without" or options.vllm:
-                program = ("-m", "benchmarks.programs.trl_gpu", str(folder), vllm, wanted)
-                found[name] = Program(options.trl, *program)
-    return found
+                program = ("-m", "benchmarks.programs.trl_gpu", str(folder), vllm, sizes)
+                programs[name] = Program(options.trl, *program)
+    return programs
 
 
 def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Each side's step and tokens a second, and ours over theirs, by rounds in turns."""
     programs, rounds = sides(folder, options), []
     for _ in range(options.rounds + WARM):
-        found: dict[str, tuple[float, float]] = {}
+        measured: dict[str, tuple[float, float]] = {}
         for name, program in programs.items():
             started = time.perf_counter()
             answer = program.step()
-            found[name] = (time.perf_counter() - started, answer["tokens"])
-        rounds.append(found)
+            measured[name] = (time.perf_counter() - started, answer["tokens"])
+        rounds.append(measured)
     for program in programs.values():
         program.close()
     figures = []
     for name in programs:
-        kept = [found[name] for found in rounds[WARM:]]
-        figures.append(figure(f"step, {name}", [seconds for seconds, _ in kept], "s"))
+        values = [measured[name] for measured in rounds[WARM:]]
+        figures.append(figure(f"step, {name}", [seconds for seconds, _ in values], "s"))
         figures.append(
-            figure(f"sampled tokens, {name}", [count / seconds for seconds, count in kept], "tokens/s")
+            figure(f"sampled tokens, {name}", [count / seconds for seconds, count in values], "tokens/s")
         )
         if name != "ours":
-            ratios = [found["ours"][0] / found[name][0] for found in rounds[WARM:]]
+            ratios = [measured["ours"][0] / measured[name][0] for measured in rounds[WARM:]]
             figures.append(figure(f"step, ours / {name}", ratios, "ratio"))
     return figures
 
@@ -141,7 +141,7 @@ def main() -> int:
     stream = sys.stderr if options.json else sys.stdout
     print(f"on {where}{', at a size that measures nothing' if toy else ''}", file=stream)
     figures, bandwidth, flops = hardware(options.device, toy=toy)
-    show(figures, stream)
+    print_figures(figures, stream)
     document: dict[str, Any] = {"device": options.device, "toy": toy, "figures": figures}
     try:
         measured = measure_steps(options, bandwidth, flops, layers=layers, toy=toy)
@@ -150,7 +150,7 @@ def main() -> int:
         print(f"gpu: the steps failed: {document['error']}", file=sys.stderr)
     else:
         figures += measured
-        show(measured, stream)
+        print_figures(measured, stream)
     if options.json:
         sys.stdout.write(json.dumps(document) + "\n")
     return 1 if "error" in document else 0
@@ -162,16 +162,16 @@ def measure_steps(
     """The bounds of a step and the steps taken, over a model written for the purpose."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(folder, layers=layers, toy=toy)
+        write_model(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
         return bounds(weights, options, bandwidth, flops) + steps(folder, options)
 
 
-def show(figures: list[Figure], stream: TextIO) -> None:
+def print_figures(figures: list[Figure], stream: TextIO) -> None:
     """Prints a line for each figure."""
-    for each in figures:
-        between = f" [{each['low']:.4g}, {each['high']:.4g}]" if "low" in each else ""
-        print(f"{each['name']:38} {each['value']:10.4g}{between} {each['unit']}", file=stream, flush=True)
+    for entry in figures:
+        between = f" [{entry['low']:.4g}, {entry['high']:.4g}]" if "low" in entry else ""
+        print(f"{entry['name']:38} {entry['value']:10.4g}{between} {entry['unit']}", file=stream, flush=True)
 
 
 if __name__ == "__main__":

@@ -51,10 +51,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(name).absolute() for name in sys.argv[1:]]
         if not paths:
-            made = {"swift.sh": SWIFT, "verl.sh": VERL, "configs.py": PYTHON}
-            for name, text in made.items():
+            scripts = {"swift.sh": SWIFT, "verl.sh": VERL, "configs.py": PYTHON}
+            for name, text in scripts.items():
                 (Path(folder) / name).write_text(text, encoding="utf-8")
-            paths = [Path(folder) / name for name in made]
+            paths = [Path(folder) / name for name in scripts]
         nothing = statistics.median(spent([sys.executable, "-c", "pass"])[0] for _ in range(RUNS))
         print(f"{nothing:6.3f} s  an empty Python")
         slow = heavy = False

@@ -34,11 +34,11 @@ def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with torch.set_grad_enabled(backward):
         if kind == "naive":
-            found = torch.log_softmax(hidden @ weight.T, -1).gather(-1, ids[:, None])[:, 0]
+            logprobs = torch.log_softmax(hidden @ weight.T, -1).gather(-1, ids[:, None])[:, 0]
         else:
-            found, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
+            logprobs, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
         if backward:
-            found.sum().backward()
+            logprobs.sum().backward()
     cpu_s = time.process_time() - started
     return {"mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, "cpu_s": cpu_s}
 
@@ -67,8 +67,8 @@ def main() -> None:
                 middle, low, high = interval([ours[key] / (naive[key] or 1) for ours, naive in pairs])
                 verdict = "pass" if middle <= goal else "MISS"
                 sides = f"{pairs[0][0][key]:8.1f} / {pairs[0][1][key]:8.1f} {key}"
-                found = f"{middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}"
-                print(f"{name:21} chunk {chunk:5} {sides:28} {found}", flush=True)
+                ratio = f"{middle:.3f} [{low:.3f}, {high:.3f}] goal {goal} {verdict}"
+                print(f"{name:21} chunk {chunk:5} {sides:28} {ratio}", flush=True)
 
 
 if __name__ == "__main__":

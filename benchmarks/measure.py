@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+_VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 class Program:
@@ -25,10 +26,10 @@ class Program:
 
     def __init__(self, python: str, *arguments: str, **environment: str) -> None:
         """Starts it, with this repository to import and one thread."""
-        own = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+        variables = _VARIABLES | environment
         self._process = subprocess.Popen(
             [python, *arguments],
-            env=os.environ | own,
+            env=os.environ | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -37,8 +38,7 @@ class Program:
     @staticmethod
     def run(python: str, *arguments: str) -> None:
         """Runs a program to its end, with this repository to import."""
-        own = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        subprocess.run([python, *arguments], env=os.environ | own, check=True, capture_output=True)
+        subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
 
     def step(self) -> dict[str, Any]:
         """Lets it go on to the end of its next step, and returns what it says of it."""
@@ -58,7 +58,7 @@ class Program:
 
 
 class Turns:
-    """The program's side: `turns.end()` after each step. Whatever else it prints goes to stderr."""
+    """The program's side: `turns.end_turn()` after each step. Whatever else it prints goes to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -71,7 +71,7 @@ class Turns:
             os._exit(0)
         self._cpu_s = time.process_time()
 
-    def end(self, **facts: object) -> None:
+    def end_turn(self, **facts: object) -> None:
         """Says what the step cost, and waits for the next turn."""
         facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
         self._answers.write(json.dumps(facts) + "\n")

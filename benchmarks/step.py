@@ -32,8 +32,10 @@ def main(python: str) -> None:
     """One line for each length of the prompts."""
     for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
-            program = "import sys; from pathlib import Path; from benchmarks.programs.tiny import make; "
-            program += f"make(Path(sys.argv[1]), {lengths!r}, prompts=64)"
+            program = (
+                "import sys; from pathlib import Path; from benchmarks.programs.tiny import write_model; "
+            )
+            program += f"write_model(Path(sys.argv[1]), {lengths!r}, prompts=64)"
             Program.run(python, "-c", program, folder)
             size = [f"--train.prompts_per_step={16 // group}", f"--sampling.group_size={group}"]
             size.append("--train.micro_batch=16")  # as TRL's
@@ -41,12 +43,12 @@ def main(python: str) -> None:
                 Program(python, "-m", "benchmarks.programs.ours", folder, *size),
                 Program(python, "-m", "benchmarks.programs.trl_step", folder, str(group)),
             ]
-            found = pairs(*sides, PAIRS)
+            measured = pairs(*sides, PAIRS)
             for side in sides:
                 side.close()
-        tokens = {(ours["tokens"], theirs["tokens"]) for ours, theirs in found}
-        middle, low, high = interval([ours["cpu_s"] / theirs["cpu_s"] for ours, theirs in found])
-        ours_s, theirs_s = (interval([pair[side]["cpu_s"] for pair in found])[0] for side in (0, 1))
+        tokens = {(ours["tokens"], theirs["tokens"]) for ours, theirs in measured}
+        middle, low, high = interval([ours["cpu_s"] / theirs["cpu_s"] for ours, theirs in measured])
+        ours_s, theirs_s = (interval([pair[side]["cpu_s"] for pair in measured])[0] for side in (0, 1))
         print(
             f"{16 // group} groups of {group}, prompts of {lengths} tokens: "
             f"ours {ours_s:.3f} s, TRL {theirs_s:.3f} s a step, ratio {middle:.3f} "

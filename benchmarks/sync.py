@@ -46,10 +46,10 @@ class Side:
 
     def __init__(self, kind: str, root: str) -> None:
         """Starts it."""
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m", "benchmarks.programs.receiver", kind, root]
         self.process = subprocess.Popen(
-            program, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            program, env=os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         os.sched_setaffinity(
             self.process.pid, {max(CORES)}
@@ -104,7 +104,7 @@ def measured(mib: int, rounds: int) -> list[dict[str, dict[str, float]]]:
     """Of each round and transport: seconds by the wall and of CPU."""
     tensors = model(mib)
     copies = [torch.zeros_like(value) for _, value in tensors]
-    found = []
+    result = []
     with tempfile.TemporaryDirectory() as root:
         pipe, server = Side("pipe", root), Side("http", root)
         senders = {kind: open_sender(kind, pipe.call, timeout_s=60, root=Path(root)) for kind in PIPED}
@@ -124,12 +124,12 @@ def measured(mib: int, rounds: int) -> list[dict[str, dict[str, float]]]:
                 spent, stood = since(began), waited() - stood
                 times[kind] = _costs(tensors, version, spent, side.facts())
                 times[kind]["waited"] = (stood + times[kind]["waited"]) / spent[0]
-            found.append(times)
+            result.append(times)
         for sender in senders.values():
             sender.close()
         pipe.close()
         server.close()
-    return found[WARM:]
+    return result[WARM:]
 
 
 def _costs(
@@ -152,7 +152,7 @@ def _costs(
     }
 
 
-def shown(
+def describe_ratio(
     values: list[float], goal: float | None = None, *, most: bool = False, measured: bool = True
 ) -> str:
     """Median and interval, and whether that is the goal."""
@@ -167,39 +167,37 @@ def main(mib: int = 512, rounds: int = 15) -> None:
     """Two lines a transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
-    found = measured(mib, rounds)
+    rounds_measured = measured(mib, rounds)
     size = sum(value.numel() * 4 for _, value in model(mib)) / 1e9
-    memcpy = interval([times["memcpy"]["wall"] for times in found])[0]
+    memcpy = interval([times["memcpy"]["wall"] for times in rounds_measured])[0]
     print(
         f"{size:.3f} GB of float32, {rounds} rounds; memcpy {size / memcpy:.2f} GB/s; medians [95 %] of ratios"
     )
     print("arrived, loaded: memcpy / sync, until the receiver has it, until its engine has copied it, too")
     for kind in (*PIPED, "http"):
-        busy = interval([times[kind]["waited"] for times in found])[0]
+        busy = interval([times[kind]["waited"] for times in rounds_measured])[0]
         for clock in ("wall", "cpu"):
             free, goal = clock == "cpu" or busy <= CROWDED, GOALS.get(kind) if clock == "wall" else None
-            each = [(times["memcpy"][clock], times[kind]) for times in found]
-            there = [base / (times[clock] - times[f"load_{clock}"]) for base, times in each]
-            loaded = [base / times[clock] for base, times in each]
-            digest = [times[f"digest_{clock}"] / times[clock] for _, times in each]
-            print(
-                f"{kind:6} {clock:4} arrived {shown(there, goal, measured=free)}; loaded {shown(loaded)}",
-                end="; ",
-            )
-            print(f"digests {shown(digest, DIGEST_GOAL, most=True)}", flush=True)
+            costs = [(times["memcpy"][clock], times[kind]) for times in rounds_measured]
+            arrived = [base / (times[clock] - times[f"load_{clock}"]) for base, times in costs]
+            loaded = [base / times[clock] for base, times in costs]
+            digest = [times[f"digest_{clock}"] / times[clock] for _, times in costs]
+            arrival = describe_ratio(arrived, goal, measured=free)
+            print(f"{kind:6} {clock:4} arrived {arrival}; loaded {describe_ratio(loaded)}", end="; ")
+            print(f"digests {describe_ratio(digest, DIGEST_GOAL, most=True)}", flush=True)
         # What is streamed takes, on two free cores, about as long as the busier side is busy.
         sides = [
             (times["memcpy"]["cpu"], times[kind]["sender"], times[kind]["cpu"] - times[kind]["sender"])
-            for times in found
+            for times in rounds_measured
         ]
         sender, receiver = (interval([side[place] for side in sides])[0] / size for place in (1, 2))
         busier = [
             base / max(mine, theirs - times[kind]["load_cpu"])
-            for (base, mine, theirs), times in zip(sides, found, strict=True)
+            for (base, mine, theirs), times in zip(sides, rounds_measured, strict=True)
         ]
         print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", end="; ")
         print(f"CPU s/GB: sender {sender:.3f}, receiver {receiver:.3f} (loading included)", end="; ")
-        print(f"memcpy / the busier side without loading {shown(busier)}", flush=True)
+        print(f"memcpy / the busier side without loading {describe_ratio(busier)}", flush=True)
     part = [("a", torch.randn(2**23))]
     began = now()
     fingerprint_of(part)

@@ -33,37 +33,37 @@ ValueError: No available memory for the cache blocks. Try increasing `gpu_memory
 """
 
 
-def lines(random_numbers: random.Random, count: int) -> list[str]:
+def log_lines(random_numbers: random.Random, count: int) -> list[str]:
     """Lines as trainers and engines print them, no two alike."""
-    made = []
+    result = []
     for step in range(count):
         number = random_numbers.random
         kind = step % 6
         stamp = f"01-31 {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
         if kind == 0:
-            made.append(
+            result.append(
                 f"(EngineCore_DP0 pid=4242) INFO {stamp} [loggers.py:123] Engine 000: Avg prompt throughput: "
                 f"{number() * 1000:.1f} tokens/s, Running: {step % 64} reqs, GPU KV cache usage: {number():.1%}"
             )
         elif kind == 1:
-            made.append(
+            result.append(
                 f"{{'loss': {number():.4f}, 'grad_norm': {number():.4f}, 'reward': {number():.3f}, 'kl': 0.0}}"
             )
         elif kind == 2:
-            made.append(
+            result.append(
                 f"(WorkerDict pid={step % 8}, ip=10.0.0.{step % 8}) step:{step} - actor/entropy:{number():.5f}"
             )
         elif kind == 3:
-            made.append(
+            result.append(
                 f"[rank{step % 8}]: processed {step} prompts, {int(number() * 1e6)} tokens, no failure so far"
             )
         elif kind == 4:
-            made.append(
+            result.append(
                 f" {step % 100}%|{'#' * (step % 10)}| {step}/100000 [00:{step % 60:02d}<12:00, {number():.2f}it/s]"
             )
         else:
-            made.append(f'INFO:     127.0.0.1:{step % 60000} - "POST /v1/completions HTTP/1.1" 200 OK')
-    return made
+            result.append(f'INFO:     127.0.0.1:{step % 60000} - "POST /v1/completions HTTP/1.1" 200 OK')
+    return result
 
 
 def write_log(path: Path, megabytes: int, kind: str) -> None:
@@ -79,10 +79,10 @@ def write_log(path: Path, megabytes: int, kind: str) -> None:
     with path.open("w") as log:
         if kind == "frames":
             log.write("Traceback (most recent call last):\n")
-        chunk = "\n".join(lines(numbers, 200_000)) + "\n"
+        chunk = "\n".join(log_lines(numbers, 200_000)) + "\n"
         while log.tell() < megabytes * 1e6:
             if kind == "mixed":
-                log.write("\n".join(lines(numbers, 200_000)) + "\n" + FAILURE)
+                log.write("\n".join(log_lines(numbers, 200_000)) + "\n" + FAILURE)
             elif kind == "line":
                 log.write(chunk.replace("\n", " "))
             else:
@@ -93,19 +93,19 @@ def write_log(path: Path, megabytes: int, kind: str) -> None:
 def write_ranks(folder: Path, count: int) -> None:
     """Writes logs of 100 lines, one a rank; every second one ends with a failure."""
     for rank in range(count):
-        text = "\n".join(lines(random.Random(rank), 100)) + "\n"
+        text = "\n".join(log_lines(random.Random(rank), 100)) + "\n"
         (folder / f"rank_{rank}.log").write_text(text + (FAILURE if rank % 2 else ""))
 
 
 def ranks(count: int, folder: str | None, repeats: int) -> dict[str, float]:
     """CPU time of many small logs, judged together; the start of the program is measured by itself and taken off."""
     command = [sys.executable, "-m", "diagnostics", "triage"]
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        write_ranks(Path(made), count)
-        _, cpu = best([*command, made], repeats)
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        write_ranks(Path(made), 2)
-        _, start = best([*command, made], repeats)
+    with tempfile.TemporaryDirectory(dir=folder) as logs:
+        write_ranks(Path(logs), count)
+        _, cpu = best([*command, logs], repeats)
+    with tempfile.TemporaryDirectory(dir=folder) as logs:
+        write_ranks(Path(logs), 2)
+        _, start = best([*command, logs], repeats)
     return {"logs": count, "cpu_s": cpu, "start_s": start, "ms_a_log": (cpu - start) / count * 1000}
 
 

@@ -62,7 +62,7 @@ def lay_out(folder: Path) -> None:
         folder: Where; removed before.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in written()}
+    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in document_paths()}
     texts |= {Path("docs/codes", f"{code}.md"): text for code, text in code_pages()}
     texts |= {
         Path("docs/reference", f"{name}.md"): reference(name) for name in (*cli.COMMANDS, *cli.PROGRAMS)
@@ -82,7 +82,7 @@ def lay_out(folder: Path) -> None:
     shutil.copyfile(ROOT / "docs" / "site.css", folder / "_static" / "site.css")
 
 
-def written() -> Iterator[Path]:
+def document_paths() -> Iterator[Path]:
     """The documents that stand in the repository."""
     yield from sorted(ROOT.glob("*.md"))
     yield from sorted((ROOT / "docs").rglob("*.md"))
@@ -98,15 +98,17 @@ def code_pages() -> Iterator[tuple[str, str]]:
 
 def reference(name: str) -> str:
     """The page of a command: what it says of itself, as its parser prints it, and of each of its own commands."""
-    text = f"# {name}\n\n{told('diagnostics', name, '--help')}"
+    text = f"# {name}\n\n{printed_output('diagnostics', name, '--help')}"
     module, commands = WITHIN.get(name, ("", ()))
-    text += "".join(f"\n## {module} {one}\n\n{told(module, one, '--help')}" for one in commands)
+    text += "".join(
+        f"\n## {module} {command}\n\n{printed_output(module, command, '--help')}" for command in commands
+    )
     if name == "train":
-        text += f"\n## Settings\n\n{told(module, 'train', '--help-settings')}"
+        text += f"\n## Settings\n\n{printed_output(module, 'train', '--help-settings')}"
     return text
 
 
-def told(*words: str) -> str:
+def printed_output(*words: str) -> str:
     """What `python -m` with these words prints, as it is typed and as it comes."""
     command = [sys.executable, "-m", *words]
     environ = {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "PATH": "", "HOME": "/"}
@@ -117,7 +119,7 @@ def told(*words: str) -> str:
 def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:
     """A page whose links lead somewhere: a file of the repository is laid beside it, a folder is left as a word."""
 
-    def kept(match: re.Match[str]) -> str:
+    def resolve(match: re.Match[str]) -> str:
         target = match[2] or match[4]
         if "://" in target:
             return match[0]
@@ -131,18 +133,18 @@ def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:
         shutil.copyfile(place, folder / inside)
         return match[0]
 
-    return LINK.sub(kept, text)
+    return LINK.sub(resolve, text)
 
 
 def contents(paths: Iterable[Path]) -> str:
     """The trees of contents, which stand at the site's side and not in the text; each page in the first that has it."""
-    left = {path for path in paths if path != Path("README.md")}
+    unlisted = {path for path in paths if path != Path("README.md")}
     parts = []
     for title, pattern in CONTENTS:
         mine = sorted(
-            path for path in left if path.match(pattern) and len(path.parts) == len(Path(pattern).parts)
+            path for path in unlisted if path.match(pattern) and len(path.parts) == len(Path(pattern).parts)
         )
-        left -= set(mine)
+        unlisted -= set(mine)
         lines = [
             f":caption: {title}",
             ":hidden:",
@@ -151,7 +153,7 @@ def contents(paths: Iterable[Path]) -> str:
             *(str(path.with_suffix("")) for path in mine),
         ]
         parts.append("\n".join(["```{toctree}", *lines, "```"]))
-    assert not left, f"in no tree of contents: {sorted(map(str, left))}"
+    assert not unlisted, f"in no tree of contents: {sorted(map(str, unlisted))}"
     return "\n\n" + "\n\n".join(parts) + "\n"
 
 

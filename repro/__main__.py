@@ -17,18 +17,22 @@ import math
 import os
 import platform
 import shutil
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro import progress, render, repeat, runner, upstream
+from repro import render, runner, upstream
 from repro.base import INCOMPLETE, Attempt, Repro
 from repro.drivers import imports
 from repro.fuzz import search, stories
 
 FINE, FINDINGS, USAGE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 130
+# Seconds of silence before a sign of life: people read a terminal now, and a log only later.
+TERMINAL_S, LOG_S = 8.0, 20.0
+_last_line: dict[str, Any] = {"time": 0.0, "text": ""}
 Repros = Mapping[str, Repro]
 _USAGE = "2 wrong usage, or a fault of the program"
 _RUN = (
@@ -60,7 +64,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     options.registry = registry
     answer = _keep_stdout()
     try:
-        with progress.heartbeat():
+        with _heartbeat():
             text, code = options.command(options, importlib.import_module(registry).REPROS)
     except (UsageError, search.SearchError, stories.StoryError) as error:
         _report_line(f"repro: {error}")
@@ -82,6 +86,33 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     return int(code)
 
 
+@contextlib.contextmanager
+def _heartbeat() -> Iterator[None]:
+    """Report on standard error that the command is at work, unless GRPO_DOCTOR_QUIET is set to anything."""
+    began, ended = time.monotonic(), threading.Event()
+    _last_line.update(time=began, text="")
+    limit_s = TERMINAL_S if sys.stderr.isatty() else LOG_S
+
+    def report() -> None:
+        while not ended.wait(1.0):
+            now = time.monotonic()
+            if now - _last_line["time"] >= limit_s:
+                _last_line["time"] = now
+                with contextlib.suppress(OSError, ValueError):
+                    print(
+                        f"repro: at work{_last_line['text']}, {now - began:.0f} s",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+
+    if not os.environ.get("GRPO_DOCTOR_QUIET"):
+        threading.Thread(target=report, name="progress", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
 class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(render.escape_controls(message), file)
@@ -94,7 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         command: Callable[..., tuple[str, int]],
         summary: str,
-        about: str,
         examples: Sequence[str],
         codes: Sequence[str],
     ) -> Callable[..., Any]:
@@ -103,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         built = commands.add_parser(
             name,
             help=summary,
-            description=about,
+            description=f"{summary[0].upper()}{summary[1:]}.",
             epilog="\n".join([*lines, *(f"  {code}" for code in codes)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -112,8 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 
     option = add(
         _list,
-        "the failures, their triggers and mitigations",
-        "Lists the failures; their triggers and mitigations, too, with what each helps against.",
+        "list the failures; with --verbose triggers, mitigations and what each helps against, too",
         ("list", "list --verbose", "list | grep SCH"),
         ("0 listed", _USAGE),
     )
@@ -121,8 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _run,
-        "make failures happen in this environment",
-        "Makes failures happen in this environment, as it is and with each mitigation.",
+        "make failures happen in this environment, as it is and with each mitigation",
         ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 SCH002 --json"),
         _RUN,
     )
@@ -131,13 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _repeat,
-        "the same many times over: does the same come of it each time?",
-        "Makes the same attempts many times over, and says whether the same comes of it each time.",
-        (
-            "repeat SCH001",
-            "repeat SCH002 --times 200 --mitigation none",
-            "repeat SCH001 --trigger lost_step --json",
-        ),
+        "make the same attempts many times, and report whether the same comes of each",
+        ("repeat SCH001", "repeat SCH002 --times 200 --mitigation none", "repeat SCH001 --json"),
         _RUN,
     )
     option("--times", type=int, default=50, metavar="N", help="of each attempt (default: 50)")
@@ -145,8 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _imports,
-        "import modules, each in a process of its own",
-        "Imports modules, each in a process of its own, and says which can't be.",
+        "import modules, each in a process of its own, and report which can't be",
         ("imports vllm", "imports vllm trl.trainer.grpo_trainer", "imports torch --timeout 60 --json"),
         ("0 each can be imported", "1 one can't", _USAGE, "3 one took too long, and no other failed"),
     )
@@ -155,12 +177,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _fuzz,
-        "look for stories in which a scheduler fails, or play one",
-        "Looks for stories in which a scheduler fails, or plays one that was saved.",
+        "search for stories in which a scheduler fails, or play one that was saved",
         ("fuzz --engine v0", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
         (
-            "0 no story was found in which it fails, or one ends as it was saved",
-            "1 one was found, or a saved one ends in another way",
+            "0 no failure was found, or a saved story ends as it did",
+            "1 one was found, or it ends otherwise",
             _USAGE,
         ),
     )
@@ -210,22 +231,19 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
         text = "\n".join(render.full_lines(repros, results, proof))
     else:
         text = "\n".join(render.short(repros, results, proof, options.width))
-    return text, exit_code([attempt for attempts in results.values() for attempt in attempts], proof)
+    return text, exit_code(results, proof)
 
 
 def _repeat(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
     proof, once = _plans(options, repros)
-    plans = {code: plan * options.times for code, plan in once.items()}
     started = time.monotonic()
-    results = _attempts(options, repros, plans)
+    results = _attempts(options, repros, {code: plan * options.times for code, plan in once.items()})
     seconds = time.monotonic() - started
     if options.json:
-        text = _json(repeat.document(results, proof, seconds))
-    else:
-        text = "\n".join(repeat.table_lines(results, proof, seconds))
-    return text, FINDINGS if proof.modified else repeat.exit_code(results)
+        return _json(render.repeat_document(results, proof, seconds)), exit_code(results, proof)
+    return "\n".join(render.repeat_lines(results, proof, seconds)), exit_code(results, proof)
 
 
 def _attempts(
@@ -263,11 +281,15 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
     return [(name, second) for name in triggers for second in tried]
 
 
-def exit_code(attempts: Sequence[Attempt], proof: upstream.WheelProof | None = None) -> int:
-    """Return 1 for anything that is not as recorded, 3 where something gave no answer, else 0."""
-    if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in attempts):
+def exit_code(results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None = None) -> int:
+    """Return 1 for what is not as recorded or differs from time to time, 3 where something gave no answer, else 0."""
+    every = [attempt for attempts in results.values() for attempt in attempts]
+    pairs = [pair for attempts in results.values() for pair in render.by_pair(attempts).values()]
+    if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in every):
         return FINDINGS
-    return UNFINISHED if any(attempt.outcome in INCOMPLETE for attempt in attempts) else FINE
+    if any(map(render.differs, pairs)):
+        return FINDINGS
+    return UNFINISHED if any(attempt.outcome in INCOMPLETE for attempt in every) else FINE
 
 
 def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
@@ -309,7 +331,7 @@ def _search(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     results = []
     for seed in range(options.seeds):
         results.append(search.search_apart(search.Search(options.engine, seed, options.seconds, until)))
-        _report_line(list(search.finding_lines(results[-1:]))[-1])
+        _report_line(search.finding_lines(results[-1])[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
             _report_line(f"saved {path}")
@@ -339,8 +361,9 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def _report_line(line: str) -> None:
-    progress.note(line)
-    print(render.escape_controls(line), file=sys.stderr, flush=True)
+    text = render.escape_controls(line)
+    _last_line.update(time=time.monotonic(), text=f", after {text}")
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

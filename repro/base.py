@@ -6,12 +6,18 @@ when the failure came out of a frame of upstream's code or, for a silent failure
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from repro.entries import read_entry
+ISSUES = Path(__file__).parents[1] / "diagnostics" / "catalog" / "issues"
+OTHER_RELEASE = "it is another release: run this there"
+_TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class AttemptOutcome(str, Enum):
@@ -211,6 +217,36 @@ class Repro:
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
 
 
+@dataclass(frozen=True)
+class CatalogEntry:
+    """Title of a known issue, what each trigger does, and the triggers that each mitigation helps with."""
+
+    title: str
+    triggers: dict[str, str]
+    helps: dict[str, frozenset[str]]
+
+
+def read_entry(code: str) -> CatalogEntry:
+    """Read what a repro shares with its entry in the catalog.
+
+    Cells may run Python 3.10, which has no `tomllib`; the three keys are read by patterns. A test compares with
+    `tomllib`.
+    """
+    text = (ISSUES / f"{code}.toml").read_text(encoding="utf-8")
+    triggers, helps = {}, {}
+    for kind, name, table in _TABLE.findall(text):
+        if kind == "triggers":
+            triggers[name] = str(_value(table, "about", r"[\"'].*?$"))
+        else:
+            helps[name] = frozenset(_value(table, "helps", r"\[.*?\]") or ())
+    return CatalogEntry(str(_value(text, "title", r"[\"'].*?$")), triggers, helps)
+
+
+def _value(table: str, key: str, pattern: str) -> Any:
+    result = re.search(rf"^{key} = ({pattern})", table, re.MULTILINE | re.DOTALL)
+    return ast.literal_eval(result[1]) if result else None
+
+
 REGISTRY: dict[str, Repro] = {}
 
 
@@ -221,6 +257,7 @@ def repro(
     triggers: Sequence[Trigger],
     mitigations: Mapping[str, str | tuple[str, str]],
     inapplicable: Callable[[], str | None],
+    untried: Mapping[str, str] | None = None,
     **parts: Any,
 ) -> Repro:
     """Make the repro of a known issue and register it; title, descriptions and records come from its catalog entry.
@@ -231,15 +268,26 @@ def repro(
         triggers: what makes it happen.
         mitigations: what each changes, in a line; or that and where the field recommends it.
         inapplicable: says why the failure can't occur with the code that is installed here, or None.
+        untried: mitigations that can't be tried here, and why.
         parts: the other arguments of `Repro`.
     """
-    entry = read_entry(code)
-    texts = {name: (item, "") if isinstance(item, str) else item for name, item in mitigations.items()}
+    entry, reasons = read_entry(code), untried or {}
+    changes = {**mitigations, **{name: reasons[name] for name in reasons if name not in mitigations}}
+    texts = {name: (item, "") if isinstance(item, str) else item for name, item in changes.items()}
+
+    def try_or_refuse(run: Callable[[str | None], Work], mitigation: str | None) -> Work:
+        if mitigation is not None and mitigation in reasons:
+            raise InapplicableError(reasons[mitigation])
+        return run(mitigation)
+
     REGISTRY[code] = Repro(
         code=code,
         title=entry.title,
         distributions=tuple(distributions),
-        triggers=tuple(replace(item, about=item.about or entry.triggers[item.name]) for item in triggers),
+        triggers=tuple(
+            replace(item, run=partial(try_or_refuse, item.run), about=item.about or entry.triggers[item.name])
+            for item in triggers
+        ),
         mitigations=tuple(
             TriedMitigation(name, about, entry.helps[name], recommended)
             for name, (about, recommended) in texts.items()

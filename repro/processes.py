@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
+import json
 import os
+import select
+import shutil
 import signal
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -75,3 +83,80 @@ def how_it_ended(code: int) -> str:
         return f"signal {signal.Signals(-code).name}"
     except ValueError:
         return f"signal {-code}"
+
+
+def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
+    """Run something in a process, a process group and a temporary folder of its own, of which nothing stays.
+
+    Args:
+        work: returns what JSON can hold.
+        limit_s: seconds after which it is ended; None for no limit.
+
+    Raises:
+        TimeoutError: there was no answer in time.
+        ChildProcessError: the process ended without an answer.
+    """
+    reading, writing = os.pipe()
+    parent, folder = os.getpid(), tempfile.mkdtemp(prefix="repro-")
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _run_and_answer(work, parent, writing, folder, limit_s)
+    os.close(writing)
+    with contextlib.suppress(OSError):
+        os.setpgid(child, child)  # both do it, whoever comes first
+
+    def end_child() -> int:
+        kill_group(child)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        kill_descendants()
+        shutil.rmtree(folder, ignore_errors=True)
+        return code
+
+    def end_with_parent(*_: object) -> None:
+        end_child()
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, end_with_parent)
+    try:
+        line = _read_line(reading, limit_s)
+    finally:
+        code = end_child()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.close(reading)
+    if not line:
+        raise ChildProcessError(f"its process ended with {how_it_ended(code)}, without an answer")
+    return json.loads(line)
+
+
+def _run_and_answer(
+    work: Callable[[], Any], parent: int, writing: int, folder: str, limit_s: float | None
+) -> None:
+    try:
+        os.setpgid(0, 0)
+        die_with(parent, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if limit_s:
+            faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
+        with os.fdopen(writing, "wb") as answer:
+            answer.write((json.dumps(work()) + "\n").encode())
+    finally:
+        # Nothing of the parent's may run here: no exit handlers, no buffers, no loop.
+        os._exit(0)
+
+
+def _read_line(reading: int, limit_s: float | None) -> bytes:
+    """Returns a line; b"" if the other side ended without one."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    result = b""
+    while not result.endswith(b"\n"):
+        ready, _, _ = select.select([reading], [], [], deadline and max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError(f"no answer within {limit_s:g} s")
+        part = os.read(reading, 65536)
+        if not part:
+            return b""
+        result += part
+    return result

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import Any
 
 from repro import upstream
@@ -19,10 +20,16 @@ _ACTS = re.compile(
 )
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
+REPEAT_SCHEMA = "grpo-doctor.repeat.v1"
 _SHOWN_MODIFIED = 5
 _INDENT = 8
-# Of a code on a screen: lines that its best mitigation takes.
-_ADVICE = 2
+# By whether it helped with a trigger, and whether it did not with one.
+_VERDICTS = {
+    (True, True): "does not help in every case",
+    (True, False): "helps",
+    (False, True): "does not help",
+    (False, False): "not shown",
+}
 
 
 def escape_controls(text: str) -> str:
@@ -68,17 +75,9 @@ def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
                 "recommended": mitigation.recommended,
                 "helped": helped,
                 "did_not_help": failed,
-                "verdict": _verdict(helped, failed),
+                "verdict": _VERDICTS[bool(helped), bool(failed)],
             }
     return result
-
-
-def _verdict(helped: Sequence[str], failed: Sequence[str]) -> str:
-    if helped and failed:
-        return "does not help in every case"
-    if helped:
-        return "helps"
-    return "does not help" if failed else "not shown"
 
 
 def short(
@@ -98,14 +97,14 @@ def short(
     lines: list[str] = []
     for code, attempts in results.items():
         lines += [*([""] if lines else []), *_code(repros[code], attempts, width)]
-    versions = ", ".join(f"{name} {version}" for name, version in upstream.versions().items())
-    for reported in (
-        versions,
-        _proof(proof) if proof else "",
-        "--verbose shows each attempt, and what is simulated",
-    ):
-        lines += (wrap(reported, width) if width else [reported]) if reported else []
+    hint = "--verbose shows each attempt, and what is simulated"
+    for line in filter(None, (_versions(), _proof(proof) if proof else "", hint)):
+        lines += wrap(line, width) if width else [line]
     return lines
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version}" for name, version in upstream.versions().items())
 
 
 def _code(repro: Repro, attempts: Sequence[Attempt], width: int) -> list[str]:
@@ -113,42 +112,30 @@ def _code(repro: Repro, attempts: Sequence[Attempt], width: int) -> list[str]:
     wrong = sum(attempt.as_recorded is False for attempt in attempts)
     mark = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
     outcome = overall(attempts)
-    head = _shorten(f"{repro.code}  {outcome.value}{mark}: {repro.title}", width)
+    lines = _fit(f"{repro.code}  {outcome.value}{mark}: {repro.title}", width, indent=0)
     bare = [attempt for attempt in attempts if attempt.mitigation is None and attempt.outcome is outcome]
     triggers = len({attempt.trigger for attempt in attempts})
     observed = f"by {len(bare)} of {triggers} triggers: " if triggers > 1 else ""
-    message = next((words for words in map(_attempt_detail, bare) if words), "")
-    reported = [_shorten(f"{' ' * _INDENT}{observed}{message}", width)] if message or observed else []
+    message = observed + next((words for words in map(_attempt_detail, bare) if words), "")
+    lines += _fit(message, width) if message else []
     result = mitigations(repro, attempts)
     best = max(
         result, key=lambda name: (not result[name]["did_not_help"], len(result[name]["helped"])), default=""
     )
     if best and result[best]["helped"]:
         against = ", ".join(result[best]["helped"])
-        reported += _wrapped(f"* {best}: {result[best]['about']} (helped with {against})", width)
+        lines += _fit(f"* {best}: {result[best]['about']} (helped with {against})", width, most=2)
     useless = [name for name, sample in result.items() if sample["did_not_help"]]
-    if useless:
-        reported.append(_shorten(f"{' ' * _INDENT}does not help, or not always: {', '.join(useless)}", width))
-    return [head, *reported]
+    return lines + (_fit(f"does not help, or not always: {', '.join(useless)}", width) if useless else [])
 
 
-def _wrapped(told: str, width: int) -> list[str]:
-    """Returns a text in two lines at the most, where somebody looks."""
+def _fit(text: str, width: int, indent: int = _INDENT, most: int = 1) -> list[str]:
+    """Returns a text in so many lines of a terminal at the most; where nobody looks, in one whole line."""
+    blanks = " " * indent
     if not width:
-        return [" " * _INDENT + told]
+        return [blanks + text]
     return wrap(
-        told, width, initial_indent=" " * _INDENT, subsequent_indent=" " * (_INDENT + 2),
-        max_lines=_ADVICE, placeholder=" …",
-    )  # fmt: skip
-
-
-def _shorten(line: str, width: int) -> str:
-    """Returns a line that fits, where somebody looks."""
-    blanks = len(line) - len(line.lstrip())
-    return (
-        line
-        if not width or len(line) <= width
-        else " " * blanks + shorten(line, width - blanks, placeholder=" …")
+        text, width, initial_indent=blanks, subsequent_indent=f"{blanks}  ", max_lines=most, placeholder=" …"
     )
 
 
@@ -156,9 +143,7 @@ def full_lines(
     repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> list[str]:
     """Returns all lines of a run, for a terminal."""
-    lines = [", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
-    if proof:
-        lines.append(_proof(proof))
+    lines = [_versions(), *([_proof(proof)] if proof else [])]
     for code, attempts in results.items():
         lines += ["", f"{code}  {repros[code].title}: {overall(attempts).value}"]
         reasons = {attempt.detail for attempt in attempts}
@@ -166,7 +151,11 @@ def full_lines(
             lines.append(f"  {reasons.pop()}")
             continue
         lines.append(f"  simulated: {'; '.join(repros[code].simulated) or 'nothing'}")
-        lines += _attempts(repros[code], attempts)
+        for trigger in dict.fromkeys(attempt.trigger for attempt in attempts):
+            lines.append(f"  {trigger}: {repros[code].trigger(trigger).about}")
+            local = repros[code].trigger(trigger).simulated
+            lines += [] if local is None else [f"    simulated here: {'; '.join(local) or 'nothing'}"]
+            lines += [_attempt_line(attempt) for attempt in attempts if attempt.trigger == trigger]
         lines += _verdicts(repros[code], attempts)
     return lines
 
@@ -180,19 +169,14 @@ def _proof(proof: upstream.WheelProof) -> str:
     return f"{head}; MODIFIED: {listed}. What follows says nothing about the release."
 
 
-def _attempts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
-    lines, reported = [], ""
-    for attempt in attempts:
-        if attempt.trigger != reported:
-            reported = attempt.trigger
-            lines.append(f"  {reported}: {repro.trigger(reported).about}")
-            local = repro.trigger(reported).simulated
-            if local is not None:
-                lines.append(f"    simulated here: {'; '.join(local) or 'nothing'}")
-        name = f"with {attempt.mitigation}" if attempt.mitigation else "as it is"
-        mark = "  << not what is on record" if attempt.as_recorded is False else ""
-        lines.append(f"    {name:<28}{attempt.outcome.value:<16}{_attempt_detail(attempt)}{mark}".rstrip())
-    return lines
+def _label(mitigation: str | None) -> str:
+    return f"    {f'with {mitigation}' if mitigation else 'as it is':<28}"
+
+
+def _attempt_line(attempt: Attempt) -> str:
+    mark = "  << not what is on record" if attempt.as_recorded is False else ""
+    detail = _attempt_detail(attempt)
+    return f"{_label(attempt.mitigation)}{attempt.outcome.value:<16}{detail}{mark}".rstrip()
 
 
 def _attempt_detail(attempt: Attempt) -> str:
@@ -210,6 +194,90 @@ def _verdicts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
             advised = f" [advised by: {result['recommended']}]" if result["recommended"] else ""
             lines.append(f"    {name:<28}{result['verdict']}: {'; '.join(parts)}{advised}")
     return ["  what helps:", *lines] if lines else []
+
+
+def observed_result(attempt: Attempt) -> tuple[Any, ...]:
+    """Returns what must be the same each time: the outcome, the place, and what was counted.
+
+    Left out is what differs by nature: seconds, and the words, which hold addresses and ports.
+    """
+    place = (attempt.where, attempt.function, attempt.assertion)
+    counts = (attempt.finished, attempt.expected, attempt.tokens, attempt.leaked_blocks)
+    return (attempt.outcome.value, *place, *counts)
+
+
+def differs(attempts: Sequence[Attempt]) -> bool:
+    """Whether not all of these came to the same."""
+    return len(set(map(observed_result, attempts))) > 1
+
+
+def by_pair(attempts: Sequence[Attempt]) -> dict[tuple[str, str | None], list[Attempt]]:
+    """Returns the attempts of each (trigger, mitigation)."""
+    result: dict[tuple[str, str | None], list[Attempt]] = {}
+    for attempt in attempts:
+        result.setdefault((attempt.trigger, attempt.mitigation), []).append(attempt)
+    return result
+
+
+def repeat_lines(
+    results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
+) -> list[str]:
+    """Returns the table of attempts that were made many times."""
+    pairs = {code: by_pair(attempts) for code, attempts in results.items()}
+    every = [pair for listed in pairs.values() for pair in listed.values()]
+    tried = sum(attempt.outcome is not AttemptOutcome.INAPPLICABLE for pair in every for attempt in pair)
+    differences = sum(map(differs, every))
+    lines = [f"{tried} attempts in {seconds:.0f} s; pairs that differ from time to time: {differences}"]
+    lines += [_versions(), *([_proof(proof)] if proof else [])]
+    for code, listed in pairs.items():
+        lines += ["", code]
+        for trigger in dict.fromkeys(trigger for trigger, _ in listed):
+            lines.append(f"  {trigger}:")
+            for (name, mitigation), pair in listed.items():
+                lines += _pair_lines(mitigation, pair) if name == trigger else []
+    return lines
+
+
+def _pair_lines(mitigation: str | None, pair: Sequence[Attempt]) -> list[str]:
+    """Returns how often what came of a pair; where it differs, each result with an example's words."""
+    counts = Counter(attempt.outcome.value for attempt in pair)
+    line = _label(mitigation)
+    line += ", ".join(f"{count} of {len(pair)} {outcome}" for outcome, count in counts.most_common())
+    line += "  << differs" if differs(pair) else ""
+    if any(attempt.as_recorded is False for attempt in pair):
+        line += "  << not what is on record"
+    lines = [line]
+    for kind, count in Counter(map(observed_result, pair)).most_common() if differs(pair) else ():
+        example = next(attempt for attempt in pair if observed_result(attempt) == kind)
+        place = f"{example.where} in {example.function}; " if example.where else ""
+        lines.append(f"        {count}: {example.outcome.value}; {place}{example.detail}")
+    return lines
+
+
+def repeat_document(
+    results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
+) -> dict[str, Any]:
+    """Returns the JSON document of attempts that were made many times."""
+    return {
+        "schema": REPEAT_SCHEMA,
+        "versions": upstream.versions(),
+        "upstream": proof.to_json() if proof else None,
+        "seconds": round(seconds, 1),
+        "codes": {
+            code: [
+                {
+                    "trigger": trigger,
+                    "mitigation": mitigation,
+                    "times": len(pair),
+                    "outcomes": dict(Counter(attempt.outcome.value for attempt in pair)),
+                    "differs": differs(pair),
+                    "seconds": [attempt.seconds for attempt in pair],
+                }
+                for (trigger, mitigation), pair in by_pair(attempts).items()
+            ]
+            for code, attempts in results.items()
+        },
+    }
 
 
 def codes(repros: Mapping[str, Repro]) -> list[str]:

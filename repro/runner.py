@@ -54,53 +54,33 @@ def run(
         import_limit_s: seconds for the worker to import what attempts need.
     """
     results: dict[str, list[Attempt]] = {code: [] for code in plans}
-    reasons = {code: repros[code].inapplicable() for code in plans}
-    due = {code: plan for code, plan in plans.items() if not reasons[code]}
-    for code, reason in reasons.items():
-        if reason:
-            blank = Attempt("", None, AttemptOutcome.INAPPLICABLE, detail=reason)
-            results[code] = [
-                replace(blank, trigger=trigger, mitigation=name) for trigger, name in plans[code]
-            ]
-            say(f"{code}: inapplicable: {reason}")
-    due, aside = _set_aside(repros, due)
+    absent = {code: _inapplicable(repros[code]) for code in plans}
+    for code, reasons in absent.items():
+        if len(set(reasons.values())) == 1 and len(reasons) == len(repros[code].triggers):
+            say(f"{code}: inapplicable: {next(iter(reasons.values()))}")
+    due = {code: [pair for pair in plan if pair[0] not in absent[code]] for code, plan in plans.items()}
     # Repros that need the same modules share a worker.
-    for modules in dict.fromkeys(repros[code].modules for code in due):
-        codes = [code for code in due if repros[code].modules == modules]
+    for modules in dict.fromkeys(repros[code].modules for code in due if due[code]):
+        codes = [code for code in due if due[code] and repros[code].modules == modules]
         for code, attempt in _through_worker(codes, due, limit_s, registry, import_limit_s):
             simulated = repros[code].simulates(attempt.trigger)
             attempt = judge.recorded(repros[code], replace(attempt, simulated=simulated))  # noqa: PLW2901
             results[code].append(attempt)
             under = f" with {attempt.mitigation}" if attempt.mitigation else ""
             say(f"{code} {attempt.trigger}{under}: {attempt.outcome.value}")
-    for code, attempts in aside.items():
-        results[code] += attempts
+    for code, reasons in absent.items():
+        aside = [Attempt(*pair, AttemptOutcome.INAPPLICABLE) for pair in plans[code] if pair[0] in reasons]
+        for attempt in aside:
+            simulated, detail = repros[code].simulates(attempt.trigger), reasons[attempt.trigger]
+            results[code].append(replace(attempt, simulated=simulated, detail=detail))
     return results
 
 
-def _set_aside(
-    repros: Mapping[str, Repro], plans: Mapping[str, Plan]
-) -> tuple[dict[str, Plan], dict[str, list[Attempt]]]:
-    """Returns what is left to try, and the attempts that need what is not installed here."""
-    remaining: dict[str, Plan] = {}
-    aside: dict[str, list[Attempt]] = {}
-    for code, plan in plans.items():
-        lacks = {
-            trigger.name: trigger.lacks() if trigger.lacks else None for trigger in repros[code].triggers
-        }
-        remaining[code] = [pair for pair in plan if not lacks[pair[0]]]
-        aside[code] = [
-            Attempt(
-                name,
-                mitigation,
-                AttemptOutcome.INAPPLICABLE,
-                simulated=repros[code].simulates(name),
-                detail=lacks[name] or "",
-            )
-            for name, mitigation in plan
-            if lacks[name]
-        ]
-    return {code: plan for code, plan in remaining.items() if plan}, aside
+def _inapplicable(repro: Repro) -> dict[str, str]:
+    """Returns, by trigger, why it can't be tried here."""
+    reason = repro.inapplicable()
+    reasons = {item.name: reason or (item.lacks() if item.lacks else None) for item in repro.triggers}
+    return {name: text for name, text in reasons.items() if text}
 
 
 def _through_worker(

@@ -12,19 +12,13 @@ Usage: python -m repro.worker REGISTRY PARENT CODE...   (REGISTRY: a module with
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import importlib
 import json
 import os
-import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from repro import judge, processes
 from repro.base import Attempt, AttemptOutcome, Repro
@@ -42,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     print(json.dumps({"problem": import_all([repros[code] for code in codes])}), file=answers, flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        done = isolated(repros[order["code"]], order["trigger"], order["mitigation"], order["limit_s"])
+        done = attempt(repros[order["code"]], order["trigger"], order["mitigation"], order["limit_s"])
         print(json.dumps(done.to_json()), file=answers, flush=True)
 
 
@@ -59,79 +53,16 @@ def import_all(repros: Sequence[Repro]) -> str | None:
     return None
 
 
-def isolated(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
+def attempt(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
     """Carries out one attempt in a process of its own."""
-    reading, writing = os.pipe()
-    worker = os.getpid()
-    folder = tempfile.mkdtemp(prefix="repro-")
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _child(repro, trigger, mitigation, limit_s, worker=worker, writing=writing, folder=folder)
-    os.close(writing)
-    with contextlib.suppress(OSError):
-        os.setpgid(child, child)  # both do it, whoever comes first
-    signal.signal(signal.SIGTERM, lambda *_: _kill_child(child, folder))
     started = time.monotonic()
-    line, timed_out = _read_line(reading, started + limit_s)
-    processes.kill_group(child)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    processes.kill_descendants()
-    shutil.rmtree(folder, ignore_errors=True)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.close(reading)
-    if line:
-        result: Any = json.loads(line)
-        return Attempt.from_json(result)
-    empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
-    empty = replace(empty, seconds=round(time.monotonic() - started, 4))
-    if timed_out:
-        return replace(empty, outcome=AttemptOutcome.TIMEOUT, detail=f"no answer within {limit_s:g} s")
-    return replace(empty, detail=f"its process ended with {processes.how_it_ended(code)}, without an answer")
-
-
-def _child(
-    repro: Repro,
-    trigger: str,
-    mitigation: str | None,
-    limit_s: float,
-    *,
-    worker: int,
-    writing: int,
-    folder: str,
-) -> None:
     try:
-        os.setpgid(0, 0)
-        processes.die_with(worker, signal.SIGKILL)
-        os.environ["TMPDIR"], tempfile.tempdir = folder, None
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
-        done = judge.attempt(repro, trigger, mitigation)
-        os.write(writing, (json.dumps(done.to_json()) + "\n").encode())
-    finally:
-        # Nothing of the worker's may run here: no exit handlers, no buffers, no loop.
-        os._exit(0)
-
-
-def _read_line(reading: int, deadline: float) -> tuple[bytes, bool]:
-    """Returns (the line, False); (b"", True) when time is up, (b"", False) when the other side ended without one."""
-    result = b""
-    while not result.endswith(b"\n"):
-        ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return b"", True
-        part = os.read(reading, 65536)
-        if not part:
-            return b"", False
-        result += part
-    return result, False
-
-
-def _kill_child(child: int, folder: str) -> None:
-    processes.kill_group(child)
-    processes.kill_descendants()
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(143)
+        answer = processes.isolated(lambda: judge.attempt(repro, trigger, mitigation).to_json(), limit_s)
+        return Attempt.from_json(answer)
+    except (TimeoutError, ChildProcessError) as error:
+        outcome = AttemptOutcome.TIMEOUT if isinstance(error, TimeoutError) else AttemptOutcome.ERROR
+        seconds, simulated = round(time.monotonic() - started, 4), repro.simulates(trigger)
+        return Attempt(trigger, mitigation, outcome, simulated=simulated, detail=str(error), seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ turns = Turns()
 def report(entry: dict[str, Any]) -> None:
     """Ends the turn."""
     times = {key: value for key, value in entry.items() if key.startswith("time/")}
-    turns.end(tokens=entry["completions/tokens"], **times)
+    turns.end_turn(tokens=entry["completions/tokens"], **times)
 
 
 turns.begin()

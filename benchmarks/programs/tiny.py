@@ -6,29 +6,34 @@ import json
 import random
 from pathlib import Path
 
-VOCABULARY, END = 2048, 2048
-"""The end token is one that the model can't say, so that both sides sample to the full length."""
+VOCABULARY = 2048
+"""The end token, one more, is none that the model can say, so that both sides sample to the full length."""
 
 
-def make(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> None:
-    """Writes a random Llama of 4 layers, a tokenizer of words, and prompts of the given lengths in turn."""
+def write_llama(folder: Path, **sizes: int | bool) -> None:
+    """Write a Llama with random weights, and a tokenizer of its words `w0`, `w1`, … and an end token."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=352, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
+    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    config = LlamaConfig(num_key_value_heads=2, max_position_embeddings=512, **ids, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder / "model")
-    words = {f"w{i}": i for i in range(VOCABULARY)} | {"<end>": END}
+    words = {f"w{i}": i for i in range(sizes["vocab_size"])} | {"<end>": sizes["vocab_size"]}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>", "pad_token": "w0"}
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> None:
+    """Write a random Llama of 4 layers, its tokenizer, and prompts of the given lengths in turn."""
+    write_llama(
+        folder, vocab_size=VOCABULARY, hidden_size=128, intermediate_size=352, num_hidden_layers=4,
+        num_attention_heads=4, tie_word_embeddings=False,
+    )  # fmt: skip
     draw = random.Random(0)
     with (folder / "prompts.jsonl").open("w") as file:
         for place in range(prompts):

@@ -27,12 +27,12 @@ class EndTurn(TrainerCallback):
         """Says how many tokens were sampled."""
         del args, state, control
         if "completions/mean_length" in logs:
-            self._turns.end(tokens=round(self._samples * float(logs["completions/mean_length"])))
+            self._turns.end_turn(tokens=round(self._samples * float(logs["completions/mean_length"])))
 
 
 def take_steps(folder: Path, turns: Turns, samples: int, **options: Any) -> None:
     """Without end, without checkpoints or written completions; `options` are GRPOConfig's."""
-    wanted = GRPOConfig(
+    config = GRPOConfig(
         max_steps=10_000, gradient_checkpointing=False, shuffle_dataset=False, logging_steps=1, report_to="none",
         save_strategy="no", disable_tqdm=True, **options,
     )  # fmt: skip
@@ -40,7 +40,7 @@ def take_steps(folder: Path, turns: Turns, samples: int, **options: Any) -> None
     trainer = GRPOTrainer(
         model=str(folder / "model"),
         reward_funcs=even_words,
-        args=wanted,
+        args=config,
         train_dataset=load_dataset(
             "json", data_files=prompts, split="train", cache_dir=str(folder / "cache")
         ),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 BASE = "vllm-0.31.0+trl-1.16.0"
 # A release's own environment is better evidence than one laid over the base, and taken where it is built. The base is
-# too new for the first: `nox -s contract` builds it.
+# too new for the first: `python -m diagnostics.matrix env` builds it.
 OWN = {
     "0.8.5": "vllm-0.8.5+trl-0.17.0",
     "0.10.2": "vllm-0.10.2+trl-0.25.1",
@@ -260,9 +260,9 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
     return [
         "# What `contract` reads, and what happened",
         "",
-        f"Made by `nox -s contract -- --work DIR` on {day}, Python {platform.python_version()}, {platform.system()}",
-        f"{platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries of what",
-        "TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
+        f"Made by `python -m evaluation.matrix.contract_runs --work DIR` on {day}, Python {platform.python_version()},",
+        f"{platform.system()} {platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries",
+        "of what TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
         "Both releases' own code is walked, vLLM's in its CPU build, with an engine behind its front that takes calls,",
         "serialised by vLLM's own means, and answers nothing (`tests/matrix/contract_in_cell.py`). So what happens in",
         "the engine's own process, by NCCL or on a GPU alone is not seen here. V1 is there as on a GPU, and the",

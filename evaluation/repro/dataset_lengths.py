@@ -23,7 +23,7 @@ from typing import Any
 
 from repro import judge, upstream
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Delivered, RefusedRequestError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import Delivered, RefusedRequestError, SchedulerRequest, Setup
 
 LIMIT, BUDGET, BATCH, MAX_TOKENS = 4096, 8192, 512, 8
 MEDIAN, SPREAD = 250, 0.75  # tokens; standard deviation of their logarithm

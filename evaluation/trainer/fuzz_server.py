@@ -1,6 +1,6 @@
 """Fuzzes a real server process by its own OpenAPI description, with schemathesis, and says what came of it.
 
-Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed (`nox -s fuzz`); the server runs
+Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed; the server runs
 in SERVER_PYTHON, which has torch. Four kinds of requests: as the description allows, the same brought to what the model
 has (so that they are sampled), as the description forbids, and uploads of weights that are nearly right. Exit code 1:
 a status of 500 or above, an answer that the description doesn't allow, a server that died, grew, or holds other

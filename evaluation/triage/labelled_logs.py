@@ -40,7 +40,7 @@ _DRAWS = 2000
 _HEAD = """\
 # Triage on the labelled logs
 
-Made by `nox -s triage-eval -- tests/diagnostics/logs --write {file}` on {day};
+Made by `python -m evaluation.triage.labelled_logs tests/diagnostics/logs --write {file}` on {day};
 not edited by hand. What the logs are and what these figures say: docs/triage.md.
 """
 GOALS = {"recall": 0.95, "precision": 0.97}

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from repro import base, upstream
-from repro.base import InapplicableError, Trigger, Work
+from repro.base import Trigger, Work
 
 Call = Callable[["str | None"], "str | None"]
 SEARCHES = "it looks for the cause and changes nothing"
-OTHER_RELEASE = "it is another release: run this there"
 
 
 def repro(
@@ -43,13 +42,10 @@ def repro(
         modules: imported once, before the attempts.
         simulated: what is not real in an attempt.
     """
-    reasons = untried or {}
     raises, statement, function = failure or ("", "", "")
 
     def register(call: Call) -> Call:
         def run(mitigation: str | None) -> Work:
-            if mitigation is not None and mitigation in reasons:
-                raise InapplicableError(reasons[mitigation])
             try:
                 lost = call(mitigation)
             except Exception as error:
@@ -72,7 +68,8 @@ def repro(
             modules=modules,
             simulated=simulated,
             triggers=[Trigger(trigger, run, silent=failure is None)],
-            mitigations={**(changes or {}), **reasons},
+            mitigations=changes or {},
+            untried=untried,
             inapplicable=lambda: _missing(needs),
         )
         return call

@@ -90,11 +90,9 @@ def repro(
         needs: distributions, named as their modules are but for dashes, without which nothing can be tried.
         simulated: what is not real.
     """
-    reasons, programs = untried or {}, PROGRAMS[code]
+    programs = PROGRAMS[code]
 
     def run(name: str, mitigation: str | None) -> Work:
-        if mitigation is not None and mitigation in reasons:
-            raise InapplicableError(reasons[mitigation])
         if mitigation is not None and name not in built.mitigation(mitigation).helps:
             raise InapplicableError(f"{mitigation} has nothing to change in {name}")
         return attempt(programs[name], mitigation, counted)
@@ -113,7 +111,8 @@ def repro(
             )
             for name, item in programs.items()
         ],
-        mitigations={**changes, **reasons},
+        mitigations=changes,
+        untried=untried,
         inapplicable=partial(_missing, needs),
     )
 

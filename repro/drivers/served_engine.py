@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from repro import processes
 from repro.drivers import hangs, whole_engine
 
 ASKED = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
@@ -60,15 +61,10 @@ def request_status(port: int, path: str, limit: float | None, document: dict[str
 
 def worker(server: int) -> int:
     """The process below a server in which the model is: vLLM names it itself."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    by_name = {}
+    for pid in [server, *processes.descendants(server)]:
         with contextlib.suppress(OSError):
-            name, _, rest = path.read_text(encoding="utf-8").partition("(")[2].rpartition(")")
-            parents[int(path.parent.name)] = (name, int(rest.split()[1]))
-
-    def below(pid: int) -> bool:
-        return pid == server or (pid in parents and below(parents[pid][1]))
-
-    by_name = {pid: name for pid, (name, _) in parents.items() if name.startswith("VLLM::") and below(pid)}
+            by_name[pid] = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    by_name = {pid: name for pid, name in by_name.items() if name.startswith("VLLM::")}
     # Where the engine's core runs the model itself, there is no worker.
     return next((pid for pid, name in by_name.items() if name.startswith("VLLM::Worker")), max(by_name))

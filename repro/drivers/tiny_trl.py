@@ -36,8 +36,14 @@ def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace")
     return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names, **special)
 
 
-def model(seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
-    """Returns a Llama of one layer with random weights, the same for the same seed."""
+def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
+    """Returns a Llama of one layer with random weights, the same for the same seed.
+
+    Args:
+        seed: of the weights.
+        vocabulary: ids.
+        options: of transformers' `LlamaConfig`, in place of those here.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -45,7 +51,7 @@ def model(seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **heads, **ids)).float()
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **(sizes | heads | ids | options))).float()
 
 
 def config(**settings: Any) -> Any:

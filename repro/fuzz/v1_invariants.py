@@ -1,107 +1,93 @@
 """What must hold of the V1 scheduler after every call, whoever made it.
 
-Each check reads upstream's own structures (vLLM 0.31.0) and raises with what it saw.
+Each check reads upstream's own structures (vLLM 0.31.0) and yields what it saw that must not be.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from repro.base import BrokenInvariantError
-from repro.drivers.schedulers.runner_v1 import FIRST_TOKEN
-from repro.drivers.schedulers.v1 import V1Engine
-from repro.drivers.schedulers.v1_setup import STOP
-
-BLOCKS = "KV blocks are conserved"
-QUEUES = "queues are disjoint and complete"
-LOST = "no request is lost"
-TWICE = "no request ends twice"
-TEXT = "a completion is whole and in order"
-BUDGET = "a step keeps its budget"
-COMPUTED = "computed tokens stay within the request"
-FLIGHT = "tokens in flight are counted"
-WAIT = "a pause in mode 'wait' lets what runs end"
+from repro.drivers.schedulers.v1 import FIRST_TOKEN, STOP, V1Engine
 
 
 def check(engine: V1Engine) -> None:
-    """Checks all that must hold between two calls.
+    """Check all that must hold between two calls.
 
     Raises:
         BrokenInvariantError: something does not.
     """
-    _blocks(engine)
-    _queues(engine)
-    _requests(engine)
-    _lengths(engine)
-    _pause(engine)
+    for name, find_faults in INVARIANTS.items():
+        _refuse(name, find_faults(engine))
 
 
 def check_step(engine: V1Engine, scheduled: Any) -> None:
-    """Checks what `schedule()` returned.
+    """Check what `schedule()` returned.
 
     Raises:
         BrokenInvariantError: it does not keep its budget, or schedules who is not running.
     """
-    counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
-    running = {request.request_id for request in engine.scheduler.running}
-    budget = 0 if engine.scheduler.pause_state.name == "PAUSED_ALL" else engine.setup.token_budget
-    if total != sum(counts.values()) or total > budget:
-        _broken(BUDGET, f"{dict(counts)} scheduled, {total} by its own count, {budget} allowed")
-    if len(counts) > engine.setup.max_num_seqs or len(running) > engine.setup.max_num_seqs:
-        _broken(
-            BUDGET, f"{len(counts)} scheduled and {len(running)} running, {engine.setup.max_num_seqs} allowed"
-        )
-    if any(count <= 0 for count in counts.values()) or not set(counts) <= running:
-        _broken(BUDGET, f"{dict(counts)} scheduled, running: {sorted(running)}")
+    _refuse("a step keeps its budget", _over_budget(engine, scheduled))
 
 
 def check_end(engine: V1Engine) -> None:
-    """Checks an engine that has nothing left to do.
+    """Check an engine that has nothing left to do.
 
     Raises:
         BrokenInvariantError: a request never ended, or the engine still holds something.
     """
-    lost = engine.unfinished()
-    if lost:
-        _broken(LOST, f"{' '.join(lost)} never ended, and the engine says it has nothing to do")
-    calls = engine.setup.blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    if calls or engine.scheduler.requests:
-        _broken(
-            BLOCKS, f"{calls} are taken in an empty engine, requests: {sorted(engine.scheduler.requests)}"
-        )
+    unended = " ".join(engine.unfinished())
+    if unended:
+        raise BrokenInvariantError(LOST, f"{unended} never ended, and the engine says it has nothing to do")
+    leaked = engine.setup.blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    requests = sorted(engine.scheduler.requests)
+    if leaked or requests:
+        raise BrokenInvariantError(BLOCKS, f"{leaked} are taken in an empty engine, requests: {requests}")
 
 
-def _broken(name: str, detail: str) -> None:
-    raise BrokenInvariantError(name, detail)
+def _refuse(name: str, faults: Iterator[str]) -> None:
+    for fault in faults:
+        raise BrokenInvariantError(name, fault)
 
 
-def _blocks(engine: V1Engine) -> None:
+def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
+    counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
+    running = {request.request_id for request in engine.scheduler.running}
+    most = engine.setup.max_num_seqs
+    budget = 0 if engine.scheduler.pause_state.name == "PAUSED_ALL" else engine.setup.token_budget
+    if total != sum(counts.values()) or total > budget:
+        yield f"{dict(counts)} scheduled, {total} by its own count, {budget} allowed"
+    if len(counts) > most or len(running) > most:
+        yield f"{len(counts)} scheduled and {len(running)} running, {most} allowed"
+    if any(count <= 0 for count in counts.values()) or not set(counts) <= running:
+        yield f"{dict(counts)} scheduled, running: {sorted(running)}"
+
+
+def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
     """Each is free once, or held as often as its count says, by requests that exist."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
-    policy = Counter(block.block_id for blocks in tables.values() for block in blocks if not block.is_null)
+    references = Counter(
+        block.block_id for blocks in tables.values() for block in blocks if not block.is_null
+    )
     free = Counter(block.block_id for block in pool.free_block_queue.get_all_free_blocks())
     for block in pool.blocks:
-        if block.is_null:
-            continue
-        holders, times_free = policy[block.block_id], free[block.block_id]
-        if block.ref_cnt != holders or times_free != (holders == 0):
-            _broken(
-                BLOCKS,
+        holders, times_free = references[block.block_id], free[block.block_id]
+        if not block.is_null and (block.ref_cnt != holders or times_free != (holders == 0)):
+            yield (
                 f"block {block.block_id} is held by {holders}, counts {block.ref_cnt} holders, "
-                f"and is {times_free} times in the free queue",
+                f"and is {times_free} times in the free queue"
             )
     if pool.get_num_free_blocks() != sum(free.values()):
-        _broken(BLOCKS, f"{pool.get_num_free_blocks()} are said to be free, {sum(free.values())} are")
-    strangers = sorted(
-        name for name, blocks in tables.items() if blocks and name not in engine.scheduler.requests
-    )
-    if strangers:
-        _broken(BLOCKS, f"requests that are gone still hold some: {' '.join(strangers)}")
+        yield f"{pool.get_num_free_blocks()} are said to be free, {sum(free.values())} are"
+    requests = engine.scheduler.requests
+    if strangers := sorted(name for name, blocks in tables.items() if blocks and name not in requests):
+        yield f"requests that are gone still hold some: {' '.join(strangers)}"
 
 
-def _queues(engine: V1Engine) -> None:
+def _misplaced_requests(engine: V1Engine) -> Iterator[str]:
     """Each request is in one queue, once, and its status says which."""
     scheduler = engine.scheduler
     queues = {
@@ -109,45 +95,70 @@ def _queues(engine: V1Engine) -> None:
         "waiting": list(scheduler.waiting),
         "holding blocks": list(scheduler.kv_holding_waiting),
     }
-    where = Counter(request.request_id for queue in queues.values() for request in queue)
-    if set(where) != set(scheduler.requests) or any(count > 1 for count in where.values()):
-        listed = {name: [request.request_id for request in queue] for name, queue in queues.items()}
-        _broken(QUEUES, f"{listed}; known: {sorted(scheduler.requests)}")
+    listed = {name: [request.request_id for request in queue] for name, queue in queues.items()}
+    counts = Counter(name for names in listed.values() for name in names)
+    if set(counts) != set(scheduler.requests) or any(count > 1 for count in counts.values()):
+        yield f"{listed}; known: {sorted(scheduler.requests)}"
     for name, queue in queues.items():
         for request in queue:
             if (request.status.name == "RUNNING") != (name == "running"):
-                _broken(QUEUES, f"{request.request_id} is {request.status.name} in the queue '{name}'")
-    strangers = {request.request_id for request in scheduler.deferred_waiting} - {
-        request.request_id for name in ("waiting", "holding blocks") for request in queues[name]
-    }
-    if strangers:
-        _broken(QUEUES, f"deferred, and not waiting: {sorted(strangers)}")
+                yield f"{request.request_id} is {request.status.name} in the queue '{name}'"
+    waiting = {*listed["waiting"], *listed["holding blocks"]}
+    if strangers := {request.request_id for request in scheduler.deferred_waiting} - waiting:
+        yield f"deferred, and not waiting: {sorted(strangers)}"
 
 
-def _requests(engine: V1Engine) -> None:
-    """Each is unfinished and known, or has ended once; what was delivered is its text, whole and in order."""
-    for name, request in engine.requests.items():
-        ends, tokens = engine.ends[name], engine.tokens[name]
+def _ended_twice(engine: V1Engine) -> Iterator[str]:
+    for name, ends in engine.ends.items():
         if len(ends) > 1:
-            _broken(TWICE, f"{name} ended by {' and by '.join(ends)}")
+            yield f"{name} ended by {' and by '.join(ends)}"
+
+
+def _lost_requests(engine: V1Engine) -> Iterator[str]:
+    """Each request is unfinished and known, or has ended."""
+    for name, ends in engine.ends.items():
         known = name in engine.scheduler.requests
         if known == bool(ends or name in engine.aborted):
-            _broken(
-                LOST, f"{name} is {'still' if known else 'no longer'} known, and ended by {ends or 'nothing'}"
-            )
+            yield f"{name} is {'still' if known else 'no longer'} known, and ended by {ends or 'nothing'}"
+
+
+def _wrong_texts(engine: V1Engine) -> Iterator[str]:
+    """Tokens that were delivered are a request's text, whole and in order."""
+    for name, request in engine.requests.items():
+        ends, tokens = engine.ends[name], engine.tokens[name]
         expected = [FIRST_TOKEN + number for number in range(1, len(tokens) + 1)]
         if tokens and tokens[-1] == STOP:
             expected[-1] = STOP
         most = min(request.max_tokens, engine.setup.max_model_len - request.prompt)
         if tokens != expected or len(tokens) > most:
-            _broken(TEXT, f"{name} got {tokens}, at most {most} are due")
+            yield f"{name} got {tokens}, at most {most} are due"
         if ends and ends[0] == "length" and len(tokens) != most:
-            _broken(TEXT, f"{name} ended by length after {len(tokens)} of {most} tokens")
+            yield f"{name} ended by length after {len(tokens)} of {most} tokens"
         if ends and len(tokens) < min(request.min_tokens, most):
-            _broken(TEXT, f"{name} ended after {len(tokens)} tokens, at least {request.min_tokens} are due")
+            yield f"{name} ended after {len(tokens)} tokens, at least {request.min_tokens} are due"
 
 
-def _pause(engine: V1Engine) -> None:
+def _computed_too_far(engine: V1Engine) -> Iterator[str]:
+    longest = engine.setup.max_model_len
+    for name, request in engine.scheduler.requests.items():
+        expected = request.num_tokens + request.num_output_placeholders
+        if not 0 <= request.num_computed_tokens <= min(expected, longest):
+            computed = request.num_computed_tokens
+            yield f"{name} has computed {computed} of {expected} tokens, the limit is {longest}"
+
+
+def _miscounted_flight(engine: V1Engine) -> Iterator[str]:
+    flying = Counter[str]()
+    for scheduled, _ in engine.in_flight:
+        flying.update(scheduled.num_scheduled_tokens)
+    for name, request in engine.scheduler.requests.items():
+        if request.num_in_flight_tokens != flying[name]:
+            yield f"{name} has {flying[name]} in flight and counts {request.num_in_flight_tokens}"
+        if request.num_output_placeholders < 0 or request.num_stale_output_tokens < 0:
+            yield f"{name} counts fewer than none"
+
+
+def _forgotten_by_pause(engine: V1Engine) -> Iterator[str]:
     """`AsyncLLM.pause_generation` promises of 'wait': "Wait for in-flight requests to complete".
 
     The engine takes the pause for complete as soon as it has nothing to do; its caller then loads new weights.
@@ -155,23 +166,17 @@ def _pause(engine: V1Engine) -> None:
     remaining = sorted(engine.waited_for & set(engine.scheduler.requests))
     if remaining and not engine.next_half():
         tokens = ", ".join(f"{name} has {len(engine.tokens[name])} of its tokens" for name in remaining)
-        _broken(WAIT, f"the engine has nothing left to do, and {tokens}")
+        yield f"the engine has nothing left to do, and {tokens}"
 
 
-def _lengths(engine: V1Engine) -> None:
-    """No request computes past its own end, and what is in flight is known to be."""
-    flying = Counter[str]()
-    for scheduled, _ in engine.in_flight:
-        flying.update(scheduled.num_scheduled_tokens)
-    for name, request in engine.scheduler.requests.items():
-        expected = request.num_tokens + request.num_output_placeholders
-        if not 0 <= request.num_computed_tokens <= min(expected, engine.setup.max_model_len):
-            _broken(
-                COMPUTED,
-                f"{name} has computed {request.num_computed_tokens} of {expected} tokens, "
-                f"the limit is {engine.setup.max_model_len}",
-            )
-        if request.num_in_flight_tokens != flying[name]:
-            _broken(FLIGHT, f"{name} has {flying[name]} in flight and counts {request.num_in_flight_tokens}")
-        if request.num_output_placeholders < 0 or request.num_stale_output_tokens < 0:
-            _broken(FLIGHT, f"{name} counts fewer than none")
+BLOCKS, LOST = "KV blocks are conserved", "no request is lost"
+INVARIANTS: dict[str, Callable[[V1Engine], Iterator[str]]] = {
+    BLOCKS: _miscounted_blocks,
+    "queues are disjoint and complete": _misplaced_requests,
+    "no request ends twice": _ended_twice,
+    LOST: _lost_requests,
+    "a completion is whole and in order": _wrong_texts,
+    "computed tokens stay within the request": _computed_too_far,
+    "tokens in flight are counted": _miscounted_flight,
+    "a pause in mode 'wait' lets what runs end": _forgotten_by_pause,
+}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
+from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere, tiny_trl
 
 ASSERTION = "raise NotImplementedError"
@@ -41,8 +41,6 @@ def planned(trigger: str, mitigation: str | None) -> dict[str, Any]:
         InapplicableError: the mitigation can't be tried here, or does not apply.
     """
     options: dict[str, Any] = dict(OPTIONS[trigger])
-    if mitigation == "other_version":
-        raise InapplicableError("it is another release: run this there")
     if trigger == "trl_trainer":
         if mitigation:
             raise InapplicableError("past the configuration the trainer needs the device; see named_device")
@@ -248,6 +246,7 @@ repro(
         "async_output_off": "disable_async_output_proc=True",
         "unnamed_device": "no device named: the state is the same, its message is clear",
     },
+    untried=dict.fromkeys(("other_version",), OTHER_RELEASE),
     inapplicable=inapplicable,
 )
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
-from repro.drivers import calls, pages, tiny_trl
+from repro.drivers import calls, tiny_trl
 
 
 @calls.repro(
@@ -71,6 +74,26 @@ def env004_refused(mitigation: str | None) -> None:
     AutoConfig.from_pretrained(folder if mitigation == "local" else "some/model")
 
 
+def _failing_hub(status: int, code: str = "") -> str:
+    """Answer every request with an error, from a thread; return the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
 @calls.repro(
     "ENV005",
     needs=("transformers",),
@@ -84,7 +107,7 @@ def env005_unauthorized(_mitigation: str | None) -> None:
     """The hub answers 401, as it does for a name that is wrong and for a private repository."""
     # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
     os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_HUB_OFFLINE="0")
-    os.environ["HF_ENDPOINT"] = pages.serve({}, status=401, header=("X-Error-Code", "RepoNotFound"))
+    os.environ["HF_ENDPOINT"] = _failing_hub(401, "RepoNotFound")
     from transformers import AutoConfig
 
     AutoConfig.from_pretrained("some/model")
@@ -126,7 +149,7 @@ def env010_cut_off(mitigation: str | None) -> None:
 def env026_unavailable(mitigation: str | None) -> None:
     """The hub is reached, and answers with an error of its own."""
     # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
-    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=pages.serve({}, status=503), HF_HUB_OFFLINE="0")
+    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=_failing_hub(503), HF_HUB_OFFLINE="0")
     if mitigation == "local":
         from transformers import AutoConfig
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
+from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl
 
 _NAMES = ("trl",)
@@ -95,8 +95,6 @@ def _along(found: list[float], right: list[float]) -> float:
 
 
 def _carry_out(trigger: str, mitigation: str | None) -> Work:
-    if mitigation == "upgrade":
-        raise InapplicableError("it is another release: run this there")
     if trigger not in (upstream.source("trl/trainer/grpo_config.py", _NAMES) or ""):
         raise InapplicableError(f"this TRL has no loss of the name {trigger}")
     loss = mitigation if mitigation in {"dr_grpo", "grpo"} else trigger
@@ -135,5 +133,6 @@ repro(
         "grpo": 'loss_type="grpo": a mean of samples',
         "upgrade": ("TRL 1.9.1 or newer", "huggingface/trl#6024"),
     },
+    untried=dict.fromkeys(("upgrade",), OTHER_RELEASE),
     inapplicable=inapplicable,
 )

@@ -34,7 +34,7 @@ from repro.drivers.engines_v0 import (
     count_answers,
 )
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Delivered, ForwardPassError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import Delivered, ForwardPassError, SchedulerRequest, Setup
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
 TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]

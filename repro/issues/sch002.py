@@ -25,7 +25,7 @@ from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import elsewhere, engines_v0, whole_engine
 from repro.drivers.engines_v0 import EngineRequest, Offline, count_answers
 from repro.drivers.schedulers import owners, v0
-from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest, Setup, check_prompt
+from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest, Setup, check_prompt
 
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError
+from repro.base import OTHER_RELEASE, InapplicableError
 from repro.drivers import calls, tiny_trl
 
 _repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
@@ -53,7 +53,7 @@ def cfg116_question(mitigation: str | None) -> None:
     ),
     says="num_items_in_batch",
     changes={"take_it": "compute_loss takes num_items_in_batch=None"},
-    untried={"newer": calls.OTHER_RELEASE},
+    untried={"newer": OTHER_RELEASE},
 )
 def cmp025_older_trainer(mitigation: str | None) -> None:
     """The Trainer of transformers calls a compute_loss of before 4.46, which takes no num_items_in_batch."""

@@ -1,6 +1,6 @@
 """A plan is worth its words only if what it prints mends: carried out here in small environments that uv really made.
 
-Offline: the packages are wheels of a module each. The same over real packages is `nox -s doctor-plans`.
+Offline: the packages are wheels of a module each. Over real packages: `python -m evaluation.doctor.real_plans`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ def oldest() -> Path:
     peers = os.environ.get("GRPO_DOCTOR_PEERS")
     python = Path(peers or "").parents[2] / "peers-trl-0.17.0" / "bin" / "python" if peers else Path()
     if not python.is_file():
-        pytest.skip(f"no TRL 0.17.0 beside GRPO_DOCTOR_PEERS={peers or '(unset)'}; build it: nox -s peers")
+        pytest.skip(
+            f"no TRL 0.17.0 beside GRPO_DOCTOR_PEERS={peers or '(unset)'}; build it: nox -s tests-cells"
+        )
     return python
 
 

@@ -16,7 +16,7 @@ RECORD = Path(__file__).parents[2] / "diagnostics" / "data" / "attempts.json"
 SCHEMA = "grpo-doctor.attempts.v1"
 
 
-def taken(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
+def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
     """By code: where and when it ran, and of each trigger and mitigation that was carried out, what came of it."""
     result: dict[str, dict[str, Any]] = {}
     for code, reported in document["codes"].items():
@@ -48,7 +48,7 @@ def main() -> None:
     runs = {(run["code"], run["environment"]): run for run in known["runs"]}
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     for file in files:
-        for code, run in taken(json.loads(Path(file).read_text()), environment, day).items():
+        for code, run in recorded_runs(json.loads(Path(file).read_text()), environment, day).items():
             runs[code, environment] = {"code": code, **run}
     document = {"schema": SCHEMA, "runs": [runs[key] for key in sorted(runs)]}
     RECORD.write_text(json.dumps(document, indent=1) + "\n")

@@ -23,7 +23,7 @@ CELLS = [
 
 
 @pytest.fixture(scope="module", params=CELLS)
-def seen(request):
+def cell_results(request):
     """What came of each piece of work on either side."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -33,15 +33,15 @@ def seen(request):
     return result
 
 
-def test_every_outcome_is_the_engines(seen):
+def test_every_outcome_is_the_engines(cell_results):
     """Completions by call, forward passes, blocks left and assertions, all equal."""
-    different = [result for result in seen if result["whole"] != result["driven"]]
+    different = [result for result in cell_results if result["whole"] != result["driven"]]
     assert different == []
 
 
-def test_the_work_was_worth_comparing(seen):
+def test_the_work_was_worth_comparing(cell_results):
     """Assertions, failed passes, and plain work that left nothing behind are among it."""
-    expected = [result["whole"] for result in seen]
+    expected = [result["whole"] for result in cell_results]
     assert any(result["asserted"] for result in expected)
     assert any("failed" in result["completions"] for result in expected)
     assert sum(not result["asserted"] and not result["leaked"] for result in expected) > len(expected) // 3

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from diagnostics.matrix.layers.repros import REPRO_MODULES
-from repro import entries
+from repro import base
 from repro.issues import REPROS
 
-ROOT = Path(entries.__file__).parents[1]
+ROOT = Path(base.__file__).parents[1]
 
 
 def test_what_a_repro_reads_of_its_entry_is_what_toml_has():
     """Title, triggers and records; and triggers that no entry describes have a description of their own."""
     wrong = []
     for code, repro in REPROS.items():
-        entry = tomllib.loads((entries.FOLDER / f"{code}.toml").read_text(encoding="utf-8"))
+        entry = tomllib.loads((base.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
         helps = {name: frozenset(item.get("helps", ())) for name, item in entry["mitigations"].items()}
         triggers = {name: item["about"] for name, item in entry.get("triggers", {}).items()}
-        if entries.read_entry(code) != entries.CatalogEntry(entry["title"], triggers, helps):
+        if base.read_entry(code) != base.CatalogEntry(entry["title"], triggers, helps):
             wrong.append(code)
         if not all(trigger.about for trigger in repro.triggers):
             wrong.append(f"{code}: a trigger without a description")

@@ -19,12 +19,12 @@ SILENT, LOUD = ("0.4.0", "0.7.0"), ("0.8.0", "0.9.0")
 def release(monkeypatch):
     """Lets the repro find a release by its sources, with none installed."""
 
-    def put(version, parser, verl=None):
+    def set_sources(version, parser, verl=None):
         result = {"math_verify/parser.py": parser, "verl/utils/reward_score/math_verify.py": verl}
         monkeypatch.setattr(repro.upstream, "source", lambda path, _: result[path])
         monkeypatch.setattr(repro.metadata, "version", lambda _: version)
 
-    return put
+    return set_sources
 
 
 def test_rewards_are_counted_by_answer():

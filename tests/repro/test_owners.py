@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from repro.drivers.schedulers import owners
-from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest
+from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest
 
 A = [SchedulerRequest("a1", prompt=1, max_tokens=2), SchedulerRequest("a2", prompt=1, max_tokens=1)]
 B = [SchedulerRequest("b1", prompt=1, max_tokens=1)]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from repro import repeat
+from repro import render
+from repro.__main__ import exit_code
 from repro.base import Attempt, AttemptOutcome
 
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
@@ -25,7 +26,7 @@ BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", functi
 )
 def test_what_must_be_the_same_each_time(other, apart):
     """Outcome, place and counts; not the seconds, and not the words with their ports."""
-    assert repeat.differs([BARE, BARE, replace(BARE, **other)]) is apart
+    assert render.differs([BARE, BARE, replace(BARE, **other)]) is apart
 
 
 @pytest.mark.parametrize(
@@ -40,14 +41,14 @@ def test_what_must_be_the_same_each_time(other, apart):
 )
 def test_one_that_differs_is_a_finding_and_no_answer_at_all_is_unfinished(attempts, code):
     """A silent timeout among good ones is a difference; never an answer is exit code 3."""
-    assert repeat.exit_code({"X": attempts}) == code
+    assert exit_code({"X": attempts}) == code
 
 
 def test_the_table_counts_each_pair_and_tells_what_the_others_were():
     """How many of how many; where they differ, what else came, with its words."""
     helped = [replace(BARE, mitigation="m", outcome=AttemptOutcome.MITIGATED)] * 2
     lost = replace(BARE, outcome=AttemptOutcome.NOT_REPRODUCED, detail="nothing happened")
-    lines = repeat.table_lines({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
+    lines = render.repeat_lines({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
     assert "    as it is                    2 of 3 reproduced, 1 of 3 not_reproduced  << differs" in lines
     assert "        1: not_reproduced; vllm/a.py:3 in f; nothing happened" in lines
     assert "    with m                      2 of 2 mitigated" in lines

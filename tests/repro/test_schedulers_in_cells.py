@@ -86,16 +86,16 @@ WHOLE_ENGINE = {
 
 
 @pytest.fixture(scope="module", params=LINES)
-def seen(request):
+def cell_results(request):
     """The cell, and what `run` said there of all triggers and mitigations."""
     done = run_in_cell(request.param, "-m", "repro", "run", "SCH001", "SCH002", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     return request.param, json.loads(done.stdout)
 
 
-def attempts(seen, code, **wanted):
+def attempts(cell_results, code, **wanted):
     """The attempts of a code with these values."""
-    result = seen[1]["codes"][code]["attempts"]
+    result = cell_results[1]["codes"][code]["attempts"]
     return [attempt for attempt in result if all(attempt[key] == value for key, value in wanted.items())]
 
 
@@ -112,9 +112,9 @@ def expected(cell, code, trigger, mitigation):
     return "mitigated" if mitigation in helps else "not_mitigated" if mitigation in fails else "inapplicable"
 
 
-def test_upstream_is_unmodified(seen):
+def test_upstream_is_unmodified(cell_results):
     """The files that ran are those of the wheel, by its own hashes."""
-    cell, document = seen
+    cell, document = cell_results
     assert document["upstream"]["distribution"] == "vllm"
     assert cell.startswith(f"vllm-{document['upstream']['version']}+")
     assert document["upstream"]["files_checked"] > 500
@@ -122,22 +122,22 @@ def test_upstream_is_unmodified(seen):
 
 
 @pytest.mark.parametrize("code", EXPECTED)
-def test_every_trigger_and_mitigation_does_as_expected(seen, code):
+def test_every_trigger_and_mitigation_does_as_expected(cell_results, code):
     """Each pair was tried, and came out as written down here."""
-    cell, _ = seen
+    cell, _ = cell_results
     assert {trigger.name for trigger in REPROS[code].triggers} == set(EXPECTED[code]) | WHOLE_ENGINE[code]
-    outcomes = {(a["trigger"], a["mitigation"]): a["outcome"] for a in attempts(seen, code)}
+    outcomes = {(a["trigger"], a["mitigation"]): a["outcome"] for a in attempts(cell_results, code)}
     assert len(outcomes) == len(REPROS[code].triggers) * (1 + len(REPROS[code].mitigations))
     assert outcomes == {pair: expected(cell, code, *pair) for pair in outcomes}
 
 
 @pytest.mark.parametrize("code", EXPECTED)
-def test_each_reproduction_is_the_released_assertion(seen, code):
+def test_each_reproduction_is_the_released_assertion(cell_results, code):
     """At the line where the wheel has it, reached through the scheduler's own schedule()."""
-    cell, _ = seen
+    cell, _ = cell_results
     sch001, sch002, _ = LINES[cell]
     line, function = (sch001, "_schedule_default") if code == "SCH001" else (sch002, "_schedule_running")
-    for attempt in attempts(seen, code, outcome="reproduced"):
+    for attempt in attempts(cell_results, code, outcome="reproduced"):
         if REPROS[code].trigger(attempt["trigger"]).silent:
             assert attempt["where"] is None
             continue
@@ -148,9 +148,9 @@ def test_each_reproduction_is_the_released_assertion(seen, code):
 
 
 @pytest.mark.parametrize("code", EXPECTED)
-def test_what_helps_has_done_all_the_work(seen, code):
+def test_what_helps_has_done_all_the_work(cell_results, code):
     """Every request finished once, tokens counted, every block given back."""
-    mitigated = attempts(seen, code, outcome="mitigated")
+    mitigated = attempts(cell_results, code, outcome="mitigated")
     assert mitigated
     for attempt in mitigated:
         assert attempt["finished"] == attempt["expected"] > 0, attempt
@@ -158,44 +158,46 @@ def test_what_helps_has_done_all_the_work(seen, code):
         assert attempt["leaked_blocks"] == 0, attempt
 
 
-def test_the_silent_one_loses_a_request_and_its_blocks(seen):
+def test_the_silent_one_loses_a_request_and_its_blocks(cell_results):
     """No exception: one request of two never comes back, and the blocks of 80 tokens are gone."""
-    for attempt in attempts(seen, "SCH002", trigger="overlong_dropped", outcome="reproduced"):
+    for attempt in attempts(cell_results, "SCH002", trigger="overlong_dropped", outcome="reproduced"):
         assert (attempt["finished"], attempt["expected"], attempt["leaked_blocks"]) == (1, 2, 5)
         assert attempt["assertion"] is None
 
 
-def test_chunked_prefill_trades_the_assertion_for_worse(seen):
+def test_chunked_prefill_trades_the_assertion_for_worse(cell_results):
     """With two owners for another assertion; after a lost step for completions nobody had asked for."""
-    cell, _ = seen
-    [race] = attempts(seen, "SCH001", trigger="two_owners", mitigation="chunked_prefill_on")
+    cell, _ = cell_results
+    [race] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="chunked_prefill_on")
     assert race["where"] == f"vllm/sequence.py:{LINES[cell][2]}"
     assert race["assertion"] == "assert self._num_computed_tokens <= self.get_len()"
-    [lost] = attempts(seen, "SCH001", trigger="lost_step", mitigation="chunked_prefill_on")
+    [lost] = attempts(cell_results, "SCH001", trigger="lost_step", mitigation="chunked_prefill_on")
     assert (lost["finished"], lost["expected"]) == (2, 2)
     assert "4 completions went to a caller that had not asked for them" in lost["detail"]
 
 
-def test_a_lock_around_each_step_gives_completions_to_the_wrong_caller(seen):
+def test_a_lock_around_each_step_gives_completions_to_the_wrong_caller(cell_results):
     """No assertion, and training gets nothing."""
-    [attempt] = attempts(seen, "SCH001", trigger="two_owners", mitigation="lock_around_step")
+    [attempt] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="lock_around_step")
     assert attempt["assertion"] is None
     assert "not served: train-0, train-1, train-2, train-3" in attempt["detail"]
 
 
-def test_the_advice_people_find_is_called_incomplete(seen):
+def test_the_advice_people_find_is_called_incomplete(cell_results):
     """Chunked prefill off: nothing against min_tokens, and the run says so in a word."""
-    cell, document = seen
+    cell, document = cell_results
     verdict = document["codes"]["SCH002"]["mitigations"]["chunked_prefill_off"]
     assert verdict["recommended"]
     assert "min_tokens" in verdict["did_not_help"]
     assert verdict["verdict"] == ("does not help" if cell in REFUSING else "does not help in every case")
 
 
-def test_a_refused_prompt_is_told_in_upstreams_words(seen):
+def test_a_refused_prompt_is_told_in_upstreams_words(cell_results):
     """Where LLMEngine checks the length, the over-long triggers can't be carried out."""
-    cell, _ = seen
-    refused = attempts(seen, "SCH002", trigger="overlong_prompt", mitigation=None, outcome="inapplicable")
+    cell, _ = cell_results
+    refused = attempts(
+        cell_results, "SCH002", trigger="overlong_prompt", mitigation=None, outcome="inapplicable"
+    )
     assert bool(refused) == (cell in REFUSING)
     assert all("LLMEngine refuses the prompt" in attempt["detail"] for attempt in refused)
 

@@ -16,31 +16,36 @@ SMALL = Ending("invariant", "small", "3 is above two")
 
 def rounds(make=CounterActions):
     """A search that has found nothing yet."""
-    return Rounds("toy", make, length=4)
+    return Rounds("toy", make)
 
 
 def test_a_story_is_described_up_to_its_end():
-    """Numbered sentences, the state after each, and what the last one ends with."""
-    lines, finding = stories.play(CounterActions, Story("toy", {"high": True}, [UP, UP, UP]))
+    """Numbered calls with what each does, the state after it, and what the last one ends with."""
+    lines, done, finding = stories.play(CounterActions(high=True), [UP, UP, UP])
     assert lines == [
-        "1. raise the number. [2]",
-        "2. raise the number.",
+        "1. raise(by=1): The number is raised. [number: 2]",
+        "2. raise(by=1): The number is raised.",
         "=> broken invariant: small (3 is above two)",
     ]
+    assert done == [UP, UP]
     assert finding == SMALL
 
 
 def test_a_step_that_cannot_be_done_is_left_out():
     """A story from another release may hold one."""
-    lines, finding = stories.play(CounterActions, Story("toy", {}, [{"do": "fly"}, UP]))
-    assert lines == ["1. (fly: can't be done here)", "2. raise the number. [1]", "=> nothing is wrong"]
-    assert finding is None
+    lines, done, finding = stories.play(CounterActions(), [{"do": "fly"}, UP])
+    assert lines == [
+        "1. (fly: can't be done here)",
+        "2. raise(by=1): The number is raised. [number: 1]",
+        "=> nothing is wrong",
+    ]
+    assert (done, finding) == ([UP], None)
 
 
 def test_a_fault_of_the_harness_is_no_finding():
     """It passes through, when played and when searched."""
     with pytest.raises(ZeroDivisionError):
-        stories.play(CounterActions, Story("toy", {}, [{"do": "fault"}]))
+        stories.play(BrokenActions(), [{"do": "fault"}])
     with pytest.raises(ZeroDivisionError):
         rounds(BrokenActions).play_round(seed=0)
 

@@ -44,7 +44,7 @@ def test_trls_own_trainer_takes_steps_a_quarter_as_long():
     """TRL 0.29.1 in the peers' environment: 0.2500 as it is, 1.0000 under each mitigation that can be tried."""
     python = Path(os.environ.get("GRPO_DOCTOR_PEERS", ""))
     if not python.is_file():
-        pytest.skip("no GRPO_DOCTOR_PEERS: nox -s peers makes that environment")
+        pytest.skip("no GRPO_DOCTOR_PEERS: nox -s tests-cells makes that environment")
     done = run_with(python, "-m", "repro", "run", "NUM004", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     for attempt in json.loads(done.stdout)["codes"]["NUM004"]["attempts"]:

@@ -1,7 +1,7 @@
 """An engine that fails when it is raised above two, and again, otherwise, when it is lowered below zero."""
 
 from repro.base import BrokenInvariantError
-from repro.fuzz.stories import EngineActions
+from repro.fuzz.stories import EngineActions, StepKind
 
 
 class CounterActions(EngineActions):
@@ -9,28 +9,27 @@ class CounterActions(EngineActions):
 
     about = "at most two"
     settings = ("high",)
-    draws = {"raise": {"by": (0, 3)}, "lower": {}}  # noqa: RUF012
-    sentences = {name: lambda _, step: f"{step['do']} the number." for name in ("raise", "lower", "fault")}  # noqa: RUF012
+    length = 4
+    steps = {  # noqa: RUF012
+        "raise": StepKind(lambda _: True, by=(0, 3)),
+        "lower": StepKind(lambda _: True),
+    }
 
     def __init__(self, high=False):
         super().__init__()
         self.number = int(high)
 
-    def can(self, name):
-        return name in {"raise", "lower", "fault"}
+    def queues(self):
+        return {"number": [self.number] if self.number else []}
 
-    def state(self):
-        return str(self.number)
-
-    def _fault(self):
-        raise ZeroDivisionError
-
-    def _raise(self, by):
+    def do_raise(self, by):
+        """The number is raised."""
         self.number += by
         if self.number > 2:
             raise BrokenInvariantError("small", f"{self.number} is above two")
 
-    def _lower(self):
+    def do_lower(self):
+        """The number is lowered."""
         self.number -= 1
         if self.number < 0:
             raise BrokenInvariantError("positive", f"{self.number} is below zero")
@@ -39,4 +38,8 @@ class CounterActions(EngineActions):
 class BrokenActions(CounterActions):
     """Its harness has a fault of its own."""
 
-    draws = {"fault": {}}  # noqa: RUF012
+    steps = {"fault": StepKind(lambda _: True)}  # noqa: RUF012
+
+    def do_fault(self):
+        """The harness fails."""
+        raise ZeroDivisionError

@@ -13,8 +13,7 @@ from typing import Any
 
 from diagnostics.audit.live import precision, weight_versions
 from diagnostics.audit.live.precision import Scores
-from diagnostics.audit.live.reference import Reference, Sequences
-from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
+from diagnostics.audit.live.reference import ROUNDED, TRUNCATED, Reference, Sequences
 from diagnostics.audit.live.weight_versions import PartialUpdate, Slope
 from diagnostics.audit.model import (
     CLEAN,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
-from diagnostics.audit.live.truncation_error import ROUNDED, TRUNCATED
+from diagnostics.audit.live.reference import DTYPES, ROUNDED, TRUNCATED, Reference, Sequences
 
 # Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
 # what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters. Of engines that truncate,

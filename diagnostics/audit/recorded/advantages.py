@@ -98,16 +98,17 @@ def _right(step: Step, formula: Formula) -> list[float]:
     return formula.apply(step.rewards, step.groups)
 
 
-def check_advantages(run: RunArtifacts) -> Iterator[Result]:
+def check_advantages(run: RunArtifacts) -> list[Result]:
     """Check each recording that has advantages."""
-    checked = False
-    for recording in run.recordings:
-        if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH:
-            checked = True
-            yield _check_recording(recording)
-    if not checked:
-        need = "advantages in the dump: log_completions=True (TRL, ms-swift), or output.record_every=1 in grpo_core"
-        yield skipped("advantages", "want_advantages", need)
+    results = [
+        _check_recording(recording)
+        for recording in run.recordings
+        if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH
+    ]
+    need = (
+        "advantages in the dump: log_completions=True (TRL, ms-swift), or output.record_every=1 in grpo_core"
+    )
+    return results or [skipped("advantages", "want_advantages", need)]
 
 
 def _check_recording(recording: Recording) -> Result:

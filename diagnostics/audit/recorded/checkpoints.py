@@ -19,8 +19,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.audit.model import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded import safetensors
-from diagnostics.audit.recorded.common import first_line
-from diagnostics.audit.recorded.run_data import Checkpoint, RunArtifacts, Unreadable
+from diagnostics.audit.recorded.run_data import Checkpoint, RunArtifacts
 from diagnostics.audit.recorded.safetensors import Tensor
 
 _ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
@@ -69,7 +68,7 @@ class Comparison:
             )
 
 
-def check_checkpoints(run: RunArtifacts, unreadable: list[Unreadable]) -> Iterator[Result]:
+def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
     """Check the checkpoints of a run."""
     numbered = [checkpoint for checkpoint in run.checkpoints if checkpoint.step >= 0]
     comparisons: list[Comparison] = []
@@ -78,7 +77,7 @@ def check_checkpoints(run: RunArtifacts, unreadable: list[Unreadable]) -> Iterat
         try:
             comparison = _compare(before, after, budget)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            unreadable.append(Unreadable(str(after.folder), first_line(error)))
+            run.unread.add(after.folder, error)
             continue
         if comparison.shares:
             comparisons.append(comparison)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from diagnostics import safe_io
-from diagnostics.audit.recorded.run_data import Unreadable
-from diagnostics.output.redact import mask_and_cut
+from diagnostics.audit.recorded.run_data import UnreadInputs
 
 # Bytes of one file, of one run, of one line and of one text; samples and files of one run.
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
@@ -19,11 +18,11 @@ READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, Overflo
 Item = TypeVar("Item")
 
 
-class Budget:
-    """Bytes and samples that may still be read of a run."""
+class Reading:
+    """Bytes and samples that may still be read of a run, and what was not read of it."""
 
     def __init__(self) -> None:
-        self.bytes, self.rows = MAX_RUN, MAX_ROWS
+        self.bytes, self.rows, self.unread = MAX_RUN, MAX_ROWS, UnreadInputs()
 
     def spend(self, size: int) -> None:
         """Take bytes from the budget.
@@ -51,9 +50,9 @@ def choose_files(paths: Sequence[Item], most: int = MAX_FILES) -> list[Item]:
 
 
 def read_json_lines(
-    path: Path, report: Callable[[str], None], most: int = MAX_FILE
+    path: Path, unread: UnreadInputs, most: int = MAX_FILE
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line numbers and objects of a file of JSON lines; other lines are reported and left out.
+    """Yield line numbers and objects of a file of JSON lines; other lines are left out.
 
     Raises:
         OSError: The file cannot be read at all.
@@ -64,12 +63,14 @@ def read_json_lines(
             size += len(line)
             complete = line.endswith(b"\n")
             if size > most or (not complete and len(line) == MAX_LINE):
-                report(f"line {number} and all after it: over the size limit ({most // safe_io.MIB} MiB)")
+                limit = f"over the size limit ({most // safe_io.MIB} MiB)"
+                unread.add(path, f"line {number} and all after it: {limit}")
                 return
             if not line.strip():
                 continue
             if (value := parse_object(line)) is None:
-                report(f"line {number} is not a JSON object" + ("" if complete else " (the file is cut off)"))
+                end = "" if complete else " (the file is cut off)"
+                unread.add(path, f"line {number} is not a JSON object{end}")
             else:
                 yield number, value
 
@@ -81,17 +82,6 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def reporter(path: Path, unreadable: list[Unreadable]) -> Callable[[str], None]:
-    """Return a function that records why something in a file was not read."""
-    return lambda reason: unreadable.append(Unreadable(str(path), reason))
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, masked; the error's name if it has none."""
-    lines = str(error).strip().splitlines()
-    return mask_and_cut(lines[0], 200) if lines else type(error).__name__
 
 
 def number(value: object) -> float | None:

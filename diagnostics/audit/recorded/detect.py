@@ -10,8 +10,14 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files, sample_files
-from diagnostics.audit.recorded.common import MAX_LINE, Budget, parse_object, step_in_name
-from diagnostics.audit.recorded.run_data import Checkpoint, MetricSeries, Recording, RunArtifacts, Unreadable
+from diagnostics.audit.recorded.common import MAX_LINE, Reading, parse_object, step_in_name
+from diagnostics.audit.recorded.run_data import (
+    Checkpoint,
+    MetricSeries,
+    Recording,
+    RunArtifacts,
+    UnreadInputs,
+)
 
 _MAX_DEPTH, _MAX_ENTRIES, _MAX_SERIES, _MAX_RECORDINGS = 7, 50_000, 16, 4
 _LOGS = (".log", ".out", ".err", ".txt")
@@ -28,7 +34,7 @@ _NAMES = (
     ),
 )
 _METRICS = ("state", "lines", "events", "summary", "log")
-_READERS: dict[str, Callable[[Path, list[Unreadable]], MetricSeries | None]] = {
+_READERS: dict[str, Callable[[Path, UnreadInputs], MetricSeries | None]] = {
     "state": metric_files.read_trainer_state, "lines": metric_files.read_lines, "events": metric_files.read_events,
     "summary": metric_files.read_summary, "log": metric_files.read_log,
 }  # fmt: skip
@@ -36,19 +42,23 @@ _READERS: dict[str, Callable[[Path, list[Unreadable]], MetricSeries | None]] = {
 
 def read_run(path: Path) -> RunArtifacts:
     """Read a run's folder, or one file of it."""
-    unreadable: list[Unreadable] = []
+    reading = Reading()
+    unread = reading.unread
     kinds: defaultdict[str, list[Path]] = defaultdict(list)
-    for file in _walk(path, unreadable) if path.is_dir() else [path]:
+    for file in _walk(path, unread) if path.is_dir() else [path]:
         kinds[_kind(file, named=file == path)].append(file)
-    unreadable += [Unreadable(str(file), "its first line is not a JSON object") for file in kinds["broken"]]
+    for file in kinds["broken"]:
+        unread.add(file, "its first line is not a JSON object")
     if not any(kinds[kind] for kind in _METRICS):
-        reason = "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
-        unreadable += [Unreadable(str(file), reason) for file in kinds["wandb"]]
-    recordings, series = tuple(_recordings(kinds, unreadable)), tuple(_series(kinds, unreadable))
-    return RunArtifacts(recordings, series, tuple(_checkpoints(kinds["weights"])), tuple(unreadable))
+        for file in kinds["wandb"]:
+            unread.add(
+                file, "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
+            )
+    recordings, series = tuple(_recordings(kinds, reading)), tuple(_series(kinds, unread))
+    return RunArtifacts(recordings, series, tuple(_checkpoints(kinds["weights"])), unread)
 
 
-def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
+def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
     """Yield all files below a folder; links to folders are not followed."""
     folders, count = [(root, 0)], 0
     while folders:
@@ -56,11 +66,11 @@ def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
-            unreadable.append(Unreadable(str(folder), error.strerror or str(error)))
+            unread.add(folder, error.strerror or str(error))
             continue
         count += len(entries)
         if count > _MAX_ENTRIES:
-            unreadable.append(Unreadable(str(root), f"more than {_MAX_ENTRIES} files: the rest was not read"))
+            unread.add(root, f"more than {_MAX_ENTRIES} files: the rest was not read")
             return
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
@@ -104,20 +114,15 @@ def _json_kind(path: Path) -> str:
     return "broken" if entry is None else sample_files.detect_format(entry) or "lines"
 
 
-def _recordings(kinds: dict[str, list[Path]], unreadable: list[Unreadable]) -> Iterator[Recording]:
-    budget = Budget()
-    recordings = [
-        sample_files.read_parquet(paths, budget, unreadable) for paths in _by_folder(kinds["parquet"])
-    ]
+def _recordings(kinds: dict[str, list[Path]], reading: Reading) -> Iterator[Recording]:
+    recordings = [sample_files.read_parquet(paths, reading) for paths in _by_folder(kinds["parquet"])]
     for kind in ("verl", "swift"):
         folders = _by_folder(kinds[kind])
-        recordings += [sample_files.read_json_samples(kind, paths, budget, unreadable) for paths in folders]
-    rollouts = [
-        sample_files.read_rollouts(path, budget, unreadable) for path in kinds["rollouts"][:_MAX_RECORDINGS]
-    ]
+        recordings += [sample_files.read_json_samples(kind, paths, reading) for paths in folders]
+    rollouts = [sample_files.read_rollouts(path, reading) for path in kinds["rollouts"][:_MAX_RECORDINGS]]
     # completions.jsonl has the same samples with less about them.
     for path in kinds["completions"][:_MAX_RECORDINGS] if not any(rollouts) else []:
-        recordings.append(sample_files.read_json_samples("completions", [path], budget, unreadable))
+        recordings.append(sample_files.read_json_samples("completions", [path], reading))
     return (recording for recording in recordings + rollouts if recording is not None)
 
 
@@ -128,15 +133,15 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
     return list(folders.values())[:_MAX_RECORDINGS]
 
 
-def _series(kinds: dict[str, list[Path]], unreadable: list[Unreadable]) -> Iterator[MetricSeries]:
+def _series(kinds: dict[str, list[Path]], unread: UnreadInputs) -> Iterator[MetricSeries]:
     for kind in _METRICS:
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
         for path in paths[:_MAX_SERIES]:
-            if series := _READERS[kind](path, unreadable):
+            if series := _READERS[kind](path, unread):
                 yield series
         if len(paths) > _MAX_SERIES:
             more = f"{len(paths) - _MAX_SERIES} more files of this kind were not read"
-            unreadable.append(Unreadable(str(paths[_MAX_SERIES].parent), more))
+            unread.add(paths[_MAX_SERIES].parent, more)
 
 
 def _checkpoints(paths: list[Path]) -> list[Checkpoint]:

@@ -21,13 +21,11 @@ from diagnostics.audit.recorded.common import (
     MAX_FILE,
     MAX_LINE,
     READ_ERRORS,
-    first_line,
     read_json_lines,
-    reporter,
     step_in_name,
     whole_number,
 )  # fmt: skip
-from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Unreadable
+from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, UnreadInputs
 from diagnostics.logs import metric_names
 from diagnostics.output.redact import mask_and_cut
 
@@ -75,17 +73,17 @@ def _series(kind: str, rows: Sequence[MetricRow | None]) -> MetricSeries | None:
 
 
 def _read_document(
-    path: Path, parse_rows: Callable[[Any], list[MetricRow | None]], unreadable: list[Unreadable]
+    path: Path, parse_rows: Callable[[Any], list[MetricRow | None]], unread: UnreadInputs
 ) -> MetricSeries | None:
     """Read a JSON document."""
     try:
         return _series(path.name, parse_rows(safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))))
     except (*READ_ERRORS, AttributeError) as error:
-        unreadable.append(Unreadable(str(path), f"{type(error).__name__}: {first_line(error)}"))
+        unread.add(path, f"{type(error).__name__}: {mask_and_cut(str(error), 200)}")
         return None
 
 
-def read_trainer_state(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+def read_trainer_state(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read the log history of transformers' trainer_state.json (5.19.0, TrainerState.save_to_json)."""
 
     def parse_rows(document: Any) -> list[MetricRow | None]:
@@ -99,12 +97,12 @@ def read_trainer_state(path: Path, unreadable: list[Unreadable]) -> MetricSeries
             if isinstance(entry, dict) and not is_evaluation(entry)
         ]
 
-    return _read_document(path, parse_rows, unreadable)
+    return _read_document(path, parse_rows, unread)
 
 
-def read_summary(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+def read_summary(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read W&B's summary: the last value of each metric."""
-    return _read_document(path, lambda document: [metric_row(document, path.name)], unreadable)
+    return _read_document(path, lambda document: [metric_row(document, path.name)], unread)
 
 
 def is_trainer_state(entry: Mapping[str, Any]) -> bool:
@@ -121,31 +119,29 @@ def newest_states(paths: Sequence[Path]) -> list[Path]:
     return [max(group, key=lambda path: step_in_name(path.parent)) for group in folders.values()]
 
 
-def read_lines(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read a file of JSON lines, one a step."""
-    report = reporter(path, unreadable)
     rows: list[MetricRow | None] = []
     try:
-        for line, entry in read_json_lines(path, report):
+        for line, entry in read_json_lines(path, unread):
             if len(rows) >= MAX_STEPS:
-                report(f"line {line} and all after it: more than {MAX_STEPS} steps")
+                unread.add(path, f"line {line} and all after it: more than {MAX_STEPS} steps")
                 break
             if not is_evaluation(entry):
                 rows.append(metric_row(entry, f"{path.name}:{line}"))
     except OSError as error:
-        report(str(error))
+        unread.add(path, error)
     return _series("metrics.jsonl", rows)
 
 
-def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read the lines of metrics at both ends of a log, and the summary that transformers prints at the end."""
-    report = reporter(path, unreadable)
     middle = b""
     try:
         with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)
             if size > MAX_FILE:
-                report(f"{size // safe_io.MIB} MiB: only both ends were read")
+                unread.add(path, f"{size // safe_io.MIB} MiB: only both ends were read")
             file.seek(0)
             head = file.read(_HEAD)
             if len(head) < size - _TAIL:
@@ -153,7 +149,7 @@ def read_log(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
                 file.seek(max(file.tell(), size - _TAIL))
             tail = file.read(_TAIL)
     except OSError as error:
-        report(str(error))
+        unread.add(path, error)
         return None
     lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
     rows = _log_rows(metric_names.metric_rows(path.name, lines, head, tail))
@@ -179,7 +175,7 @@ def _log_rows(rows: Sequence[metric_names.MetricRow]) -> list[MetricRow]:
     ]
 
 
-def read_events(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None:
+def read_events(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read the scalars of a TensorBoard event file."""
     steps: dict[int, dict[str, float]] = {}
     try:
@@ -188,7 +184,7 @@ def read_events(path: Path, unreadable: list[Unreadable]) -> MetricSeries | None
         if used != len(data):
             raise ValueError(f"cut off at byte {used}")
     except READ_ERRORS as error:
-        unreadable.append(Unreadable(str(path), first_line(error)))
+        unread.add(path, error)
     return _series("events.out.tfevents", event_rows(path.name, steps))
 
 

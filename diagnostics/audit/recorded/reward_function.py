@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +54,18 @@ def load_reward(name: str) -> Reward:
     return function
 
 
-def check_reward_function(run: RunArtifacts, reward: Reward | None) -> Iterator[Result]:
+def check_reward_function(run: RunArtifacts, reward: Reward | None) -> list[Result]:
     """Check each recording with texts and rewards."""
     if reward is None:
         need = "--reward MODULE:FUNCTION, the run's reward function"
-        yield skipped("rewards_again", "want_reward_function", need)
-        return
-    checked = False
+        return [skipped("rewards_again", "want_reward_function", need)]
+    results = []
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.completion and row.total_reward is not None]
-        if rows:
-            checked = True
-            some = rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]
-            yield _check_recording(recording, some, reward)
-    if not checked:
-        need = "recorded completions with rewards"
-        yield skipped("rewards_again", "want_reward_function", need, decisive=True)
+        some = rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]
+        results += [_check_recording(recording, some, reward)] if some else []
+    need = "recorded completions with rewards"
+    return results or [skipped("rewards_again", "want_reward_function", need, decisive=True)]
 
 
 def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -> Result:

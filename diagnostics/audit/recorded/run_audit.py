@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -13,7 +13,7 @@ from diagnostics.audit.recorded import detect
 from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
-from diagnostics.audit.recorded.run_data import RunArtifacts, Unreadable
+from diagnostics.audit.recorded.run_data import RunArtifacts, UnreadInputs
 from diagnostics.audit.recorded.samples import check_data, check_samples
 from diagnostics.audit.recorded.stream_estimation import estimate_streams
 from diagnostics.audit.recorded.text_sampling import check_texts
@@ -47,9 +47,8 @@ def audit_run(
     function = load_reward(reward) if reward else None
     progress.update(str(path))
     run = detect.read_run(path)
-    if run.empty and not run.unreadable:
+    if run.empty and not run.unread:
         raise AuditError(f"{path}: no run artifacts: no dump, no metrics, no checkpoint")
-    unreadable = list(run.unreadable)
     samples = [*check_samples(run), *check_advantages(run)]
     results = [
         check_learning(
@@ -59,12 +58,12 @@ def audit_run(
         *check_data(run),
         *samples,
         *check_masks(run),
-        *check_checkpoints(run, unreadable),
+        *check_checkpoints(run),
         *check_reward_function(run, function),
-        *check_streams(run, lambda recording: estimate_streams(run, recording, checkpoint, unreadable)),
-        *check_texts(run, checkpoint, tokens, unreadable, _recorded_sampling(run) | dict(expected or {})),
+        *check_streams(run, lambda recording: estimate_streams(run, recording, checkpoint)),
+        *check_texts(run, checkpoint, tokens, _recorded_sampling(run) | dict(expected or {})),
     ]
-    results += _report_unreadable(unreadable)
+    results += _report_unread(run.unread)
     return Audit(RECORDED, _subject(path, checkpoint, run), tuple(results), seconds=time.monotonic() - began)
 
 
@@ -87,14 +86,14 @@ def _subject(path: Path, checkpoint: Path | None, run: RunArtifacts) -> dict[str
     return subject | ({"checkpoints": str(len(run.checkpoints))} if run.checkpoints else {})
 
 
-def _report_unreadable(unreadable: Sequence[Unreadable]) -> list[Result]:
+def _report_unread(unread: UnreadInputs) -> list[Result]:
     """Report inputs that were not read; the audit is then incomplete."""
-    if not unreadable:
+    if not unread:
         return []
-    count, first = len(unreadable), unreadable[0]
-    need, name = "{first} as a whole: {why} ({count} in all)", PurePath(first.place).name
-    result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=first.why, count=count)
-    notes = [Note("unread", entry.why, {"why": entry.why}, entry.place) for entry in unreadable[:_MAX_SHOWN]]
+    count, (place, reason) = len(unread), unread[0]
+    need, name = "{first} as a whole: {why} ({count} in all)", PurePath(place).name
+    result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=reason, count=count)
+    notes = [Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN]]
     if count > _MAX_SHOWN:
         notes.append(note("unread_more", "and {count} more", count=count - _MAX_SHOWN))
     return [replace(result, evidence=tuple(notes), count=count)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diagnostics.output.redact import mask_and_cut
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
@@ -129,12 +131,15 @@ class Checkpoint:
     loads: bool = False
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """An input that exists and was not checked, and why."""
+class UnreadInputs(list[tuple[str, str]]):
+    """Places of inputs that exist and were not checked, each with the reason; handed through all readers."""
 
-    place: str
-    why: str
+    def add(self, place: object, reason: str | Exception) -> None:
+        """Add an input; of an error the first line of its message, masked, or its name."""
+        if isinstance(reason, Exception):
+            lines = str(reason).strip().splitlines()
+            reason = mask_and_cut(lines[0], 200) if lines else type(reason).__name__
+        self.append((str(place), reason))
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class RunArtifacts:
     recordings: tuple[Recording, ...] = ()
     series: tuple[MetricSeries, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unread: UnreadInputs = field(default_factory=UnreadInputs)
 
     @property
     def empty(self) -> bool:

@@ -21,18 +21,16 @@ from diagnostics.audit.recorded.common import (
     MAX_ROWS,
     MAX_RUN,
     READ_ERRORS,
-    Budget,
+    Reading,
     choose_files,
-    first_line,
     number,
     numbers,
     read_json_lines,
-    reporter,
     step_in_name,
     text_of,
     whole_number,
 )  # fmt: skip
-from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens, Unreadable
+from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
@@ -64,24 +62,21 @@ def parse_line(entry: dict[str, Any], place: str, step: int = 0) -> list[Sample]
     return parse() if parse else []
 
 
-def read_json_samples(
-    kind: str, paths: Sequence[Path], budget: Budget, unreadable: list[Unreadable]
-) -> Recording | None:
+def read_json_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recording | None:
     """Read verl's files (one a step), or ms-swift's or our completions.jsonl."""
     rows: list[Sample] = []
     files = 0
     for path in choose_files(sorted(paths, key=step_in_name)):
-        report = reporter(path, unreadable)
         try:
-            budget.spend(path.stat().st_size if kind == "verl" else 0)
-            for line, entry in read_json_lines(path, report, min(MAX_FILE, budget.bytes)):
-                if detect_format(entry) == kind and budget.rows > 0:
+            reading.spend(path.stat().st_size if kind == "verl" else 0)
+            for line, entry in read_json_lines(path, reading.unread, min(MAX_FILE, reading.bytes)):
+                if detect_format(entry) == kind and reading.rows > 0:
                     samples = parse_line(entry, f"{path.name}:{line}", step_in_name(path))
                     rows += samples
-                    budget.rows -= len(samples)
+                    reading.rows -= len(samples)
             files += 1
         except READ_ERRORS as error:
-            report(str(error))
+            reading.unread.add(path, error)
     name = {"verl": "step.jsonl", "swift": "completions.jsonl"}.get(kind, "own completions.jsonl")
     return Recording(name, tuple(rows), files=(len(paths), files)) if rows else None
 
@@ -125,34 +120,34 @@ def _single_score(scores: dict[str, float | None]) -> float | None:
     return next(iter(scores.values())) if len(scores) == 1 else None
 
 
-def read_parquet(paths: Sequence[Path], budget: Budget, unreadable: list[Unreadable]) -> Recording | None:
+def read_parquet(paths: Sequence[Path], reading: Reading) -> Recording | None:
     """Read TRL's `completions_*.parquet`, one file a log event."""
     if importlib.util.find_spec("pyarrow") is None:
-        unreadable.append(Unreadable(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow"))
+        reading.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
         return None
     rows: list[Sample] = []
     files = 0
     for path in choose_files(sorted(paths, key=step_in_name)):
         try:
-            rows += _parquet_rows(path, budget)
+            rows += _parquet_rows(path, reading)
             files += 1
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
-            unreadable.append(Unreadable(str(path), first_line(error)))
+            reading.unread.add(path, error)
     return Recording("completions.parquet", tuple(rows), files=(len(paths), files)) if rows else None
 
 
-def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
+def _parquet_rows(path: Path, reading: Reading) -> list[Sample]:
     from pyarrow import parquet
 
     data = safe_io.read_bytes(path, MAX_FILE)
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, budget.rows):
+    if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, reading.rows):
         raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
     if missing := _PARQUET_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
-    budget.spend(max(unpacked, len(data)))
+    reading.spend(max(unpacked, len(data)))
     rows: list[Sample] = []
     size = 0
     # A text stored once may stand in every row, so batches are small enough for that.
@@ -165,7 +160,7 @@ def _parquet_rows(path: Path, budget: Budget) -> list[Sample]:
         rows += [
             _parquet_sample(entry, f"{path.name}:{place}") for place, entry in enumerate(entries, len(rows))
         ]
-    budget.rows -= len(rows)
+    reading.rows -= len(rows)
     return rows
 
 
@@ -191,26 +186,26 @@ def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
     )  # fmt: skip
 
 
-def read_rollouts(path: Path, budget: Budget, unreadable: list[Unreadable]) -> Recording | None:
+def read_rollouts(path: Path, reading: Reading) -> Recording | None:
     """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
     entries: dict[int, dict[str, Any]] = {}
     try:
-        for _, entry in read_json_lines(path, reporter(path, unreadable)):
+        for _, entry in read_json_lines(path, reading.unread):
             if detect_format(entry) == "rollouts" and (step := whole_number(entry.get("step"))) is not None:
                 entries[step] = entry
     except OSError as error:
-        unreadable.append(Unreadable(str(path), str(error)))
+        reading.unread.add(path, error)
         return None
     rows: list[Sample] = []
     settings: dict[str, Any] = {}
     files = 0
     for step in choose_files(sorted(entries)):
-        if budget.rows <= 0:
+        if reading.rows <= 0:
             break
         try:
-            samples = _rollout_samples(path.parent, entries[step], budget)
+            samples = _rollout_samples(path.parent, entries[step], reading)
         except READ_ERRORS as error:
-            unreadable.append(Unreadable(f"{path}: step {step}", str(error)))
+            reading.unread.add(f"{path}: step {step}", error)
             continue
         for section, values in (entries[step].get("settings") or {}).items():
             settings |= (
@@ -220,16 +215,16 @@ def read_rollouts(path: Path, budget: Budget, unreadable: list[Unreadable]) -> R
             )
         rows += samples
         files += 1
-        budget.rows -= len(samples)
+        reading.rows -= len(samples)
     return Recording("rollouts.jsonl", tuple(rows), settings, (len(entries), files)) if rows else None
 
 
-def _rollout_samples(folder: Path, entry: dict[str, Any], budget: Budget) -> list[Sample]:
+def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> list[Sample]:
     name = str(entry["file"])
     data = safe_io.read_bytes(folder / name, MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
-    budget.spend(4 * len(data))
+    reading.spend(4 * len(data))
     tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
     prompts = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
     streams = {

@@ -14,8 +14,7 @@ from diagnostics.audit.live import estimation, sampling_checks
 from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.model import FAULT, AuditError, Result
-from diagnostics.audit.recorded.common import first_line
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Unreadable
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
 from diagnostics.audit.recorded.text_sampling import can_compute, matching_checkpoints
 
 # Samples that are computed, tokens of each, longest sample, and tokens that must belong to the weights.
@@ -25,16 +24,13 @@ _NEAR, _EXACT = 0.024, 2e-4
 _MOST_FOLDERS = 2
 
 
-def estimate_streams(
-    run: RunArtifacts, recording: Recording, checkpoint: Path | None, unreadable: list[Unreadable]
-) -> list[Result]:
+def estimate_streams(run: RunArtifacts, recording: Recording, checkpoint: Path | None) -> list[Result]:
     """Return the faults of a recording with their values; empty if no weights here explain the samples.
 
     Args:
         run: The artifacts, whose own checkpoints are tried, each for the step after it.
         recording: The samples.
         checkpoint: Weights to take instead: for the step after it, or for all samples.
-        unreadable: Receives checkpoints that could not be computed.
     """
     candidates = matching_checkpoints(run.checkpoints, recording)
     if checkpoint is not None:
@@ -44,7 +40,7 @@ def estimate_streams(
         try:
             results = _estimate(Reference(folder), rows)
         except (AuditError, RuntimeError, IndexError) as error:
-            unreadable.append(Unreadable(str(folder), first_line(error)))
+            run.unread.add(folder, error)
             continue
         if results is not None:
             return results

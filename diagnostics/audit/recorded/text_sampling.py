@@ -20,8 +20,7 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampled_ids import likeliest_temperature
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.model import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
-from diagnostics.audit.recorded.common import first_line
-from diagnostics.audit.recorded.run_data import Checkpoint, Recording, RunArtifacts, Sample, Unreadable
+from diagnostics.audit.recorded.run_data import Checkpoint, Recording, RunArtifacts, Sample
 
 _ENOUGH, _MAX_TEXTS, _LONGEST = 1024, 2048, 1024
 _ALARM, _UNFIT = 0.05, 1e-7
@@ -169,7 +168,7 @@ def can_compute() -> bool:
 
 
 def check_texts(
-    run: RunArtifacts, checkpoint: Path | None, most: int, unreadable: list[Unreadable], given: Mapping[str, float]
+    run: RunArtifacts, checkpoint: Path | None, most: int, given: Mapping[str, float]
 ) -> Iterator[Result]:  # fmt: skip
     """Check temperature and truncation of recorded texts.
 
@@ -177,7 +176,6 @@ def check_texts(
         run: The artifacts.
         checkpoint: Weights of the samples; None for the run's own, each with the step that it sampled.
         most: Tokens to compute at most.
-        unreadable: Receives checkpoints that could not be computed.
         given: The trainer's temperature, top_p and top_k.
     """
     recording = next(
@@ -201,7 +199,7 @@ def check_texts(
         try:
             more, left_out, special_ids = _observe(folder, chosen, most - count)
         except Exception as error:  # noqa: BLE001 - a checkpoint can fail to load in as many ways as there are models
-            unreadable.append(Unreadable(str(folder), first_line(error)))
+            run.unread.add(folder, error)
             continue
         parts, failures, special = parts + more, failures + left_out, special | set(special_ids)
         count = sum(len(entry.ids) for entry in parts)

@@ -6,7 +6,7 @@ differences to one side, a temperature by the slope, a penalty by repeated token
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
 from typing import Any
@@ -37,16 +37,15 @@ _MAY_BE_SAMPLING = {
 }
 
 
-def check_masks(run: RunArtifacts) -> Iterator[Result]:
+def check_masks(run: RunArtifacts) -> list[Result]:
     """Check which tokens are in the loss against which were sampled."""
-    checked = False
-    for recording in run.recordings:
-        samples = [row.tokens for row in recording.rows if row.tokens and row.tokens.trained]
-        if len(samples) >= 8:
-            checked = True
-            yield _check_mask(recording, samples)
-    if not checked:
-        yield skipped("masks", "want_tokens", "a dump with ids and masks: output.record_every=1 in grpo_core")
+    masked = (
+        (recording, [row.tokens for row in recording.rows if row.tokens and row.tokens.trained])
+        for recording in run.recordings
+    )
+    results = [_check_mask(recording, samples) for recording, samples in masked if len(samples) >= 8]
+    need = "a dump with ids and masks: output.record_every=1 in grpo_core"
+    return results or [skipped("masks", "want_tokens", need)]
 
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
@@ -101,25 +100,23 @@ class Trace:
 
 def check_streams(
     run: RunArtifacts, estimate: Callable[[Recording], list[Result]] | None = None
-) -> Iterator[Result]:
+) -> list[Result]:
     """Check each recording that has both log-prob streams.
 
     Args:
         run: The artifacts.
         estimate: Returns faults with values, where weights of the samples are available.
     """
-    checked = False
+    results: list[Result] = []
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.tokens and row.tokens.engine and row.tokens.trainer]
         pairs = _pairs(rows)
         if len(pairs) >= _ENOUGH:
-            checked = True
             result = _check_pairs(recording, rows, pairs)
             may_be_sampling = result.outcome != CLEAN and result.family in _MAY_BE_SAMPLING
-            yield from (estimate(recording) if estimate and may_be_sampling else []) or [result]
-    if not checked:
-        need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
-        yield skipped("streams", "want_both_streams", need)
+            results += (estimate(recording) if estimate and may_be_sampling else []) or [result]
+    need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
+    return results or [skipped("streams", "want_both_streams", need)]
 
 
 def _pairs(rows: list[Sample]) -> list[Pair]:

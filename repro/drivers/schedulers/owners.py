@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Sequence
 
-from repro.drivers.schedulers.v0 import V0Engine
-from repro.drivers.schedulers.v0_setup import Delivered, SchedulerRequest
+from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest, V0Engine
 
 Owner = Generator[None, None, list[Delivered]]
 

@@ -3,7 +3,7 @@
 Real, as released: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
 `KVCacheManager` with its block pool; `Request`; `VllmConfig`.
 
-Simulated: the model runner and what it returns (`runner_v1`). Mirrored: `EngineCore.step` and
+Simulated: the model runner and what it returns (`Runner`). Mirrored: `EngineCore.step` and
 `step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`, `resume_scheduler`
 (vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911). A step is two calls here, schedule and
 update, so that what other callers do falls where it may fall: aborts at any time, everything else while the engine
@@ -12,12 +12,16 @@ does not wait for a result.
 
 from __future__ import annotations
 
+import functools
+import json
+import tempfile
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from repro.drivers.schedulers.runner_v1 import Runner
-from repro.drivers.schedulers.v1_setup import STOP, V1Request, V1Setup, config, kv_cache_config
+from repro.base import BrokenInvariantError
 
 SIMULATED = (
     "the model runner and its output (made-up tokens)",
@@ -26,6 +30,287 @@ SIMULATED = (
 )
 MODULES = ("vllm.config", "vllm.v1.core.sched.scheduler", "vllm.v1.core.sched.async_scheduler")
 PAUSES = ("keep", "wait", "abort")
+STOP = 99  # the stop token of requests that have one
+_MODEL = {
+    "architectures": ["HarnessForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float32",
+}
+
+
+@dataclass(frozen=True)
+class V1Setup:
+    """How the engine is configured; lengths in tokens.
+
+    Args:
+        asynchronous: asynchronous scheduling: a step is scheduled while the one before still runs.
+        prefix_caching: prompts share the blocks of equal beginnings.
+        chunked: chunked prefill.
+        priority: scheduling by priority instead of by arrival.
+        max_model_len: prompt and completion together.
+        token_budget: `max_num_batched_tokens`, for one step.
+        max_num_seqs: requests running at once.
+        blocks: KV cache blocks, one of which vLLM keeps for itself.
+        block_size: tokens in a block.
+    """
+
+    asynchronous: bool = False
+    prefix_caching: bool = False
+    chunked: bool = False
+    priority: bool = False
+    max_model_len: int = 24
+    token_budget: int = 24
+    max_num_seqs: int = 3
+    blocks: int = 32
+    block_size: int = 4
+
+
+@dataclass(frozen=True)
+class V1Request:
+    """A request as a caller makes it; lengths in tokens.
+
+    Args:
+        id: its name.
+        prompt: all prompts of a family begin alike.
+        max_tokens: to generate at most.
+        min_tokens: to generate at least.
+        stop_at: the sampled token of that number is a stop token; 0: none is.
+        family: which beginning its prompt has.
+        priority: lower is served first, where the engine goes by priority.
+    """
+
+    id: str
+    prompt: int
+    max_tokens: int
+    min_tokens: int = 0
+    stop_at: int = 0
+    family: int = 0
+    priority: int = 0
+
+
+@functools.cache
+def config(setup: V1Setup) -> Any:
+    """Returns vLLM's own `VllmConfig` for a setup.
+
+    The model is a stub, registered as vLLM's plugins do it; nothing loads or calls it. The CPU's platform turns
+    asynchronous scheduling off because a CPU gains nothing by it; here it is turned on again, as on a GPU.
+    """
+    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+
+    _register()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(_MODEL))
+        model = ModelConfig(
+            model=folder,
+            tokenizer=folder,
+            skip_tokenizer_init=True,
+            dtype="float32",
+            max_model_len=setup.max_model_len,
+        )
+    scheduler = SchedulerConfig(
+        max_num_batched_tokens=setup.token_budget,
+        max_num_seqs=setup.max_num_seqs,
+        max_model_len=setup.max_model_len,
+        is_encoder_decoder=False,
+        enable_chunked_prefill=setup.chunked,
+        policy="priority" if setup.priority else "fcfs",
+        async_scheduling=False,
+    )
+    cache = CacheConfig(block_size=setup.block_size, enable_prefix_caching=setup.prefix_caching)
+    built = VllmConfig(model_config=model, scheduler_config=scheduler, cache_config=cache)
+    built.scheduler_config.async_scheduling = setup.asynchronous
+    built.cache_config.num_gpu_blocks = setup.blocks
+    _same_as_asked(built, setup)
+    return built
+
+
+def _same_as_asked(built: Any, setup: V1Setup) -> None:
+    """A platform may change what it is given; a search over other settings than it names would be worth nothing."""
+    scheduler, cache = built.scheduler_config, built.cache_config
+    have = {
+        "chunked": scheduler.enable_chunked_prefill,
+        "token_budget": scheduler.max_num_batched_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_model_len": built.model_config.max_model_len,
+        "block_size": cache.block_size,
+        "prefix_caching": cache.enable_prefix_caching,
+    }
+    wrong = {name: value for name, value in have.items() if value != getattr(setup, name)}
+    if wrong:
+        raise RuntimeError(f"vLLM changed what it was configured with: {wrong}, asked for {setup}")
+
+
+def kv_cache_config(setup: V1Setup) -> Any:
+    """Returns vLLM's own `KVCacheConfig`: one group of full attention, no tensors."""
+    import torch
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    spec = FullAttentionSpec(block_size=setup.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    return KVCacheConfig(
+        num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _register() -> None:
+    import torch
+    from vllm import ModelRegistry
+
+    class HarnessForCausalLM(torch.nn.Module):  # type: ignore[misc]
+        """Has the methods that vLLM looks for in a model, and is never called."""
+
+        def __init__(self, *, vllm_config: Any = None, prefix: str = "") -> None:  # noqa: ARG002 - looked for
+            super().__init__()
+
+        def embed_input_ids(self, input_ids: Any) -> None:
+            """Never called."""
+
+        def forward(self, input_ids: Any, positions: Any) -> None:
+            """Never called."""
+
+        def compute_logits(self, hidden_states: Any) -> None:
+            """Never called."""
+
+    ModelRegistry.register_model("HarnessForCausalLM", HarnessForCausalLM)
+
+
+FIRST_TOKEN = 100  # the token of number n is this and n: equal prompts get equal completions
+
+
+class Runner:
+    """Stands for the workers: samples made-up tokens, and remembers what each slot of the KV cache holds.
+
+    What it does with a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled
+    tokens (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests bring their tokens and blocks, running
+    ones get blocks appended, resumed ones get theirs anew. A request gets a token sampled when the step reaches the
+    end of what is known of it.
+
+    It is also a witness. Like a device it runs steps in the order in which they are scheduled; a slot holds the
+    beginning of a text, and the weights' version, that its keys and values were computed from. A step that reads a
+    slot with anything else would compute garbage without any error.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.weights = 0
+        self._block_size = block_size
+        self._requests: dict[str, V1Request] = {}
+        self._tokens: dict[str, list[int]] = {}
+        self._blocks: dict[str, list[int]] = {}
+        self._last_batch: set[str] = set()
+        self._slots: dict[tuple[int, int], int] = {}
+
+    def expect(self, request: V1Request) -> None:
+        """Hears of a request: where its stop token falls."""
+        self._requests[request.id] = request
+
+    def execute(self, scheduled: Any) -> Any:
+        """Runs a step.
+
+        Args:
+            scheduled: vLLM's own `SchedulerOutput`.
+
+        Returns:
+            vLLM's own `ModelRunnerOutput`.
+        """
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        for name in scheduled.finished_req_ids:
+            self._tokens.pop(name, None)
+            self._blocks.pop(name, None)
+        computed = self._update(scheduled)
+        counts: dict[str, int] = scheduled.num_scheduled_tokens
+        missing = sorted(set(counts) - set(computed))
+        if missing:
+            raise BrokenInvariantError(
+                "the runner knows what it is to compute", f"no data came for {' '.join(missing)}"
+            )
+        for name, count in counts.items():
+            self._write(name, computed[name], computed[name] + count)
+        for name, count in counts.items():
+            self._check_read(name, computed[name] + count)
+        sampled = {name: self._sample(name, computed[name] + count) for name, count in counts.items()}
+        self._last_batch = set(counts)
+        return ModelRunnerOutput(
+            req_ids=list(sampled),
+            req_id_to_index={name: index for index, name in enumerate(sampled)},
+            sampled_token_ids=list(sampled.values()),
+        )
+
+    def _update(self, scheduled: Any) -> dict[str, int]:
+        """Takes over tokens and blocks; returns how many tokens each request has computed so far."""
+        computed: dict[str, int] = {}
+        for new in scheduled.scheduled_new_reqs:
+            self._tokens[new.req_id] = list(new.prefill_token_ids or new.prompt_token_ids)
+            self._blocks[new.req_id] = list(new.block_ids[0])
+            computed[new.req_id] = new.num_computed_tokens
+        cached = scheduled.scheduled_cached_reqs
+        for index, name in enumerate(cached.req_ids):
+            computed[name] = cached.num_computed_tokens[index]
+            self._update_tokens(name, cached.num_output_tokens[index], cached.all_token_ids.get(name))
+            blocks = cached.new_block_ids[index]
+            if name in cached.resumed_req_ids:
+                self._blocks[name] = list(blocks[0])
+            elif blocks is not None:
+                self._blocks[name] += blocks[0]
+        return computed
+
+    def _update_tokens(self, name: str, outputs: int, known: Iterable[int] | None) -> None:
+        """The scheduler's word counts for a request that was not in the last step, and for one that it cut."""
+        if known is not None and name not in self._last_batch:
+            self._tokens[name] = list(known)
+        del self._tokens[name][self._requests[name].prompt + outputs :]
+
+    def _sample(self, name: str, end: int) -> list[int]:
+        tokens, request = self._tokens[name], self._requests[name]
+        if end < len(tokens):
+            return []
+        number = len(tokens) - request.prompt + 1
+        # The real sampler gives a stop token no chance below min_tokens.
+        stop_at = max(request.stop_at, request.min_tokens + 1) if request.stop_at else 0
+        token = STOP if number == stop_at else FIRST_TOKEN + number
+        tokens.append(token)
+        return [token]
+
+    def _prefixes(self, name: str, end: int) -> list[int]:
+        """Returns what each of the first slots must hold: all tokens up to it, and the weights."""
+        prefixes, so_far = [], hash(self.weights)
+        for token in self._tokens[name][:end]:
+            so_far = hash((so_far, token))
+            prefixes.append(so_far)
+        return prefixes
+
+    def _slot(self, name: str, position: int) -> tuple[int, int]:
+        index, offset = divmod(position, self._block_size)
+        if index >= len(self._blocks[name]):
+            raise BrokenInvariantError(
+                "blocks cover what is computed",
+                f"{name} computes token {position + 1} and has {len(self._blocks[name])} blocks",
+            )
+        return self._blocks[name][index], offset
+
+    def _write(self, name: str, start: int, end: int) -> None:
+        if end > len(self._tokens[name]):
+            raise BrokenInvariantError(
+                "computed tokens stay within the request",
+                f"{name} has {len(self._tokens[name])} tokens and is to compute up to {end}",
+            )
+        for position, prefix in list(enumerate(self._prefixes(name, end)))[start:]:
+            self._slots[self._slot(name, position)] = prefix
+
+    def _check_read(self, name: str, end: int) -> None:
+        for position, prefix in enumerate(self._prefixes(name, end)):
+            if self._slots.get(self._slot(name, position)) != prefix:
+                raise BrokenInvariantError(
+                    "a step reads what was computed for it",
+                    f"slot of token {position + 1} of {name} holds something else",
+                )
 
 
 class V1Engine:

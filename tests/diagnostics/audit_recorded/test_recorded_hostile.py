@@ -27,17 +27,17 @@ def test_dictionary_encoded_text_counts_in_every_row(tmp_path, monkeypatch):
     path = tmp_path / "completions_00001.parquet"
     parquet.write_table(table, path, compression="zstd")
     monkeypatch.setattr(sample_files, "MAX_RUN", 1_000_000)
-    unreadable = []
-    assert sample_files.read_parquet([path], common.Budget(), unreadable) is None
-    assert "MiB of text" in unreadable[0].why
+    reading = common.Reading()
+    assert sample_files.read_parquet([path], reading) is None
+    assert "MiB of text" in reading.unread[0][1]
 
 
 def test_event_file_with_a_huge_record_is_reported(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(struct.pack("<Q", 1 << 60) + b"\0" * 64)
-    unreadable = []
-    assert metric_files.read_events(path, unreadable) is None
-    assert "a record of" in unreadable[0].why
+    unread = common.Reading().unread
+    assert metric_files.read_events(path, unread) is None
+    assert "a record of" in unread[0][1]
 
 
 def test_statistics_of_huge_numbers_are_infinite():

@@ -348,7 +348,7 @@ def page(found: list[dict[str, Any]]) -> str:
 _PAGE = """\
 # Faults between trainer and server
 
-Made by `python -m tests.grpo_core.faults --markdown build/faults.md` (or `nox -s faults`) on {day},
+Made by `python -m tests.grpo_core.faults --markdown build/faults.md` on {day},
 which repeats all of this and writes this page. `--only garbage/probe` does some of it, `--json` prints each case with
 its error.
 

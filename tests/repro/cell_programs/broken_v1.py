@@ -16,7 +16,6 @@ os.dup2(2, 1)
 
 from repro.drivers.schedulers.v1 import V1Engine  # noqa: E402
 from repro.fuzz import stories  # noqa: E402 - standard output is kept before vLLM is imported
-from repro.fuzz.stories import Story  # noqa: E402
 from repro.fuzz.v1 import V1Actions  # noqa: E402
 
 STEP = [{"do": "schedule"}, {"do": "update"}]
@@ -157,7 +156,7 @@ def finding(engine):
     result = {}
     for asynchronous in (False, True):
         setup = SETUP | {"asynchronous": asynchronous}
-        _, end = stories.play(actions, Story("v1", setup, STEPS))
+        _, _, end = stories.play(actions(**setup), STEPS)
         result["asynchronous" if asynchronous else "plain"] = end and end.describe()
     return result
 

@@ -11,8 +11,7 @@ import sys
 
 from repro import judge
 from repro.drivers.schedulers import owners
-from repro.drivers.schedulers.v0 import V0Engine
-from repro.drivers.schedulers.v0_setup import SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, V0Engine
 from repro.issues import REPROS
 
 RUNS = 20

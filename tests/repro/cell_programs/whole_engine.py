@@ -37,8 +37,14 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 
 from repro import judge
 from repro.drivers.schedulers import owners
-from repro.drivers.schedulers.v0 import TOKEN, V0Engine
-from repro.drivers.schedulers.v0_setup import RefusedRequestError, SchedulerRequest, Setup, check_prompt
+from repro.drivers.schedulers.v0 import (
+    TOKEN,
+    RefusedRequestError,
+    SchedulerRequest,
+    Setup,
+    V0Engine,
+    check_prompt,
+)
 
 WORKLOADS = 80
 # 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.
@@ -126,7 +132,9 @@ class Executor(ExecutorBase):
 Executor.__abstractmethods__ = frozenset()  # what a release asks for beyond this is never called
 
 
-def whole(folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
+def run_whole_engine(
+    folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
+) -> dict:
     """What `LLM` makes of it: completions by call, forward passes, blocks left, or where it asserted."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
@@ -241,7 +249,7 @@ def main() -> None:
         Path(folder, "config.json").write_text(json.dumps(MODEL))
         for number in range(WORKLOADS):
             setup, calls, failing = workload(number, longest)
-            real = whole(folder, setup, calls, failing=failing)
+            real = run_whole_engine(folder, setup, calls, failing=failing)
             observed.append(
                 {
                     "work": str((setup, calls, failing)),
