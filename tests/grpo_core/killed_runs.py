@@ -19,7 +19,7 @@ import uvicorn  # noqa: F401 - paid for once
 
 from grpo_core import __main__ as cli
 from grpo_core import run
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout import pipes as frames
 from grpo_core.rollout import subprocess_engine as process
 from grpo_core.rollout.server import launch
@@ -131,7 +131,7 @@ def lines(folder: Path) -> dict[str, list]:
 
 
 def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
-    settle(1)
+    make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
     draw = random.Random(seed)
 

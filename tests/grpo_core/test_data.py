@@ -17,9 +17,8 @@ from grpo_core.config import (
     SamplingConfig,
     TrainConfig,
 )
-from grpo_core.evaluation import build_eval_prompts
 from grpo_core.tasks import task
-from grpo_core.tasks.dataset import _order, build_prompts
+from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
@@ -136,8 +135,8 @@ def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
 
 def test_the_order_of_epochs_stays_as_it_is():
     """Runs of today can be compared with runs of yesterday."""
-    assert _order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
-    assert _order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
+    assert _epoch_order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
+    assert _epoch_order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
 
 
 def test_without_shuffling_rows_come_in_the_order_of_the_file(tmp_path, tokenizer):
@@ -155,7 +154,7 @@ def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
     assert (prompts.dropped, prompts.truncated) == (0, 0)
     assert texts(prompts.batch(0, 4)) == ["hgj>", "ffh>", "fhh>", "hhg>"]
     assert texts(prompts.batch(7, 4)) == ["fbb>", "fea>", "hdd>", "jfb>"]
-    assert prompts.batch(7, 4) == task.rows(Config().task, letters, seed=0, step=7, count=4)
+    assert prompts.batch(7, 4) == task.task_prompts(Config().task, letters, seed=0, step=7, count=4)
 
 
 def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):

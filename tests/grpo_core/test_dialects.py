@@ -12,8 +12,7 @@ import torch
 from grpo_core.config import ConfigError, LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
-from grpo_core.learn.kl import completion_kl
-from grpo_core.learn.losses import Streams, policy_loss, token_weights
+from grpo_core.learn.losses import Streams, completion_kl, policy_loss, token_weights
 
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.

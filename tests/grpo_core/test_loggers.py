@@ -16,8 +16,8 @@ import pytest
 
 from grpo_core import run
 from grpo_core.config import Config, ConfigError, OutputConfig
+from grpo_core.loggers import build_loggers
 from grpo_core.metrics import JsonLines, read_metrics
-from grpo_core.show.loggers import build_loggers
 
 ROOT = Path(__file__).resolve().parents[2]
 

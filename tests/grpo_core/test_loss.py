@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.kl import kl_estimate
-from grpo_core.learn.losses import Streams, importance_weights, policy_loss, ratios, token_weights
+from grpo_core.learn.losses import (
+    Streams,
+    importance_weights,
+    kl_estimate,
+    policy_loss,
+    ratios,
+    token_weights,
+)
 from grpo_core.learn.update import entropy_mask
 
 

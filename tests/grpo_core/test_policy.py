@@ -13,7 +13,7 @@ from grpo_core.config import ConfigError
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
-from grpo_core.modes.ahead import having
+from grpo_core.modes.ahead import temporary_state
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
@@ -121,7 +121,7 @@ def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):
     old, digest = {name: value.clone() for name, value in held.state().items()}, held.fingerprint()
     move(held.causal.parameters())
     now = held.fingerprint()
-    with having(held, old):
+    with temporary_state(held, old):
         assert held.fingerprint() == digest
     assert held.fingerprint() == now != digest
 

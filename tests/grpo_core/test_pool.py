@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.learn.pool import DynamicPool, Pool
+from grpo_core.learn.pool import Pool
 from grpo_core.types import Completion, Group, Prompt, Request, Sample
 
 
@@ -27,7 +27,7 @@ def rollout(number, rewards):
 def pool(short_run):
     """Three groups of two a step, dynamic, at most two further rollouts."""
     settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
-    return DynamicPool(short_run(**{"sampling.group_size": 2, **settings}))
+    return Pool(short_run(**{"sampling.group_size": 2, **settings}))
 
 
 def fill(pool, *rollouts):
@@ -37,29 +37,29 @@ def fill(pool, *rollouts):
         pool.add(*rollout(number, rewards), [0])
 
 
-def chosen(pool):
+def selected_ids(pool):
     """Ids of the prompts a step is made of."""
-    return [group.prompt.id for group in pool.chosen()]
+    return [group.prompt.id for group in pool.select()]
 
 
 def test_groups_without_a_signal_are_replaced(pool):
     """By those of further prompts, in the order they were asked for; what is over is left out."""
     fill(pool, [(0, 1), (1, 1), (0, 0)], [(0, 1), (1, 0), (0, 1)])
     assert pool.ready()
-    assert chosen(pool) == ["0.0", "1.0", "1.1"]
-    described = pool.described()
-    assert (described["resample/rounds"], described["resample/exhausted"]) == (1, 0.0)
+    assert selected_ids(pool) == ["0.0", "1.0", "1.1"]
+    metrics = pool.metrics()
+    assert (metrics["resample/rounds"], metrics["resample/exhausted"]) == (1, 0.0)
     # Metrics are of everything that was sampled: chosen groups alone would always look half solved.
-    assert described["reward/mean"] == pytest.approx(6 / 12)
-    assert described["reward/zero_variance_groups"] == pytest.approx(2 / 6)
+    assert metrics["reward/mean"] == pytest.approx(6 / 12)
+    assert metrics["reward/zero_variance_groups"] == pytest.approx(2 / 6)
 
 
 def test_at_the_bound_the_step_is_filled_and_says_so(pool):
     """As many groups as ever, those with a signal first, and `resample/exhausted`."""
     fill(pool, [(1, 1), (0, 1), (1, 1)], [(1, 1), (1, 1), (1, 1)], [(1, 1), (1, 1), (1, 0)])
     assert pool.ready()
-    assert chosen(pool) == ["0.1", "2.2", "0.0"]
-    assert (pool.described()["resample/rounds"], pool.described()["resample/exhausted"]) == (2, 1.0)
+    assert selected_ids(pool) == ["0.1", "2.2", "0.0"]
+    assert (pool.metrics()["resample/rounds"], pool.metrics()["resample/exhausted"]) == (2, 1.0)
 
 
 def test_without_dynamic_sampling_a_step_is_its_rollout():
@@ -67,8 +67,8 @@ def test_without_dynamic_sampling_a_step_is_its_rollout():
     pool = Pool()
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
-    assert chosen(pool) == ["0.0", "0.1", "0.2"]
-    assert "resample/rounds" not in pool.described()
+    assert selected_ids(pool) == ["0.0", "0.1", "0.2"]
+    assert "resample/rounds" not in pool.metrics()
 
 
 def metrics_of(config) -> list[dict]:

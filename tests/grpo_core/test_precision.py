@@ -10,7 +10,7 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ConfigError, ModelConfig, TaskConfig
-from grpo_core.learn.batch import unjudged
+from grpo_core.learn.batch import completion_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
@@ -50,7 +50,7 @@ def some_rows(device: str = "cpu"):
     completions = [
         (prompt, Completion("", ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")) for prompt, ids in answers
     ]
-    return unjudged(completions, device)
+    return completion_batch(completions, device)
 
 
 def gradient(policy, device: str = "cpu") -> torch.Tensor:

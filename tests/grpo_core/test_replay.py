@@ -20,7 +20,7 @@ from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.machine.world import World
 from grpo_core.records.recording import Recorder, exact_digest, gradient_digest, read_step, unreplayable
 from grpo_core.records.replay import replay
@@ -66,7 +66,7 @@ def looking(seen: list):
 def run(model_dir, tmp_path_factory):
     """A folder with two recorded steps, and the policy of each as a file of parameters and as a checkpoint."""
     folder = tmp_path_factory.mktemp("run")
-    settle(1)
+    make_deterministic(1)
     config = load(None, [f"--model.path={model_dir}", *SETTINGS])
     policy = held(model_dir, config)
     updater, recorder = Updater(policy, config, World()), Recorder(folder, config)

@@ -15,8 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from grpo_core.learn.logprobs import completion_logprobs
-from grpo_core.learn.sharing import can_share
+from grpo_core.learn.logprobs import can_share, completion_logprobs
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.embedded import AlikeDecoder
 

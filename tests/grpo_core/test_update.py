@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.kl import kl_sums
 from grpo_core.learn.policy import Policy
-from grpo_core.learn.update import NotFiniteError, Updater
+from grpo_core.learn.update import NotFiniteError, Updater, kl_sums
 from grpo_core.machine.world import World
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample

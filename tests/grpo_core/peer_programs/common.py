@@ -15,7 +15,7 @@ import torch
 from used import note, note_loss, told
 
 from grpo_core.config import LossConfig
-from grpo_core.learn.advantages import configured, group_advantages
+from grpo_core.learn.advantages import advantage_options, group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
@@ -96,7 +96,7 @@ def records(release, their_loss, their_advantages, length_epsilon=0.0):
     """The dialects of a release as they stand, against `their_loss(data, form)` and `their_advantages(groups)`."""
     worst = Worst()
     for record in (each for each in DIALECTS.values() if f"{each.project}-{each.version}" == release):
-        options = configured(record.loss)
+        options = advantage_options(record.loss)
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)
             our = ours(data, record.settings, length_epsilon)

@@ -25,7 +25,7 @@ from verl_loss import theirs as theirs_of_loss
 
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import step_advantages
-from grpo_core.learn.losses import Streams, policy_loss, token_weights, within
+from grpo_core.learn.losses import Streams, accepted_tokens, policy_loss, token_weights
 
 WHOLE = (slice(0, len(LENGTHS)),)
 LIMITED = {"log_ratio_limit": 20.0}
@@ -112,7 +112,7 @@ def rejections(worst):
                 data.proximal - data.behaviour, data.mask.long(), option, spec
             )
             options = LossConfig(reject=option, reject_low=low, reject_high=high)
-            our = within(data.proximal, data.behaviour, data.mask, options)
+            our = accepted_tokens(data.proximal, data.behaviour, data.mask, options)
             assert 0 < int(our.sum()) < int(data.mask.sum()) or level != "token", option
             worst.add(f"reject {option}", (our.double(), their.double()))
             data.mask, settings = their.bool(), {"correction": "none", "clip_high": 0.28, **LOSSES["vanilla"]}
