@@ -45,7 +45,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How completions are sampled. Every field is sent to the engine: nothing comes from a model's own file.
+    """Parameters of sampling. Every field is sent to the engine: none comes from the files of a model.
 
     Attributes:
         max_tokens: Longest completion, in tokens.

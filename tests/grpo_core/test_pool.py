@@ -84,9 +84,9 @@ def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
     """Resampling takes the rollouts that would have come next, wherever they are sampled."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
     runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
-    kept = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
-    assert kept[0] == kept[1] == kept[2]
-    assert sum(entry["resample/rounds"] for entry in kept[0]) > 0
+    without_times = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
+    assert without_times[0] == without_times[1] == without_times[2]
+    assert sum(entry["resample/rounds"] for entry in without_times[0]) > 0
 
 
 def test_ahead_and_resampling_stay_within_the_bound(short_run):

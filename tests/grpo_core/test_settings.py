@@ -106,10 +106,10 @@ def test_a_bad_command_line_is_refused(arguments, says):
 
 def test_what_is_set_twice_is_told():
     """The last counts, as in any command line; but nobody has to find that out from the numbers."""
-    told = []
-    config = load(None, ["--train.steps=3", "--train.seed=1", "--train.steps", "4"], told.append)
+    warnings = []
+    config = load(None, ["--train.steps=3", "--train.seed=1", "--train.steps", "4"], warnings.append)
     assert config.train.steps == 4
-    assert told == ["command line: train.steps is given 2 times; the last, 4, counts"]
+    assert warnings == ["command line: train.steps is given 2 times; the last, 4, counts"]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_what_is_set_twice_is_told():
 )
 def test_settings_of_the_loss_without_effect_are_noted(settings, idle, why):
     """Beside the others of the loss."""
-    told = []
-    load(None, [f"--loss.{setting}" for setting in settings], told.append)
+    warnings = []
+    load(None, [f"--loss.{setting}" for setting in settings], warnings.append)
     if idle:
-        (note,) = told
+        (note,) = warnings
         assert note.startswith(f"command line: loss.{idle} = ")
         assert why in note
     else:
-        assert told == []
+        assert warnings == []
 
 
 def test_a_floor_above_the_cap_is_refused():

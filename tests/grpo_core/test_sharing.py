@@ -87,8 +87,8 @@ def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
         decoder = Decoder(model, prompts, room=5)
         for place in range(5):
             for row, prompt in enumerate(prompts):
-                seen = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
-                expected = model(torch.tensor([seen])).logits[0, -1]
+                prefix = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
+                expected = model(torch.tensor([prefix])).logits[0, -1]
                 torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=1e-5)
             decoder.follow(torch.tensor([(11 * row + 5 * place) % 50 for row in range(len(prompts))]))
 

@@ -13,9 +13,9 @@ from grpo_core.machine.process import Watchdog
 
 def stand_until(path, pattern):
     """Waits for what the watchdog itself writes."""
-    seen = threading.Event()
+    never = threading.Event()
     while not (path.exists() and re.search(pattern, path.read_text())):
-        seen.wait(0.05)
+        never.wait(0.05)
 
 
 def test_a_stall_writes_the_stacks_of_all_threads(tmp_path):
