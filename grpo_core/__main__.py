@@ -80,9 +80,9 @@ def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
     from grpo_core import run
     from grpo_core.progress import StepProgress
 
-    progress = StepProgress(config.train.steps)
+    progress = StepProgress()
     with progress.watched():
-        document = run.train(config, progress, resume="--resume" in flags)
+        document = run.train(config, progress, resume="--resume" in flags, on_start=progress.start)
     if document["error"]:
         print(f"grpo_core: {escape(document['error'])}", file=sys.stderr)
     if document["rank"] == 0:  # under torchrun one process prints for all

@@ -193,7 +193,9 @@ class TrainConfig:
     """The optimizer and its batches."""
 
     steps: int = option(300, low=1)
-    """Rollout batches to train on."""
+    """Rollout batches to train on. Ignored if epochs is set."""
+    epochs: float = option(0.0, low=0)
+    """Passes over the rows of data.path. Prompts that dynamic sampling adds are not counted. 0: train.steps counts."""
     prompts_per_step: int = option(16, low=1)
     """Prompts per rollout batch."""
     micro_batch: int = option(256, low=1)

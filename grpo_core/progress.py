@@ -18,12 +18,12 @@ class StepProgress:
     """Print a line for about twenty of the steps; call it with each step's metrics."""
 
     def __init__(
-        self, steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, steps: int = 0, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Print nothing yet.
 
         Args:
-            steps: Number of steps of the whole run.
+            steps: Number of steps of the whole run; 0: `start` sets it.
             stream: None: standard error.
             clock: Returns the time in seconds.
         """
@@ -32,6 +32,10 @@ class StepProgress:
         self._printed = 0
         self._stepped = self._wrote = clock()
         self._lock = threading.RLock()
+
+    def start(self, steps: int) -> None:
+        """Set the number of steps of the whole run."""
+        self._steps = steps
 
     def __call__(self, entry: Mapping[str, Any]) -> None:
         """Take a step's metrics."""
@@ -48,6 +52,8 @@ class StepProgress:
                 return
             step = self._last["step"] + 1 if self._last else 1
             name = "ending" if step > self._steps else f"step {step}/{self._steps}"
+            if not self._steps:
+                name = "starting"
             self._write(f"{name}: running for {now - self._stepped:.0f} s")
 
     def close(self) -> None:

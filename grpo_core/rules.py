@@ -55,6 +55,8 @@ def ignored(config: Config) -> list[tuple[str, str]]:
     unused.append(("output.page", "curves are for TensorBoard and W&B (output.tensorboard, output.wandb)"))
     if config.data.path:
         unused += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
+    if config.train.epochs:
+        unused.append(("train.steps", "train.epochs is set"))
     if config.model.path:
         unused += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
     return unused + _unused_loss(config.loss)
@@ -96,6 +98,8 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "the longest prompt and completion don't fit the model; raise model.max_length"),
         (("eval.every", "eval.path", "data.path"), bool(config.eval.every and data.path) and not config.eval.path,
          "give a data set to evaluate on"),
+        (("train.epochs", "data.path"), train.epochs > 0 and not data.path,
+         "the shipped task has no last row; set train.steps"),
         (("reward.weights", "reward.functions"),
          bool(reward.weights) and len(reward.weights) != len(reward.functions) + bool(reward.model),
          "expected one weight for each function (and one for reward.model, last), or none"),

@@ -18,8 +18,15 @@ from grpo_core.config import Config, ConfigError
 from grpo_core.rules import check, ignored
 from grpo_core.safe_io import read_bytes
 
-# Keys of earlier versions, and their replacement.
-_REMOVED = {
+_TRUNCATED = (
+    "the engine samples from the full distribution, whose log-probs the trainer computes; use temperature"
+)
+# Keys that are refused by name: those of earlier versions and of other trainers, with the reason.
+_REFUSED = {
+    "sampling.top_p": _TRUNCATED,
+    "sampling.top_k": _TRUNCATED,
+    "sampling.min_p": _TRUNCATED,
+    "sampling.repetition_penalty": _TRUNCATED,
     "rollout.environment": "multi-turn rollouts were removed",
     "rollout.turn_tokens": "multi-turn rollouts were removed",
     "rollout.replay_experts": "expert routing replay was removed",
@@ -51,8 +58,8 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     sources: dict[str, str] = {}  # section.key -> where it was set
     known = fields()
     for source, key, value in [*_file_entries(path), *_argument_entries(overrides, warn)]:
-        if key in _REMOVED:
-            raise ConfigError(f"{source}: {key}: {_REMOVED[key]}")
+        if key in _REFUSED:
+            raise ConfigError(f"{source}: {key}: {_REFUSED[key]}")
         if key not in known:
             raise ConfigError(f"{source}: {key}: unknown key{_suggestion(key, list(known))}")
         values[key], sources[key] = _converted(source, key, value), source

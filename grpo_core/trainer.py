@@ -22,9 +22,10 @@ from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import join_world
 from grpo_core.metrics import RunFiles, mean, read_metrics
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
+from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.tasks import model
-from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout
+from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
 from grpo_core.tasks.rewards import Scorer
 from grpo_core.tasks.task import derived_seed, long_prompt
 from grpo_core.types import Completion, Prompt, Request, Rollout, SamplingParams
@@ -80,6 +81,7 @@ class Trainer:
         stops = () if stop is None else (int(stop),)
         self.sampling = SamplingParams(config.sampling.max_tokens, config.sampling.temperature, stops)
         self.prompts = build_prompts(config, self.tokenizer)
+        self.config = config = with_steps(config, self.prompts)
         self._scorer = Scorer(config, self.tokenizer, self.world)
         self._eval_prompts: list[Prompt] = []
         if config.eval.every:
@@ -93,11 +95,8 @@ class Trainer:
         self.in_flight: Callable[[], checkpoint.State] = checkpoint.State
         self._watchdog = Watchdog(folder / "stalls.txt", config.train) if config.train.stall_s else None
         self._files = RunFiles(config, folder, saved.files if saved else {}) if self.world.first else None
-        self._recorder: Any = None
-        if config.output.record_every:
-            from grpo_core.records.recording import StepRecorder
-
-            self._recorder = StepRecorder(folder, config, first=self.world.first)
+        records = config.output.record_every > 0
+        self._recorder = Recorder(folder, config, first=self.world.first) if records else None
         self.history, self._times = list[dict[str, Any]](), dict[str, float]()
         if saved is not None:
             self.policy.load_state(saved.tensors.pop("policy"))

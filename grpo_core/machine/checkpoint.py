@@ -94,8 +94,9 @@ def _newest_first(folder: Path) -> list[Path]:
 
 # A resumed run may change these: they change no number of the training.
 _FREE = (
-    "output.", "checkpoint.", "eval.", "train.steps", "train.stall_s", "train.stall_look", "reward.threads",
-    "rollout.timeout_s", "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file",
+    "output.", "checkpoint.", "eval.", "reward.threads",
+    "train.steps", "train.epochs", "train.stall_s", "train.stall_look", "rollout.timeout_s",
+    "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file",
 )  # fmt: skip
 
 

@@ -48,16 +48,44 @@ class Recorded:
 
 
 class Recorder:
-    """Write steps into a folder, each completely or not at all."""
+    """Write steps into a folder, each completely or not at all.
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    All processes observe a step's first update, and the first writes it.
+    """
+
+    def __init__(self, folder: Path, config: Config, *, first: bool = True) -> None:
         """Append to the records in the folder; a last line that a kill cut off is removed."""
-        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self._folder, self._config, self._first = folder, config, first
         self._run = {"settings": config.as_dict(), "versions": versions()}
+        self._result = dict[str, Any]()
+        if not first:
+            return
+        if note := unreplayable(config):
+            print(f"grpo_core: {note}", file=sys.stderr)
+        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         with (folder / "rollouts.jsonl").open("ab+") as file:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
+
+    def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
+        """Return the observer of the step's first update; None: the step is not recorded."""
+        self._result = {}
+        if not is_due(step, self._config.output.record_every, self._config):
+            return None
+        before = exact_digest(policy.tensors())
+
+        def on_gradients(policy: Policy, loss: float) -> None:
+            self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
+
+        return on_gradients
+
+    def end_step(
+        self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
+    ) -> None:
+        """Write the step if it was observed; `requests` by id."""
+        if self._first and self._result:
+            ordered = [requests[sample.completion.request_id] for sample in samples]
+            self.write(step, version, samples, ordered, self._result)
 
     def write(
         self,
@@ -226,37 +254,6 @@ def _tensor(values: list[Any]) -> torch.Tensor:
 
 
 EXACT = "spot1-"  # prefix of `exact_digest`
-
-
-class StepRecorder:
-    """Observe every step in all processes, and write in the first."""
-
-    def __init__(self, folder: Path, config: Config, *, first: bool) -> None:
-        """Append to the records in the folder."""
-        self._config, self._result = config, dict[str, Any]()
-        self._recorder = Recorder(folder, config) if first else None
-        if first and (note := unreplayable(config)):
-            print(f"grpo_core: {note}", file=sys.stderr)
-
-    def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
-        """Return the observer of the step's first update; None: the step is not recorded."""
-        self._result = {}
-        if not is_due(step, self._config.output.record_every, self._config):
-            return None
-        before = exact_digest(policy.tensors())
-
-        def on_gradients(policy: Policy, loss: float) -> None:
-            self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
-
-        return on_gradients
-
-    def end_step(
-        self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
-    ) -> None:
-        """Write the step if it was observed; `requests` by id."""
-        if self._recorder is not None and self._result:
-            ordered = [requests[sample.completion.request_id] for sample in samples]
-            self._recorder.write(step, version, samples, ordered, self._result)
 
 
 def unreplayable(config: Config) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from grpo_core import run
 from grpo_core.config import (
     Config,
     ConfigError,
@@ -18,7 +19,7 @@ from grpo_core.config import (
     TrainConfig,
 )
 from grpo_core.tasks import task
-from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts
+from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
@@ -137,6 +138,24 @@ def test_the_order_of_epochs_stays_as_it_is():
     """Runs of today can be compared with runs of yesterday."""
     assert _epoch_order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
     assert _epoch_order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
+def test_epochs_are_steps_over_the_rows(tmp_path, tokenizer, epochs, steps):
+    """Seven rows, two a step: the last batch is filled from the next epoch."""
+    config = settings(write(tmp_path, "jsonl", TEXTS))
+    config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
+    assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
+
+
+def test_a_run_of_one_epoch(tmp_path, short_run):
+    """The number of steps is known before the first one."""
+    path, totals = tmp_path / "rows.jsonl", []
+    write_lines(path, [{"prompt": f"{word}>", "answer": word} for word in ("abc", "bcd", "cde")])
+    options = {"data.path": path, "reward.functions": "letters_in_place", "train.epochs": 1}
+    config = short_run(**options, **{"train.prompts_per_step": 2, "sampling.group_size": 2})
+    document = run.train(config, lambda _: None, on_start=totals.append)
+    assert (document["outcome"], document["steps"], totals) == ("ok", 2, [2])
 
 
 def test_without_shuffling_rows_come_in_the_order_of_the_file(tmp_path, tokenizer):

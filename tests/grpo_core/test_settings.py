@@ -46,6 +46,11 @@ def test_the_examples_are_valid(name, request):
         ("[train]\nlearning_rate = 0.0", "train.learning_rate = 0.0: expected more than 0"),
         ("[train]\nlearning_rate = nan", "train.learning_rate = nan: expected a finite number"),
         ('[rollout]\nmode = "both"', "rollout.mode = 'both': expected one of 'colocate', 'async', 'server'"),
+        ("[sampling]\ntop_p = 0.9", "sampling.top_p: the engine samples from the full distribution"),
+        ("[sampling]\nrepetition_penalty = 1.1", "whose log-probs the trainer computes; use temperature"),
+        ("[train]\nbeta1 = 1.0", "train.beta1 = 1.0: expected less than 1"),
+        ("[train]\nfinal_rate = 2", "train.final_rate = 2: expected at most 1"),
+        ('[model]\nfloat32_parts = ["head", "x"]', "expected one of 'head', 'norms'"),
         ("[rollout", "not TOML"),
     ],
 )
@@ -79,6 +84,10 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
         (
             ["--rollout.dtype", "fp8"],
             "rollout.dtype = 'fp8': expected one of 'auto', 'float32', 'bfloat16', 'float16'",
+        ),
+        (
+            ["--train.epochs", "2"],
+            "data.path = '' (default): the shipped task has no last row; set train.steps",
         ),
         (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
         (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
