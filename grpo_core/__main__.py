@@ -146,8 +146,6 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
 
     exit codes: 0 the same bits, or other settings were given; 1 another number; 2 wrong usage, or no such record
     """
-    from grpo_core.records.replay import replay
-
     if len(arguments) < 2 or not arguments[1].isdecimal():
         raise ConfigError(
             "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
@@ -157,6 +155,8 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
         place = rest.index("--policy")
         policy = Path(rest[place + 1]) if place + 1 < len(rest) else None
         del rest[place : place + 2]
+    from grpo_core.records.replay import replay
+
     document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
     answer(_document_text(document, flags))
     # Other settings are expected to give other numbers.

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import typing
 from collections import Counter
 from collections.abc import Callable
@@ -41,6 +42,14 @@ _NAMES: dict[Any, str] = {
     tuple[str, ...]: "a list of strings (on the command line: a,b)",
     tuple[float, ...]: "a list of numbers (on the command line: 1,0.5)",
 }
+
+
+_LIMITS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+    ("low", "at least", operator.ge),
+    ("above", "more than", operator.gt),
+    ("high", "at most", operator.le),
+    ("below", "less than", operator.lt),
+)
 
 
 def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = lambda _: None) -> Config:
@@ -202,13 +211,8 @@ def _broken_limit(value: Any, field: dataclasses.Field[Any]) -> str:
         return f"one of {', '.join(map(repr, choices))}"
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number"
-    for name, words, allowed in (
-        ("low", "at least", lambda limit: value >= limit),
-        ("above", "more than", lambda limit: value > limit),
-        ("high", "at most", lambda limit: value <= limit),
-        ("below", "less than", lambda limit: value < limit),
-    ):
-        if name in limits and not allowed(limits[name]):
+    for name, words, allows in _LIMITS:
+        if name in limits and not allows(value, limits[name]):
             return f"{words} {limits[name]}"
     return ""
 
@@ -237,14 +241,14 @@ def _option_blocks() -> list[str]:
     documented: dict[tuple[str, str], str] = {}
     for node in ast.parse(Path(str(options_module.__file__)).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
-            for field, text in zip(node.body, node.body[1:]):  # noqa: B905 - neighbours, on Python 3.10
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    documented[node.name, ast.unparse(field.target)] = ast.literal_eval(text.value)
+            for option, text in zip(node.body, node.body[1:]):  # noqa: B905 - neighbours, on Python 3.10
+                if isinstance(option, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    documented[node.name, ast.unparse(option.target)] = ast.literal_eval(text.value)
     blocks = []
     for key, (_, field) in fields().items():
         section, name = key.split(".")
         choices = _choices(field)
         allowed = f" [{', '.join(map(str, choices))}]" if choices else ""
-        text = " ".join(documented[sections()[section].__name__, name].split())
-        blocks.append(f"  --{key} {field.default!r}{allowed}\n      {text}")
+        documentation = " ".join(documented[sections()[section].__name__, name].split())
+        blocks.append(f"  --{key} {field.default!r}{allowed}\n      {documentation}")
     return blocks

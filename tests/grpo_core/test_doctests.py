@@ -15,7 +15,6 @@ MODULES = (
     "grpo_core.rollout.vllm_requests",
     "grpo_core.rollout.vllm_releases",
     "grpo_core.metrics",
-    "grpo_core.progress",
     "grpo_core.errors",
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",

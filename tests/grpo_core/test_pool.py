@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
+from grpo_core.config import Config
 from grpo_core.learn.pool import Pool
 from grpo_core.types import Completion, Group, Prompt, Request, Sample
 
@@ -64,7 +65,7 @@ def test_at_the_bound_the_step_is_filled_and_says_so(pool):
 
 def test_without_dynamic_sampling_a_step_is_its_rollout():
     """Groups without a signal included, in order."""
-    pool = Pool()
+    pool = Pool(Config())
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.0", "0.1", "0.2"]
