@@ -165,7 +165,7 @@ def test_whitened_advantages_have_no_mean_over_tokens():
         (["loss.surrogate=geo_mean"], "set loss.aggregation = 'sequence'"),
         (["loss.reject=token_k1", "loss.reject_low=3"], "the lower bound must not be above the upper"),
         (["train.mini_batches=999"], "fewer completions in a step than mini-batches"),
-        (["train.beta2=1.0"], "expected numbers below 1"),
+        (["train.beta2=1.0"], "expected less than 1"),
         (["loss.reject=seq_max_k1"], "expected one of 'none', 'token_k1'"),
         (["rollout.mode=async", "train.mini_batches=2"], "set max_staleness to at least that"),
     ],

@@ -156,10 +156,10 @@ def test_a_resumed_run_has_each_step_once_in_tensorboard(tmp_path):
 _WANDB_PROGRAM = """
 import sys
 from pathlib import Path
-from tests.grpo_core.test_loggers import OutputConfig, entry, written
+from tests.grpo_core.test_loggers import OutputConfig, entry, write_entries
 folder, options = Path(sys.argv[1]), OutputConfig(wandb=True)
-kept = written(folder, [entry(1), entry(2)], options)
-written(folder, [entry(3, loss=7.0)], options, keep_bytes=kept)
+kept = write_entries(folder, [entry(1), entry(2)], options)
+write_entries(folder, [entry(3, loss=7.0)], options, keep_bytes=kept)
 """
 
 

@@ -163,7 +163,7 @@ def test_resumed_it_is_the_same_run(short_run):
     ("settings", "says"),
     [
         (["model.dtype=bfloat16", "loss.entropy_coefficient=0.1"], "is not tried with an entropy bonus"),
-        (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected head, norms, both or none"),
+        (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected one of 'head', 'norms'"),
         (
             ["rollout.dtype=bfloat16", "rollout.mode=server", "rollout.port=80"],
             "a running server has its own dtype",
