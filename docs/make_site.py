@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.output.issue_markdown import page
-from grpo_core.show import help_texts as of_trainer
+from grpo_core.__main__ import COMMANDS as TRAINER_COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ INDEX = (
 WITHIN = {
     "repro": ("repro", ("list", "run", "repeat", "imports", "fuzz")),
     "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
-    "train": ("grpo_core", tuple(name for name in of_trainer.COMMANDS if name != "train")),
+    "train": ("grpo_core", tuple(name for name in TRAINER_COMMANDS if name != "train")),
 }
 CONTENTS = (
     ("How to", "docs/how-to/*.md"),

@@ -1,65 +1,59 @@
-"""The command line: `python -m grpo_core train | serve | probe | replay`; `--help` shows what each takes.
+"""The command line: `python -m grpo_core train | serve | probe | replay`; `--help` describes each.
 
-Exit codes: 0 fine; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function is
-broken), or a replay differs; 2 wrong usage, or this program failed;
-3 an engine gave no answer in time; 130 interrupted.
+Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
+failed), or a replay differs; 2 wrong usage, or a bug of this program; 3 an engine did not answer in time;
+130 interrupted.
 """
 
 from __future__ import annotations
 
 import signal
 
-# Until `main` takes it, Ctrl-C ends the process as the signal does: out of an import nobody needs a traceback.
+# Until `main` handles it, Ctrl-C ends the process as the signal does: no traceback out of an import.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import sys
 
-# Asked before anything that an older one refuses in words of its own.
+# Checked before anything that an older Python can't parse or import.
 if tuple(sys.version_info) < (3, 10):
     sys.exit(print(f"grpo_core: needs Python 3.10 or newer; this is {sys.executable}", file=sys.stderr) or 2)
 
 import contextlib
+import inspect
 import json
 import os
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_core.config import ConfigError, RecordError
-from grpo_core.show.errors import escape, explain
+from grpo_core.config import Config, ConfigError, RecordError
+from grpo_core.errors import escape, explain
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from grpo_core.config import Config
-
+Answer = Callable[[str], None]
+_PROGRAM = "python -m grpo_core"
 _SERVE_FLAGS = ("--exit-with-stdin", "--allow-unauthenticated")
 _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command and returns the exit code."""
+    """Run a command and return the exit code."""
     flags = {argument for argument in arguments if argument in _FLAGS}
     rest = [argument for argument in arguments if argument not in _FLAGS]
-    if flags & {"--help", "-h"} or "--help-settings" in rest:
-        from grpo_core.show.help_texts import help_text
-
-        with _stdout_for_the_answer() as answer:
-            answer(help_text(rest))
-        return 0
     with _stdout_for_the_answer() as answer:
+        if flags & {"--help", "-h"} or "--help-settings" in rest:
+            answer(_help_text(rest))
+            return 0
         try:
             with _interruptible():
-                if rest[:1] == ["replay"]:
-                    return _replay(rest[1:], flags, answer)
-                command, config = _understood(rest)
-                return command(config, flags, answer)
+                name, *rest = rest or [""]
+                return _command(name)(rest, flags, answer)
         except (ConfigError, RecordError) as error:
             code, outcome, text = 2, "error", str(error)
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
-        except Exception as error:  # noqa: BLE001 - a fault of this program: shown whole, and exit code 2
+        except Exception as error:  # noqa: BLE001 - a bug of this program: its traceback, and exit code 2
             code, outcome, text = 2, "error", explain(error)
             if not text:
                 print(escape(traceback.format_exc()), file=sys.stderr)
@@ -70,61 +64,45 @@ def main(arguments: list[str]) -> int:
         return code
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """In it Ctrl-C is KeyboardInterrupt; after it, as before, it ends the process as the signal does."""
-    untaken = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    if untaken:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if untaken:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
+    """Train; without CONFIG the shipped tiny task, half a minute on a laptop.
 
+    usage: train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
 
-def _replay(arguments: list[str], flags: set[str], answer: Callable[[str], None]) -> int:
-    """`replay RUN STEP [--policy PATH] [--section.key VALUE ...]`."""
-    from grpo_core.records.replay import replay
+    Examples:
+      python -m grpo_core train
+      python -m grpo_core train examples/async.toml --train.steps 100
+      python -m grpo_core train mine.toml --output.name mine --resume
 
-    if len(arguments) < 2 or not arguments[1].isdecimal():
-        raise ConfigError(
-            "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
-        )
-    rest, policy = arguments[2:], None
-    if "--policy" in rest:
-        place = rest.index("--policy")
-        policy = Path(rest[place + 1]) if place + 1 < len(rest) else None
-        del rest[place : place + 2]
-    document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
-    answer(json.dumps(document) if "--json" in flags else "\n".join(f"{k}: {v}" for k, v in document.items()))
-    # Other settings are expected to give other numbers.
-    return 0 if rest or document["outcome"] == "equal" else 1
-
-
-def _train(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
+    exit codes: 0 fine, 1 a named error, 2 wrong usage or a bug of the program, 3 no answer in time, 130 interrupted
+    """
+    config = _load(arguments)
     from grpo_core import run
-    from grpo_core.show.progress import StepProgress
+    from grpo_core.progress import StepProgress
 
-    progress = StepProgress(config.train.steps)
+    progress = StepProgress()
     with progress.watched():
-        document = run.train(config, progress, resume="--resume" in flags)
+        document = run.train(config, progress, resume="--resume" in flags, on_start=progress.start)
     if document["error"]:
         print(f"grpo_core: {escape(document['error'])}", file=sys.stderr)
-    if document["rank"] == 0:  # under torchrun one process speaks for all
-        answer(json.dumps(document) if "--json" in flags else _in_words(document))
+    if document["rank"] == 0:  # under torchrun one process prints for all
+        answer(json.dumps(document) if "--json" in flags else _summary(document))
     return {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}[document["outcome"]]
 
 
-def _probe(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
-    from grpo_core.probe import probe
+def _serve(arguments: list[str], flags: set[str], answer: Answer) -> int:
+    """Serve a model's engine over HTTP, for train --rollout.mode server.
 
-    document = probe(config)
-    answer(json.dumps(document) if "--json" in flags else "\n".join(f"{k}: {v}" for k, v in document.items()))
-    return 0 if document["outcome"] == "ok" else 1
+    usage: serve [CONFIG.toml] --model.path FOLDER [--section.key VALUE ...] [--allow-unauthenticated]
 
+    Examples:
+      python -m grpo_core serve --model.path MODEL --rollout.port 8500
+      python -m grpo_core serve --model.path MODEL --rollout.port 8500 --rollout.engine vllm
+      python -m grpo_core train --rollout.mode server --rollout.port 8500 --model.path MODEL
 
-def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
+    exit codes: 0 it was ended, 1 its engine failed, 2 wrong usage or a bug of the program, 130 interrupted
+    """
+    config = _load(arguments, serving=True)
     from grpo_core.rollout.engine import EngineError
     from grpo_core.rollout.server.start import serve
 
@@ -136,66 +114,124 @@ def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
     return 0
 
 
-if TYPE_CHECKING:
-    Command = Callable[[Config, set[str], Callable[[str], None]], int]
+def _probe(arguments: list[str], flags: set[str], answer: Answer) -> int:
+    """Compare an engine's log-probs with the trainer's, before and after a weight update.
 
-_COMMANDS: dict[str, Command] = {"train": _train, "serve": _serve, "probe": _probe}
+    usage: probe [CONFIG.toml] [--section.key VALUE ...] [--json]
+
+    Examples:
+      python -m grpo_core probe
+      python -m grpo_core probe --rollout.engine vllm
+      python -m grpo_core probe --rollout.mode server --json
+
+    exit codes: 0 they agree, 1 they do not, 2 wrong usage or a bug of the program, 3 no answer in time
+    """
+    config = _load(arguments)
+    from grpo_core.probe import probe
+
+    document = probe(config)
+    answer(_document_text(document, flags))
+    return 0 if document["outcome"] == "ok" else 1
 
 
-def _understood(arguments: list[str]) -> tuple[Command, Config]:
+def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
+    """Compute a recorded step of RUN again (output.record_every), to the last bit, or with other settings.
+
+    usage: replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
+
+    Examples:
+      python -m grpo_core replay runs/mine 1
+      python -m grpo_core replay runs/mine 3 --policy runs/mine/checkpoints/step-00000002/policy.safetensors
+      python -m grpo_core replay runs/mine 1 --loss.dialect verl-0.9.1/grpo
+
+    exit codes: 0 the same bits, or other settings were given; 1 another number; 2 wrong usage, or no such record
+    """
+    if len(arguments) < 2 or not arguments[1].isdecimal():
+        raise ConfigError(
+            "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
+        )
+    rest, policy = arguments[2:], None
+    if "--policy" in rest:
+        place = rest.index("--policy")
+        policy = Path(rest[place + 1]) if place + 1 < len(rest) else None
+        del rest[place : place + 2]
+    from grpo_core.records.replay import replay
+
+    document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
+    answer(_document_text(document, flags))
+    # Other settings are expected to give other numbers.
+    return 0 if rest or document["outcome"] == "equal" else 1
+
+
+COMMANDS = {"train": _train, "serve": _serve, "probe": _probe, "replay": _replay}
+
+
+def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
+    if name == "check":
+        raise ConfigError("command line: `check` was removed; use: grpo-doctor audit DUMP")
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise ConfigError(f"command line: {name!r}: expected a command: {known} (see --help)")
+    return COMMANDS[name]
+
+
+def _load(arguments: list[str], *, serving: bool = False) -> Config:
+    """Read the settings; a server reads its few keys from any file, without warnings, and checks its address first."""
     from grpo_core.rules import check_folders
     from grpo_core.settings import load
 
-    name, *rest = arguments or [""]
-    if name == "check":
-        raise ConfigError("command line: `check` was removed; use: grpo-doctor audit DUMP")
-    if name not in _COMMANDS:
-        known = ", ".join([*_COMMANDS, "replay"])
-        raise ConfigError(f"command line: {name!r}: expected a command: {known} (see --help)")
+    rest = list(arguments)
     path = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
 
     def warn(note: str) -> None:
-        # What has no effect is said of training; a server takes its few keys from any file.
-        if name != "serve":
+        if not serving:
             print(f"grpo_core: {note}", file=sys.stderr)
 
     config = load(path, rest, warn)
-    if name != "serve":  # which looks at its address first
+    if not serving:
         check_folders(config)
-    return _COMMANDS[name], config
+    return config
 
 
-@contextlib.contextmanager
-def _stdout_for_the_answer() -> Iterator[Callable[[str], None]]:
-    """Keeps stdout for the answer alone: what libraries or children print goes to stderr meanwhile."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
+def _help_text(words: list[str]) -> str:
+    """Return the settings that match the word after `--help-settings`, the help of a command, or of all."""
+    from grpo_core.settings import describe_settings, fields
 
-    def answer(text: str) -> None:
-        # Whoever read it may be gone: `| head -1`.
-        with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(kept), "wb") as out:
-            out.write((escape(text) + "\n").encode())
+    if "--help-settings" in words:
+        return describe_settings(" ".join(words[words.index("--help-settings") + 1 :][:1]))
+    name = next(iter(words), "")
+    helps = {command: inspect.getdoc(function) or "" for command, function in COMMANDS.items()}
+    if name in COMMANDS:
+        summary, usage, *rest = helps[name].split("\n\n")
+        settings = (
+            f"Settings, {len(fields())} of them with their defaults: {_PROGRAM} {name} --help-settings [WORD]"
+        )
+        usage = usage.replace("usage:", f"usage: {_PROGRAM}")
+        return "\n\n".join([usage, summary, *rest, settings])
+    return "\n".join(
+        [
+            f"usage: {_PROGRAM} COMMAND ...",
+            "",
+            *(f"{command:<7} {text.partition(chr(10))[0]}" for command, text in helps.items()),
+            "",
+            "COMMAND --help shows more; --help-settings [WORD] lists the settings.",
+        ]
+    )
 
-    try:
-        yield answer
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+
+def _document_text(document: dict[str, Any], flags: set[str]) -> str:
+    if "--json" in flags:
+        return json.dumps(document)
+    return "\n".join(f"{key}: {value}" for key, value in document.items())
 
 
-def _in_words(document: dict[str, Any]) -> str:
-    from grpo_core.show.progress import sparkline
-
-    lines = Path(document["metrics"]).read_text(encoding="utf-8").splitlines()
-    curve = [json.loads(line)["reward/mean"] for line in lines]
+def _summary(document: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{document['mode']}, engine {document['engine']}: {document['outcome']} after {document['steps']} "
             f"steps, {document['seconds']:.0f} s",
             f"reward {document['reward_first']:.3f} -> {document['reward_last']:.3f} "
-            f"(first and last tenth of the steps)  {sparkline(curve, 40)}",
+            "(first and last tenth of the steps)",
             f"weight syncs proven: {document['syncs_proven']} of {document['syncs']}",
             f"metrics     {document['metrics']}",
             f"completions {document['completions']}",
@@ -203,9 +239,42 @@ def _in_words(document: dict[str, Any]) -> str:
     )
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on Ctrl-C within the block; afterwards, as before, the signal ends the process."""
+    default = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if default:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _stdout_for_the_answer() -> Iterator[Answer]:
+    """Reserve stdout for the answer: output of libraries and child processes goes to stderr."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+
+    def write_answer(text: str) -> None:
+        # The reader may have closed the pipe: `| head -1`.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(stdout), "wb") as out:
+            out.write((escape(text) + "\n").encode())
+
+    try:
+        yield write_answer
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
 def _leave(code: int) -> None:
-    """Ends the process; under torchrun at once, as the threads of its process group can hang or abort at exit."""
-    if code == 130:  # who asks again gets no traceback of what PyTorch does at an interpreter's end
+    """End the process; under torchrun at once, as the threads of its process group can hang or abort at exit."""
+    if code == 130:  # a second Ctrl-C must not print a traceback from PyTorch's cleanup
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""The trainer's settings: what there is, what it means, and which values are allowed.
+"""The options of a run: their meaning, default and allowed values.
 
-Read from TOML, overridden by `--section.key VALUE`. `python -m grpo_core train --help-settings` prints this file's
-documentation of every key.
+Options are read from TOML and overridden by `--section.key VALUE`. `python -m grpo_core train --help-settings` prints
+the documentation in this file.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """Raised when a setting is unknown, malformed or contradicts another; one line, for people."""
+    """Raised when an option is unknown, malformed or contradicts another; the message is one line."""
 
 
 class RecordError(RuntimeError):
     """Raised when a recorded step is missing, torn, altered or not in the format."""
 
 
-def key(
-    default: Any,
-    *,
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    choices: Any = None,
-) -> Any:
-    """A field with its default and its allowed values: at least `low`, more than `above`, at most `high`."""
-    return field(default=default, metadata={"low": low, "above": above, "high": high, "choices": choices})
+def option(default: Any, **limits: Any) -> Any:
+    """Define a field with its default and limits.
+
+    `low` and `high` are inclusive, `above` and `below` exclusive. `choices` lists the allowed values (of each item, if
+    the option is a list).
+    """
+    return field(default=default, metadata=limits)
 
 
 SURROGATES = (
@@ -40,216 +37,209 @@ REJECTIONS = tuple(
     for estimator in ("k1", "k2", "k3")
     if (level, estimator) != ("seq_max", "k1")
 )
-
 GATES = ("token_kl", "token_tv", "sequence_ratio", "sequence_kl", "sequence_tv")
 TYPES = ("float32", "bfloat16", "float16")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """The task: rows made on the spot, with a reward computed from the text."""
+    """The shipped task: generated words, with a reward computed from the text."""
 
-    kind: str = key("repeat", choices=("repeat", "reverse"))
-    """What is asked of a word: write it again, or write it backwards. Not used where data.path is set."""
-    letters: str = key("abcdefghij")
-    """The letters words are made of."""
-    min_length: int = key(3, low=1)
+    kind: str = option("repeat", choices=("repeat", "reverse"))
+    """Write a word again, or write it backwards. Ignored if data.path is set."""
+    letters: str = option("abcdefghij")
+    """The letters of the words."""
+    min_length: int = option(3, low=1)
     """Shortest word."""
-    max_length: int = key(3, low=1)
+    max_length: int = option(3, low=1)
     """Longest word."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The user's own prompts, instead of the shipped task's."""
+    """Your own prompts instead of the shipped task's."""
 
-    path: str = key("")
-    """A file of JSON lines, a Parquet file, or a folder that Hugging Face datasets wrote with `save_to_disk`;
-    empty: the shipped task."""
-    split: str = key("")
-    """The split of a folder that holds several."""
-    prompt: str = key("prompt")
-    """The column that is the prompt: a text, or a list of chat messages. All others go to reward functions."""
-    template: str = key("auto", choices=("auto", "chat", "none"))
-    """Whether prompts go through the tokenizer's chat template; `auto`: lists of messages do, texts don't."""
-    max_prompt_tokens: int = key(0, low=0)
-    """Longest prompt; 0: what model.max_length leaves beside sampling.max_tokens."""
-    over_limit: str = key("drop", choices=("drop", "truncate", "error"))
-    """A longer prompt is dropped, loses its first tokens, or ends the run; how many is counted."""
-    shuffle: bool = key(default=True)
-    """Draw rows in a new order each epoch, seeded by train.seed; false: in the file's order."""
+    path: str = option("")
+    """A JSON lines or Parquet file, or a folder of Hugging Face datasets' `save_to_disk`. Empty: the shipped task."""
+    split: str = option("")
+    """The split, if a folder has several."""
+    prompt: str = option("prompt")
+    """The column with the prompt: a text or a list of chat messages. Reward functions receive the other columns."""
+    template: str = option("auto", choices=("auto", "chat", "none"))
+    """Apply the tokenizer's chat template to prompts. `auto`: to lists of messages, not to texts."""
+    max_prompt_tokens: int = option(0, low=0)
+    """Longest prompt. 0: model.max_length minus sampling.max_tokens."""
+    over_limit: str = option("drop", choices=("drop", "truncate", "error"))
+    """Drop a longer prompt, remove its first tokens, or end the run. The summary counts them."""
+    shuffle: bool = option(default=True)
+    """Shuffle rows in each epoch, seeded by train.seed. False: the order of the file."""
 
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """What a completion is worth: a weighted sum of functions, and penalties."""
+    """The reward of a completion: a weighted sum of functions, minus penalties."""
 
-    functions: tuple[str, ...] = key(())
-    """Names of built-in functions, or `file.py:function`; empty: the shipped task's own."""
-    weights: tuple[float, ...] = key(())
-    """One a function; empty: 1 each."""
-    model: str = key("")
-    """A folder with a sequence classification model, whose score is one more function; empty: none."""
-    overlong_buffer: int = key(0, low=0)
-    """Soft overlong penalty (DAPO): the last tokens before sampling.max_tokens cost linearly more; 0: none."""
-    overlong_penalty: float = key(1.0, low=0)
-    """What a completion of full length costs."""
-    threads: int = key(1, low=1)
-    """Functions that are called at the same time, each in a thread of its own; 1: one after another."""
-    convention: str = key("text", choices=("text", "trl"))
-    """What functions are called with. `text`: prompts and completions as texts with their special tokens. `trl`: as TRL
-    calls them, without special tokens, and as lists of messages where the data's prompts are messages."""
+    functions: tuple[str, ...] = option(())
+    """Names of built-in functions, or `file.py:function`. Empty: the shipped task's function."""
+    weights: tuple[float, ...] = option(())
+    """One per function. Empty: 1 each."""
+    model: str = option("")
+    """A folder with a sequence classification model; its score is one more function. Empty: none."""
+    overlong_buffer: int = option(0, low=0)
+    """Soft overlong penalty (DAPO): it rises linearly over this many tokens before sampling.max_tokens. 0: none."""
+    overlong_penalty: float = option(1.0, low=0)
+    """The penalty of a completion of full length."""
+    threads: int = option(1, low=1)
+    """Functions that run at the same time, each in its own thread."""
+    convention: str = option("text", choices=("text", "trl"))
+    """Arguments of functions. `text`: prompts and completions as texts with special tokens. `trl`: as in TRL, without
+    special tokens, and as lists of messages where the prompts are messages."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model that is trained."""
+    """The model to train."""
 
-    path: str = key("")
-    """A folder with a transformers checkpoint and tokenizer; empty: a tiny Llama is made, seeded, in a second."""
-    hidden_size: int = key(64, low=32)
-    """Width of the tiny model; heads are 32 wide (vLLM's CPU kernels refuse 16), so a multiple of 32."""
-    layers: int = key(1, low=1)
+    path: str = option("")
+    """A folder with a transformers checkpoint and tokenizer. Empty: a tiny Llama is created in a second."""
+    hidden_size: int = option(64, low=32)
+    """Width of the tiny model, a multiple of its head width of 32 (vLLM's CPU kernels refuse 16)."""
+    layers: int = option(1, low=1)
     """Layers of the tiny model."""
-    max_length: int = key(256, low=4)
-    """Longest prompt and completion together, in tokens."""
-    lora_rank: int = key(0, low=0)
-    """Train low-rank adapters of this rank (by peft) instead of the weights; 0: the weights."""
-    lora_alpha: float = key(16.0, above=0)
-    """Adapters count alpha / rank times."""
-    lora_targets: tuple[str, ...] = key(("all-linear",))
+    max_length: int = option(256, low=4)
+    """Longest prompt plus completion, in tokens."""
+    lora_rank: int = option(0, low=0)
+    """Train low-rank adapters of this rank (by peft). 0: train the weights."""
+    lora_alpha: float = option(16.0, above=0)
+    """Adapters are scaled by alpha / rank."""
+    lora_targets: tuple[str, ...] = option(("all-linear",))
     """Names of the layers that get adapters."""
-    gradient_checkpointing: bool = key(default=False)
-    """Compute activations again in the backward pass instead of keeping them."""
-    dtype: str = key("float32", choices=TYPES)
-    """What the trainer computes in. Weights, gradients and the optimizer stay in float32."""
-    float32_parts: tuple[str, ...] = key(("head", "norms"))
-    """Of a lower dtype: what is computed in float32 nevertheless, of head and norms."""
-    loss_scale: float = key(1024.0, above=0)
-    """Of float16: what the gradient is multiplied by on its way through the model."""
+    gradient_checkpointing: bool = option(default=False)
+    """Recompute activations in the backward pass instead of storing them."""
+    dtype: str = option("float32", choices=TYPES)
+    """The trainer's compute type. Weights, gradients and the optimizer stay in float32."""
+    float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))
+    """With a lower dtype: the parts that compute in float32."""
+    loss_scale: float = option(1024.0, above=0)
+    """With float16: the factor of gradients inside of the model."""
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Where completions come from."""
+    """The source of completions."""
 
-    mode: str = key("colocate", choices=("colocate", "async", "server"))
-    """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own
-    process. `server`: the engine is behind HTTP."""
-    engine: str = key("transformers", choices="engines")
-    """What samples; in server mode, what the server that is started for the run samples with."""
-    max_staleness: int = key(1, low=0)
-    """Async only: by how many policy versions a token may be older than the policy it trains. 0 waits for
-    every update and gives the same numbers as colocate."""
-    server: str = key("auto", choices=("auto", "grpo-core", "vllm", "trl"))
-    """Server mode: what answers there: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`; anything else is
-    refused by name. `auto`: whichever it is."""
-    host: str = key("127.0.0.1")
+    mode: str = option("colocate", choices=("colocate", "async", "server"))
+    """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own process.
+    `server`: the engine is behind HTTP."""
+    engine: str = option("transformers", choices="engines")
+    """The engine that samples, also of a server that is started for the run."""
+    max_staleness: int = option(1, low=0)
+    """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
+    server: str = option("auto", choices=("auto", "grpo-core", "vllm", "trl"))
+    """Server mode: the expected server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
+    host: str = option("127.0.0.1")
     """Server mode: the server's host."""
-    port: int = key(0, low=0)
-    """Server mode: the port of a running server; 0 starts one on a free port of this machine, for this run.
-    Of `serve`: the port to listen at, 0 for a free one."""
-    token_file: str = key("")
-    """A file with the server's token, where GRPO_CORE_TOKEN is not set; `serve` makes it if it is not there. Empty:
-    a server on loopback keeps its token in the user's cache, where a trainer of the same user finds it."""
-    timeout_s: float = key(120.0, above=0)
-    """Seconds an engine in another process, or a server, may take to start or to answer one call."""
-    device: str = key("auto")
-    """Torch device of the engine's model. `auto`: the trainer's device in colocate mode; in async and server mode the
-    first GPU that the trainer does not use, else the trainer's own."""
-    memory_share: float = key(0.45, above=0, high=0.95)
-    """Async and server mode, with trainer and engine on one GPU: the share of its memory that the engine may use.
-    The trainer may use the rest."""
-    max_batch: int = key(256, low=1)
+    port: int = option(0, low=0)
+    """Server mode: the port of a running server; 0 starts one for this run. `serve`: the port to listen on; 0: any."""
+    token_file: str = option("")
+    """A file with the server's token, if GRPO_CORE_TOKEN is not set; `serve` creates it if it is missing. Empty: a
+    server on loopback stores its token in the user's cache, where a trainer of the same user reads it."""
+    timeout_s: float = option(120.0, above=0)
+    """Seconds that a server, or an engine in another process, may take to start or to answer one call."""
+    device: str = option("auto")
+    """Torch device of the engine. `auto`: the trainer's in colocate mode; else the first GPU that the trainer does not
+    use, or the trainer's device."""
+    memory_share: float = option(0.45, above=0, high=0.95)
+    """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
+    max_batch: int = option(256, low=1)
     """Completions that the embedded engine samples at one time."""
-    partial_tokens: int = key(0, low=0)
-    """Async only: a completion that isn't finished after this many tokens goes on under the next policy version;
-    0: each is finished under the version it began with."""
-    on_update: str = key("wait", choices=("wait", "abort"))
-    """Of `serve`: when weights arrive while a call samples, the update waits for its end, or ends it (`abort`)."""
-    sync: str = key("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
-    """How weights go to the engine; `auto`: the fastest way that the engine has. See docs/sync.md, and for other
-    servers docs/servers.md."""
-    reconnect_s: float = key(0.0, low=0)
-    """Server mode: for how long a server of its own address that went away is looked for again."""
-    sync_tolerance: float = key(0.0, low=0)
-    """Largest log-prob difference between engine and trainer, on a probe after each weight update, that counts as
-    rounding. 0: by the less exact type of trainer and engine: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
-    dtype: str = key("auto", choices=("auto", *TYPES))
-    """What the engine holds and computes in; weights are sent in it. `auto`: model.dtype; float32 for a server that
-    runs already."""
+    partial_tokens: int = option(0, low=0)
+    """Async: a completion that is unfinished after this many tokens continues with the next policy version. 0: each is
+    finished with the version it began with."""
+    on_update: str = option("wait", choices=("wait", "abort"))
+    """`serve`: a weight update waits for a running call, or ends it (`abort`)."""
+    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
+    """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
+    reconnect_s: float = option(0.0, low=0)
+    """Server mode: seconds to search for a running server that went away."""
+    sync_tolerance: float = option(0.0, low=0)
+    """Largest log-prob difference of engine and trainer on the probe after a weight update that counts as rounding.
+    0: by the less exact of their types: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
+    dtype: str = option("auto", choices=("auto", *TYPES))
+    """The engine's type, in which weights are sent. `auto`: model.dtype, or float32 for a running server."""
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How completions are sampled."""
+    """Sampling of completions."""
 
-    group_size: int = key(16, low=2)
-    """Completions per prompt: what an advantage is relative to."""
-    max_tokens: int = key(6, low=1)
+    group_size: int = option(16, low=2)
+    """Completions per prompt."""
+    max_tokens: int = option(6, low=1)
     """Longest completion, in tokens."""
-    temperature: float = key(1.0, low=0.01)
-    """Logits are divided by it, when sampling and when training."""
-    dynamic: bool = key(default=False)
-    """Dynamic sampling (DAPO): groups whose rewards are all equal are replaced by groups of further prompts."""
-    max_resample_times: int = key(3, low=1)
-    """Further batches of prompts that a step may sample; then it is filled with groups without a signal."""
-    overlong_filter: bool = key(default=False)
+    temperature: float = option(1.0, low=0.01)
+    """Divides the logits, in sampling and in training."""
+    dynamic: bool = option(default=False)
+    """Dynamic sampling (DAPO): replace groups of equal rewards by groups of further prompts."""
+    max_resample_times: int = option(3, low=1)
+    """Further rollouts that a step may sample; then groups without a signal fill it."""
+    overlong_filter: bool = option(default=False)
     """Completions cut off at max_tokens get a reward, but no gradient."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The optimizer and what it is fed."""
+    """The optimizer and its batches."""
 
-    steps: int = key(300, low=1)
-    """Rollout batches to train on."""
-    prompts_per_step: int = key(16, low=1)
-    """Prompts in a rollout batch."""
-    micro_batch: int = key(256, low=1)
-    """Completions in one forward and backward pass; gradients add up over a batch."""
-    iterations: int = key(1, low=1)
-    """Optimizer updates on each rollout batch."""
-    learning_rate: float = key(1.5e-3, above=0)
-    """Of AdamW, after the warm-up."""
-    warmup_updates: int = key(10, low=0)
-    """Updates over which the learning rate rises linearly to its value."""
-    weight_decay: float = key(0.0, low=0)
+    steps: int = option(300, low=1)
+    """Rollout batches to train on. Ignored if epochs is set."""
+    epochs: float = option(0.0, low=0)
+    """Passes over the rows of data.path. Prompts that dynamic sampling adds are not counted. 0: train.steps counts."""
+    prompts_per_step: int = option(16, low=1)
+    """Prompts per rollout batch."""
+    micro_batch: int = option(256, low=1)
+    """Completions per forward and backward pass; gradients add up over a batch."""
+    iterations: int = option(1, low=1)
+    """Passes over each rollout batch."""
+    learning_rate: float = option(1.5e-3, above=0)
+    """Learning rate of AdamW after the warm-up."""
+    warmup_updates: int = option(10, low=0)
+    """Updates of the linear warm-up."""
+    weight_decay: float = option(0.0, low=0)
     """Weight decay of AdamW."""
-    max_grad_norm: float = key(1.0, above=0)
+    max_grad_norm: float = option(1.0, above=0)
     """Gradients are scaled down to this norm."""
-    seed: int = key(0, low=0)
-    """Of the tiny model, the task's rows and every sample."""
-    threads: int = key(1, low=1)
-    """Threads of torch, in the trainer and in an engine; part of what makes runs bit-identical."""
-    device: str = key("auto")
-    """Torch device of the trained model. `auto`: a GPU if there is one (under torchrun one for each process), else the
-    CPU."""
-    logprob_chunk: int = key(256, low=1)
+    seed: int = option(0, low=0)
+    """Seed of the tiny model, the task's words and every sample."""
+    threads: int = option(1, low=1)
+    """Torch threads of trainer and engine. Runs are bit-identical only with equal numbers."""
+    device: str = option("auto")
+    """Torch device of the model. `auto`: a GPU if there is one (one per process under torchrun), else the CPU."""
+    logprob_chunk: int = option(256, low=1)
     """Positions whose logits exist at one time."""
-    sharding: str = key("replicate", choices=("replicate", "fsdp2"))
-    """Under torchrun: every process holds the whole policy, or its share of it (PyTorch's FSDP2)."""
-    stall_s: float = key(0.0, low=0)
-    """Nothing done for so long: the stacks of all threads are written to stalls.txt; 0: not watched."""
-    stall_look: bool = key(default=False)
-    """Then `grpo-doctor hang` looks from outside, too, at the run and all below it; it writes to hang.txt."""
-    mini_batches: int = key(1, low=1)
-    """Optimizer updates into which each pass over a rollout batch is divided (verl's train_batch_size /
-    ppo_mini_batch_size, TRL's steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the
-    first of them."""
-    mini_batch_normaliser: str = key("mini_batch", choices=("mini_batch", "rollout"))
-    """Whose tokens and completions a mini-batch's loss is divided by: its own (as verl 0.9), or the whole rollout's
-    divided by the number of mini-batches (as TRL's dapo from 1.9.1 on)."""
-    scheduler: str = key("constant", choices=("constant", "linear", "cosine"))
-    """What becomes of the learning rate behind the warm-up, up to the run's last update: transformers' schedules."""
-    final_rate: float = key(0.0, low=0)
-    """The share of the learning rate that a schedule ends at."""
-    beta1: float = key(0.9, low=0)
-    """Of AdamW; below 1."""
-    beta2: float = key(0.95, low=0)
-    """Of AdamW; below 1."""
-    epsilon: float = key(1e-8, above=0)
-    """Of AdamW: what its divisors are raised by."""
+    sharding: str = option("replicate", choices=("replicate", "fsdp2"))
+    """Under torchrun: each process has the full policy, or a shard (PyTorch's FSDP2)."""
+    stall_s: float = option(0.0, low=0)
+    """Write the stacks of all threads to stalls.txt after so many seconds without progress. 0: off."""
+    stall_look: bool = option(default=False)
+    """Then `grpo-doctor hang` also examines the run and its child processes, and writes to hang.txt."""
+    mini_batches: int = option(1, low=1)
+    """Optimizer updates per pass over a rollout batch (verl's train_batch_size / ppo_mini_batch_size, TRL's
+    steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the first of them."""
+    mini_batch_normaliser: str = option("mini_batch", choices=("mini_batch", "rollout"))
+    """Divide a mini-batch's loss by its own tokens and completions (verl 0.9), or by the rollout's divided by the
+    number of mini-batches (TRL's dapo from 1.9.1 on)."""
+    scheduler: str = option("constant", choices=("constant", "linear", "cosine"))
+    """The learning rate's schedule after the warm-up, up to the run's last update: transformers' schedules."""
+    final_rate: float = option(0.0, low=0, high=1)
+    """The share of the learning rate at the end of a schedule."""
+    beta1: float = option(0.9, low=0, below=1)
+    """AdamW's beta1."""
+    beta2: float = option(0.95, low=0, below=1)
+    """AdamW's beta2."""
+    epsilon: float = option(1e-8, above=0)
+    """AdamW's epsilon."""
 
     @property
     def updates(self) -> int:
@@ -261,167 +251,162 @@ class TrainConfig:
 class LossConfig:
     """The loss; see `grpo_core.learn.losses`."""
 
-    dialect: str = key("")
-    """Another trainer's loss, as verl-0.9.1/grpo (see grpo_core/learn/dialects.py): the keys of this section that are
-    not set have its values."""
-    advantage_baseline: str = key(
-        "group",
-        choices=("group", "leave_one_out", "batch", "none", "length", "best_other"),
+    dialect: str = option("")
+    """Another trainer's loss, such as verl-0.9.1/grpo (grpo_core/learn/dialects.py): defaults of the other keys."""
+    advantage_baseline: str = option(
+        "group", choices=("group", "leave_one_out", "batch", "none", "length", "best_other")
     )
-    """What is subtracted from a reward: the mean of its group, of the others of its group, of the batch, or 0.
-    `length`: the mean of its group weighed by lengths (OPO). `best_other`: only the best of a group counts, by how far
-    it is above the second (pass@k)."""
-    advantage_scale: str = key("group", choices=("group", "leave_one_out", "batch", "none"))
-    """What the difference is divided by: the standard deviation of the rewards of its group, of the others of its
-    group, of the batch, or 1. Rewards that don't deviate divide by 1, too."""
-    advantage_ddof: int = key(1, choices=(0, 1))
+    """Subtracted from a reward: the mean of its group, of the others in its group, of the batch, or 0. `length`: the
+    group's mean weighed by lengths (OPO). `best_other`: the best counts by its lead over the second, others not
+    (pass@k)."""
+    advantage_scale: str = option("group", choices=("group", "leave_one_out", "batch", "none"))
+    """Divides the difference: the standard deviation of the rewards of its group, of the others in its group, of the
+    batch, or 1. Equal rewards divide by 1, too."""
+    advantage_ddof: int = option(1, choices=(0, 1))
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
-    advantage_epsilon: float = key(1e-4, low=0)
+    advantage_epsilon: float = option(1e-4, low=0)
     """Added to the deviation."""
-    ratio: str = key("token", choices=("token", "sequence", "sequence_token"))
-    """Ratio current / proximal of each token, or the geometric mean over a sequence's tokens (GSPO).
-    `sequence_token`: the value of `sequence`, with a gradient for each token of its own (verl's gspo)."""
-    surrogate: str = key("clip", choices=SURROGATES)
+    ratio: str = option("token", choices=("token", "sequence", "sequence_token"))
+    """Ratio current / proximal of each token, or its geometric mean over a sequence (GSPO). `sequence_token`: the value
+    of `sequence`, with the gradient of each token (verl's gspo)."""
+    surrogate: str = option("clip", choices=SURROGATES)
     """`clip`: PPO's clipped ratio. `cispo`: the ratio, clipped and without gradient, times the log-prob. `sapo`: a
     sigmoid of the ratio. `vespo`, `dppo_tv`, `dppo_kl`, `clip_cov`, `kl_cov`, `geo_mean` (GMPO), `moved` (prime-rl),
     `dro`: see grpo_core/learn/losses.py."""
-    clip_low: float = key(0.2, low=0)
-    """The ratio current / proximal is clipped at 1 minus this; 1: not from below."""
-    clip_high: float = key(0.2, low=0)
-    """The ratio current / proximal is clipped at 1 plus this."""
-    ratio_cap: float = key(0.0, low=0)
-    """Cap of the ratio where it is not clipped (TRL's delta); 0: none."""
-    dual_clip: float = key(0.0, low=0)
-    """A token of negative advantage A costs at most this times -A; above 1, or 0: no bound."""
-    log_ratio_limit: float = key(0.0, low=0)
-    """The log of the ratio is clamped to plus or minus this before it is exponentiated; 0: not."""
-    sapo_temperature_positive: float = key(1.0, above=0)
-    """SAPO's temperature where the advantage is positive."""
-    sapo_temperature_negative: float = key(1.05, above=0)
-    """SAPO's temperature elsewhere."""
-    kl_coefficient: float = key(0.0, low=0)
-    """Weight of the KL to the model before training; 0 keeps no reference model."""
-    kl_placement: str = key("loss", choices=("loss", "reward"))
-    """The KL is added to the loss, or its sum over a completion is taken off the reward."""
-    kl_estimator: str = key("k3", choices=("k1", "k2", "k3"))
-    """Schulman's estimators."""
-    kl_importance: bool = key(default=False)
-    """Multiply the KL estimate by the ratio, which unbiases its gradient after the first update of a step."""
-    kl_log_ratio_limit: float = key(0.0, low=0)
-    """The log of reference / current is clamped to plus or minus this before KL is estimated; 0: not."""
-    kl_limit: float = key(0.0, low=0)
-    """A token's KL estimate is clamped to plus or minus this; 0: not."""
-    entropy_quantile: float = key(0.0, low=0)
-    """The share of the step's tokens, those of lowest entropy, that get no gradient but that of the KL; below 1,
-    0: none."""
-    aggregation: str = key("token", choices=("token", "sequence", "sequence_sum", "constant", "token_sum"))
-    """What weighs the same: every token of the batch, every sequence's mean, every sequence's sum, or every place
-    up to max_tokens. `token_sum`: every token weighs 1."""
-    correction: str = key("truncate", choices=("none", "truncate", "mask"))
-    """Importance correction for the mismatch between trainer and engine, and for staleness: weights out of bounds
-    are moved to the bound, or set to 0."""
-    correction_level: str = key("token", choices=("token", "sequence"))
+    clip_low: float = option(0.2, low=0)
+    """The ratio is clipped at 1 minus this. 1: not from below."""
+    clip_high: float = option(0.2, low=0)
+    """The ratio is clipped at 1 plus this."""
+    ratio_cap: float = option(0.0, low=0)
+    """Cap of the ratio where it is not clipped (TRL's delta). 0: none."""
+    dual_clip: float = option(0.0, low=0)
+    """A token of negative advantage A costs at most this times -A. Above 1, or 0 for no limit."""
+    log_ratio_limit: float = option(0.0, low=0)
+    """The log of the ratio is clamped to plus or minus this. 0: not."""
+    sapo_temperature_positive: float = option(1.0, above=0)
+    """sapo: temperature for a positive advantage."""
+    sapo_temperature_negative: float = option(1.05, above=0)
+    """sapo: temperature for other advantages."""
+    kl_coefficient: float = option(0.0, low=0)
+    """Weight of the KL to the model before training. 0: no reference model."""
+    kl_placement: str = option("loss", choices=("loss", "reward"))
+    """Add the KL to the loss, or subtract its sum over a completion from the reward."""
+    kl_estimator: str = option("k3", choices=("k1", "k2", "k3"))
+    """Schulman's estimator."""
+    kl_importance: bool = option(default=False)
+    """Multiply the KL estimate by the ratio: its gradient is unbiased after the first update of a step, too."""
+    kl_log_ratio_limit: float = option(0.0, low=0)
+    """The log of reference / current is clamped to plus or minus this in the KL. 0: not."""
+    kl_limit: float = option(0.0, low=0)
+    """A token's KL estimate is clamped to plus or minus this. 0: not."""
+    entropy_quantile: float = option(0.0, low=0, below=1)
+    """This share of a step's tokens, those of lowest entropy, gets no gradient except the KL's. 0: none."""
+    aggregation: str = option("token", choices=("token", "sequence", "sequence_sum", "constant", "token_sum"))
+    """Equal weight for: every token of the batch, every sequence's mean, every sequence's sum, or every position up to
+    max_tokens (`constant`). `token_sum`: every token weighs 1."""
+    correction: str = option("truncate", choices=("none", "truncate", "mask"))
+    """Importance correction for the mismatch of trainer and engine, and for staleness. Weights out of bounds become the
+    bound (`truncate`) or 0 (`mask`)."""
+    correction_level: str = option("token", choices=("token", "sequence"))
     """The correction's weight of each token, or the product over a sequence's tokens."""
-    correction_cap: float = key(2.0, low=1)
+    correction_cap: float = option(2.0, low=1)
     """Upper bound of the correction's weights."""
-    correction_floor: float = key(0.0, low=0)
-    """Lower bound of the correction's weights; 0: none."""
-    advantage_deviation: str = key("rewards", choices=("rewards", "differences"))
-    """What the scale is the deviation of: rewards, or rewards less the baseline (ms-swift's reinforce_plus_plus)."""
-    advantage_rewards: str = key("sum", choices=("sum", "each"))
-    """The sum of the rewards becomes an advantage, or each reward does, and their weighted sum is divided by its
-    deviation over the batch (GDPO; TRL's normalize_then_sum)."""
-    advantage_whiten: str = key("none", choices=("none", "tokens"))
-    """`tokens`: at last the advantages of all tokens of the step are centred and divided by their deviation
-    (REINFORCE++)."""
-    vespo_power_positive: float = key(2.0, above=0)
-    """vespo's k where the advantage is not negative."""
-    vespo_rate_positive: float = key(3.0, above=0)
-    """vespo's lambda there."""
-    vespo_power_negative: float = key(3.0, above=0)
-    """vespo's k elsewhere."""
-    vespo_rate_negative: float = key(2.0, above=0)
-    """vespo's lambda there."""
-    cov_share: float = key(0.0002, above=0)
-    """clip_cov, kl_cov: the share of a step's tokens that the covariance chooses."""
-    cov_low: float = key(1.0)
-    """clip_cov: tokens are chosen where the covariance is above this."""
-    cov_high: float = key(5.0)
+    correction_floor: float = option(0.0, low=0)
+    """Lower bound of the correction's weights. 0: none."""
+    advantage_deviation: str = option("rewards", choices=("rewards", "differences"))
+    """The scale is the deviation of rewards, or of rewards minus the baseline (ms-swift's reinforce_plus_plus)."""
+    advantage_rewards: str = option("sum", choices=("sum", "each"))
+    """Advantages of the summed reward, or of each reward: then their weighted sum is divided by its deviation over the
+    batch (GDPO; TRL's normalize_then_sum)."""
+    advantage_whiten: str = option("none", choices=("none", "tokens"))
+    """`tokens`: finally centre the advantages of all tokens of the step and divide by their deviation (REINFORCE++)."""
+    vespo_power_positive: float = option(2.0, above=0)
+    """vespo: k for advantages that are not negative."""
+    vespo_rate_positive: float = option(3.0, above=0)
+    """vespo: lambda for advantages that are not negative."""
+    vespo_power_negative: float = option(3.0, above=0)
+    """vespo: k for negative advantages."""
+    vespo_rate_negative: float = option(2.0, above=0)
+    """vespo: lambda for negative advantages."""
+    cov_share: float = option(0.0002, above=0)
+    """clip_cov, kl_cov: the share of a step's tokens that are selected by covariance."""
+    cov_low: float = option(1.0)
+    """clip_cov: selects tokens with a covariance above this."""
+    cov_high: float = option(5.0)
     """clip_cov: and below this."""
-    cov_kl: float = key(1.0, low=0)
-    """kl_cov: weight of |log ratio| at the chosen tokens."""
-    quadratic: float = key(0.001, low=0)
-    """moved: weight of the squared log-ratio at all tokens (prime-rl's kl_tau). dro: beta / 2."""
-    entropy_coefficient: float = key(0.0)
-    """The mean entropy of the step's tokens, times this, is taken off the loss."""
-    correction_gate: str = key("none", choices=("none", *GATES))
-    """With correction = mask: what must be within bounds for a token to keep its weight. Of the token or, as a mean,
-    of its completion: the ratio (correction_floor to correction_cap), the KL between two coins, or how far the
-    probability is from the engine's (OpenRLHF's is_correction). What is left out still counts in the normaliser."""
-    gate_limit: float = key(0.1, above=0)
+    cov_kl: float = option(1.0, low=0)
+    """kl_cov: weight of |log ratio| at the selected tokens."""
+    quadratic: float = option(0.001, low=0)
+    """moved: weight of the squared log-ratio (prime-rl's kl_tau). dro: beta / 2."""
+    entropy_coefficient: float = option(0.0)
+    """Subtract the mean entropy of the step's tokens, times this, from the loss."""
+    correction_gate: str = option("none", choices=("none", *GATES))
+    """With correction = mask: tokens keep their weight where this is within bounds: the ratio (correction_floor to
+    correction_cap), the KL between two Bernoulli distributions, or the difference of probabilities, of the token or as
+    a mean of its completion (OpenRLHF's is_correction). The others still count in the normaliser."""
+    gate_limit: float = option(0.1, above=0)
     """Upper bound of `kl` and `tv`."""
-    off_policy_limit: float = key(0.0, low=0)
-    """A completion of negative advantage is left out where the mean of behaviour - current over its tokens is above
-    this
-    (DeepSeek-V3.2; TRL's off_policy_mask_threshold); 0: none is."""
-    reject: str = key("none", choices=("none", *REJECTIONS))
-    """Tokens or completions whose mismatch between trainer and engine is out of bounds are left out: which estimate,
-    over what (verl's rollout_rs). k1 = log(behaviour / proximal) has two bounds, k2 and k3 the upper one."""
-    reject_low: float = key(0.5, above=0)
-    """Lower bound, as a ratio; of k1 alone."""
-    reject_high: float = key(2.0, above=0)
+    off_policy_limit: float = option(0.0, low=0)
+    """Mask a completion of negative advantage if the mean of behaviour - current over its tokens is above this
+    (DeepSeek-V3.2; TRL's off_policy_mask_threshold). 0: none."""
+    reject: str = option("none", choices=("none", *REJECTIONS))
+    """Leave out tokens or completions whose mismatch of trainer and engine is out of bounds: level and estimator
+    (verl's rollout_rs). k1 = log(behaviour / proximal) has two bounds, k2 and k3 the upper one."""
+    reject_low: float = option(0.5, above=0)
+    """Lower bound of k1, as a ratio."""
+    reject_high: float = option(2.0, above=0)
     """Upper bound: of k1 as a ratio, of k2 and k3 as they are."""
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Evaluation during training, pinned to one policy version."""
+    """Evaluation during training, with exactly one policy version."""
 
-    every: int = key(0, low=0)
-    """Every this many steps, before the step trains; 0: never."""
-    prompts: int = key(64, low=1)
-    """Prompts, the same each time, one completion each."""
-    temperature: float = key(1.0, low=0.01)
-    """Of these completions."""
-    path: str = key("")
-    """A data set of its own, read like data.path; empty: rows of the shipped task that training never draws. Of a
-    folder that save_to_disk wrote with several splits, name the split's own folder."""
+    every: int = option(0, low=0)
+    """Evaluate every this many steps, before the step trains. 0: never."""
+    prompts: int = option(64, low=1)
+    """Prompts, the same each time, with one completion each."""
+    temperature: float = option(1.0, low=0.01)
+    """Temperature of these completions."""
+    path: str = option("")
+    """A data set, read like data.path; for a folder with several splits, the split's own folder. Empty: words of the
+    shipped task that training never uses."""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What makes a killed run go on, exactly."""
+    """Checkpoints, from which a killed run continues exactly."""
 
-    every: int = key(1, low=0)
-    """Every this many steps (and at the last) everything is saved; 0: never."""
-    keep: int = key(1, low=1)
-    """Newest checkpoints kept."""
+    every: int = option(1, low=0)
+    """Save everything every this many steps, and at the last. 0: never."""
+    keep: int = option(1, low=1)
+    """Number of checkpoints to keep, the newest."""
 
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """What is written down."""
+    """Files of a run."""
 
-    dir: str = key("runs")
+    dir: str = option("runs")
     """Folder of all runs."""
-    name: str = key("")
-    """Folder of this run below it; empty: the rollout mode and the time. A run of this name that has made a
-    step is gone on with (--resume) or refused, never overwritten."""
-    completions_every: int = key(10, low=0)
-    """The completions of the first step, of every so many behind it, and of the last are written; 0: none."""
-    record_every: int = key(0, low=0)
-    """The first step's rollout, every so many behind it, and the last are recorded in full, for `replay`; 0: none."""
-    tensorboard: bool = key(default=False)
-    """Write metrics for TensorBoard, too."""
-    wandb: bool = key(default=False)
-    """Write metrics for Weights & Biases, too, offline."""
-    page: bool = key(default=False)
-    """Without effect: no page is written any more. The key is read, as settings of earlier runs have it."""
+    name: str = option("")
+    """Folder of this run in it. Empty: the rollout mode and the time. An existing run is resumed (--resume) or refused,
+    never overwritten."""
+    completions_every: int = option(10, low=0)
+    """Write the completions of the first step, every this many steps after it, and of the last. 0: none."""
+    record_every: int = option(0, low=0)
+    """Record the full first step, every this many steps after it, and the last, for `replay`. 0: none."""
+    tensorboard: bool = option(default=False)
+    """Write metrics for TensorBoard."""
+    wandb: bool = option(default=False)
+    """Write metrics for Weights & Biases, offline."""
+    page: bool = option(default=False)
+    """No effect: pages are no longer written. Earlier runs have this key in their settings."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run."""
+    """All options of a run."""
 
     task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -437,7 +422,7 @@ class Config:
 
     @property
     def engine_dtype(self) -> str:
-        """The type the engine holds. `auto` is the trainer's type, or float32 for a server that runs already."""
+        """The engine's type. `auto` is the trainer's type, or float32 for a running server."""
         if self.rollout.dtype != "auto":
             return self.rollout.dtype
         runs_already = self.rollout.mode == "server" and self.rollout.port != 0
@@ -445,12 +430,9 @@ class Config:
 
     @property
     def lowered(self) -> bool:
-        """Whether trainer or engine computes in another type than float32."""
+        """True if trainer or engine computes in another type than float32."""
         return (self.model.dtype, self.engine_dtype) != ("float32", "float32")
 
     def as_dict(self) -> dict[str, Any]:
-        """Section -> key -> value, for a run's own record."""
+        """Return section -> key -> value, for a run's record."""
         return dataclasses.asdict(self)
-
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")

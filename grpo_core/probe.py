@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic, versions
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.engine import EngineError, check_answers
 from grpo_core.tasks import model, task
 from grpo_core.types import SamplingParams
-from grpo_core.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +32,7 @@ def probe(config: Config) -> dict[str, Any]:
         The document of `probe --json`. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
     config = resolve(config)
-    settle(config.train.threads)
+    make_deterministic(config.train.threads)
     document: dict[str, Any] = {"schema": SCHEMA, "engine": config.rollout.engine, "engine_version": None}
     with tempfile.TemporaryDirectory(prefix="grpo-core-probe-") as folder:
         try:
@@ -49,7 +48,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
     if not config.model.path:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
     trained, tokenizer = model.load_model(folder, config.train.device), model.load_tokenizer(folder)
-    prompts = task.rows(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
+    prompts = task.task_prompts(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
     # One prompt long enough for its keys to be cached between requests, as the others' are not.
     ids = task.long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
     prompts.append(replace(prompts[0], id="long", ids=ids))
@@ -109,11 +108,13 @@ def _largest_difference(
     """Largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 
-    from grpo_core.learn.batch import unjudged
+    from grpo_core.learn.batch import completion_batch
     from grpo_core.learn.logprobs import completion_logprobs
 
     pairs = zip(requests, completions, strict=True)
-    batch = unjudged([(request.prompt_ids, completion) for request, completion in pairs], config.train.device)
+    batch = completion_batch(
+        [(request.prompt_ids, completion) for request, completion in pairs], config.train.device
+    )
     with torch.no_grad():
         ours, _ = completion_logprobs(
             trained,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo_core.learn.batch import unjudged
+from grpo_core.learn.batch import completion_batch
 from grpo_core.rollout.engine import check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.types import Request, RunError, SamplingParams
@@ -128,7 +128,9 @@ class Publisher:
 
     def _differences(self, completions: list[Completion]) -> list[float]:
         """Largest |trainer - engine| over the log-probs of each of these completions of the probe."""
-        batch = unjudged([(self._request.prompt_ids, each) for each in completions], self._policy.device)
+        batch = completion_batch(
+            [(self._request.prompt_ids, each) for each in completions], self._policy.device
+        )
         with torch.no_grad():
             ours_BT, _ = self._policy.logprobs(batch, self._params.temperature)
         return [float(value) for value in (ours_BT - batch.behaviour_BT).abs().amax(1)]

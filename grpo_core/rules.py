@@ -1,33 +1,30 @@
-"""What settings mean together: which contradict each other, and which have no effect."""
+"""Rules between settings: contradictions, and settings without effect."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_core.config import LOOPBACK, ConfigError, LossConfig
-
-if TYPE_CHECKING:
-    from grpo_core.config import Config
+from grpo_core.config import LOOPBACK, Config, ConfigError, LossConfig
 
 
 def check(config: Config, sources: dict[str, str] | None = None) -> None:
-    """Refuses settings that contradict each other.
+    """Refuse settings that contradict each other.
 
     Args:
-        config: What was asked for.
-        sources: `section.key` -> where it was set, for the message; defaults are named as such.
+        config: The settings.
+        sources: `section.key` -> where it was set, for the message; others are called default.
 
     Raises:
-        ConfigError: Says which keys, and how to mend it.
+        ConfigError: Names the keys and the fix.
     """
-    for keys, wrong, remedy in (*_contradictions(config), *_more_contradictions(config)):
-        if wrong:
+    for keys, broken, fix in _contradictions(config):
+        if broken:
             places = (
                 f"{key} = {_value(config, key)!r} ({(sources or {}).get(key, 'default')})" for key in keys
             )
-            raise ConfigError(f"{', '.join(places)}: {remedy}")
+            raise ConfigError(f"{', '.join(places)}: {fix}")
 
 
 def check_folders(config: Config) -> None:
@@ -43,7 +40,7 @@ def check_folders(config: Config) -> None:
 
 
 def ignored(config: Config) -> list[tuple[str, str]]:
-    """Keys that have no effect in the mode that is set, and why: (key, reason)."""
+    """Return keys without effect in these settings: (key, reason)."""
     mode, external = config.rollout.mode, config.rollout.mode == "server" and config.rollout.port != 0
     rules = [
         (external, ("engine", "device", "max_batch"), "the server that runs already has its own"),
@@ -54,15 +51,15 @@ def ignored(config: Config) -> list[tuple[str, str]]:
         (not external, ("token_file",), "no server is called that runs already"),
         (True, ("on_update",), "it is a setting of `serve`"),
     ]
-    found = [(f"rollout.{key}", why) for applies, keys, why in rules if applies for key in keys]
-    found.append(("output.page", "curves are for TensorBoard and W&B (output.tensorboard, output.wandb)"))
+    unused = [(f"rollout.{key}", reason) for applies, keys, reason in rules if applies for key in keys]
+    unused.append(("output.page", "curves are for TensorBoard and W&B (output.tensorboard, output.wandb)"))
     if config.data.path:
-        found += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
-    if config.loss != LossConfig():
-        found += _unused_loss(config.loss)
+        unused += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
+    if config.train.epochs:
+        unused.append(("train.steps", "train.epochs is set"))
     if config.model.path:
-        found += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
-    return found
+        unused += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
+    return unused + _unused_loss(config.loss)
 
 
 def _value(config: Config, key: str) -> Any:
@@ -71,11 +68,14 @@ def _value(config: Config, key: str) -> Any:
 
 
 def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
-    """The rules between keys: (keys, is it broken, what is expected instead)."""
+    """Return the rules: (keys, whether they contradict, the fix)."""
     task, data, reward, model = config.task, config.data, config.reward, config.model
     rollout, sampling, train, loss = config.rollout, config.sampling, config.train, config.loss
     needed = task.max_length + 1 + sampling.max_tokens
-    ahead, starts = rollout.mode == "async", rollout.mode == "server" and rollout.port == 0
+    ahead, server = rollout.mode == "async", rollout.mode == "server"
+    starts, external = server and rollout.port == 0, server and rollout.port != 0
+    completions = train.prompts_per_step * sampling.group_size
+    by_covariance, corrects = loss.surrogate in ("clip_cov", "kl_cov"), loss.correction != "none"
     return [
         (("task.min_length", "task.max_length"), task.min_length > task.max_length, "min_length must not be greater"),
         (("output.name",), config.output.name.startswith("/") or ".." in config.output.name.split("/"),
@@ -98,13 +98,13 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "the longest prompt and completion don't fit the model; raise model.max_length"),
         (("eval.every", "eval.path", "data.path"), bool(config.eval.every and data.path) and not config.eval.path,
          "give a data set to evaluate on"),
+        (("train.epochs", "data.path"), train.epochs > 0 and not data.path,
+         "the shipped task has no last row; set train.steps"),
         (("reward.weights", "reward.functions"),
          bool(reward.weights) and len(reward.weights) != len(reward.functions) + bool(reward.model),
          "expected one weight for each function (and one for reward.model, last), or none"),
         (("reward.overlong_buffer", "sampling.max_tokens"), reward.overlong_buffer > sampling.max_tokens,
          "the buffer is the end of max_tokens and can't be longer"),
-        (("loss.entropy_quantile",), loss.entropy_quantile >= 1,
-         "expected less than 1: some tokens must be left to learn from"),
         (("loss.kl_placement", "loss.kl_importance"), loss.kl_placement == "reward" and loss.kl_importance,
          "a KL in the reward has no gradient that could be corrected"),
         (("model.lora_rank", "train.sharding"), model.lora_rank > 0 and train.sharding == "fsdp2",
@@ -118,18 +118,8 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"),
         (("rollout.host", "rollout.port"), starts and rollout.host not in LOOPBACK,
          "port 0 starts a server on this machine; give the port of the server that runs there"),
-    ]  # fmt: skip
-
-
-def _more_contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
-    """Rules of the loss, the types and the optimizer."""
-    loss, train, model, rollout = config.loss, config.train, config.model, config.rollout
-    lower = config.lowered
-    completions = train.prompts_per_step * config.sampling.group_size
-    of_a_step = loss.surrogate in ("clip_cov", "kl_cov")
-    corrects = loss.correction != "none"
-    return [
-        (("loss.surrogate", "train.micro_batch"), of_a_step and train.micro_batch * train.mini_batches < completions,
+        (("loss.surrogate", "train.micro_batch"),
+         by_covariance and train.micro_batch * train.mini_batches < completions,
          f"it chooses among all {completions} completions of a step: they must be one micro-batch"),
         (("loss.surrogate", "loss.correction"), loss.surrogate == "moved" and corrects,
          "its ratio is to the engine's log-probs already; set loss.correction = 'none'"),
@@ -147,15 +137,10 @@ def _more_contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, st
          "the lower bound must not be above the upper"),
         (("train.mini_batches", "train.prompts_per_step", "sampling.group_size"), train.mini_batches > completions,
          "there are fewer completions in a step than mini-batches"),
-        (("model.float32_parts",), not {*model.float32_parts} <= {"head", "norms"},
-         "expected head, norms, both or none"),
-        (("model.dtype", "loss.entropy_coefficient"), lower and bool(loss.entropy_coefficient),
+        (("model.dtype", "loss.entropy_coefficient"), config.lowered and bool(loss.entropy_coefficient),
          "a lower dtype is not tried with an entropy bonus; use float32"),
-        (("rollout.dtype", "rollout.mode", "rollout.port"),
-         config.engine_dtype != "float32" and rollout.mode == "server" and rollout.port != 0,
+        (("rollout.dtype", "rollout.mode", "rollout.port"), config.engine_dtype != "float32" and external,
          "a running server has its own dtype; leave rollout.dtype out, or set rollout.port = 0"),
-        (("train.beta1", "train.beta2"), max(train.beta1, train.beta2) >= 1, "expected numbers below 1"),
-        (("train.final_rate",), train.final_rate > 1, "expected a share, at most 1"),
         (("loss.advantage_rewards", "loss.advantage_scale"),
          loss.advantage_rewards == "each" and loss.advantage_scale == "batch",
          "the sum is divided by the batch's deviation; each reward by its group's, or none"),
@@ -163,7 +148,7 @@ def _more_contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, st
 
 
 def _unused_loss(loss: LossConfig) -> list[tuple[str, str]]:
-    """Keys of `[loss]` that have no effect beside the others, and why."""
+    """Return keys of `[loss]` without effect: (key, reason)."""
     clips, corrects, weighs = loss.surrogate == "clip", loss.correction != "none", loss.kl_coefficient > 0
     rules = [
         (loss.advantage_scale == "none", ("advantage_ddof", "advantage_epsilon"), "no deviation divides"),
@@ -175,4 +160,4 @@ def _unused_loss(loss: LossConfig) -> list[tuple[str, str]]:
          "loss.kl_coefficient is 0"),
         (not corrects, ("correction_level", "correction_cap", "correction_floor"), "loss.correction is none"),
     ]  # fmt: skip
-    return [(f"loss.{key}", why) for applies, keys, why in rules if applies for key in keys]
+    return [(f"loss.{key}", reason) for applies, keys, reason in rules if applies for key in keys]

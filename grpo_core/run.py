@@ -1,33 +1,35 @@
-"""A whole run: its folder, its mode, its end (whatever the end), and what is said of it afterwards."""
+"""A run: its folder, its mode, its outcome and its summary."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_core.config import ConfigError
+from grpo_core.config import Config, ConfigError
+from grpo_core.machine.checkpoint import check_resumable
+from grpo_core.machine.process import versions
 from grpo_core.metrics import mean
+from grpo_core.modes import loops
+from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError
-from grpo_core.versions import versions
-
-if TYPE_CHECKING:
-    from grpo_core.config import Config
-    from grpo_core.trainer import Report, Trainer
 
 SCHEMA = "grpo-doctor.train.v1"
 
 
-def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
-    """Trains, and describes how it went; what was logged is kept, however the run ends.
+def train(
+    config: Config, report: Report, *, resume: bool = False, on_start: Callable[[int], None] = lambda _: None
+) -> dict[str, Any]:
+    """Train and summarise the run; logged lines stay, however it ends.
 
     Args:
         config: Checked settings.
-        report: Called with each step's metrics, in the first process of a run; what numbers it returns, TensorBoard and
-            W&B get, too.
-        resume: Go on with the run of this name, from its beginning if it was ended before its first checkpoint.
+        report: Called with each step's metrics in the first process; its return value goes to TensorBoard and W&B.
+        on_start: Called with the number of steps of the whole run before the first.
+        resume: Continue the run of this name, from its beginning if it ended before its first checkpoint.
 
     Returns:
         The document of `train --json`. `outcome` is `ok`, `failed` (a named error in `error`), `timeout` or
@@ -36,35 +38,30 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     Raises:
         ConfigError: The settings can't be met.
     """
-    from grpo_core import modes
-
-    if resume:
-        from grpo_core.resumed import ResumedTrainer as Trainer
-    else:
-        from grpo_core.trainer import Trainer  # type: ignore[assignment]
     folder = _run_folder(config, resume=resume)
-    trainer = Trainer(config, folder, report)
+    trainer = Trainer(config, folder, report, resume=resume)
+    on_start(trainer.config.train.steps)
     outcome, error = "ok", None
     try:
         with trainer.interrupts.watched():
-            modes.run(trainer)
+            loops.run_mode(trainer)
         trainer.save_policy()
     except (KeyboardInterrupt, Exception) as failure:
-        if trainer.interrupts.asked or isinstance(failure, KeyboardInterrupt):
+        if trainer.interrupts.received or isinstance(failure, KeyboardInterrupt):
             outcome, error = "interrupted", "interrupted (SIGINT); --resume goes on from the last step"
         elif isinstance(failure, RunError):
             outcome, error = failure.outcome, f"{type(failure).__name__}: {failure}"
         else:
-            raise  # a fault of ours, with its own traceback
+            raise  # a bug of this program, with its traceback
     finally:
         trainer.close()
-    # `picture` and `page` were drawn once; whoever reads the document finds its keys.
+    # `picture` and `page` are no longer written; version 1 of the document has the keys.
     document = _summary(trainer, folder) | {"outcome": outcome, "error": error, "picture": None, "page": None}
-    # Put together by all processes: not to be waited for where one of them has failed.
-    whole = outcome == "ok" or trainer.world.size == 1
-    document["parameters"] = trainer.policy.fingerprint() if whole else None
-    if whole:
-        trainer.world.gather(None)  # no process leaves while another still talks to it
+    # All processes take part, so nothing is computed after one of them has failed.
+    complete = outcome == "ok" or trainer.world.size == 1
+    document["parameters"] = trainer.policy.fingerprint() if complete else None
+    if complete:
+        trainer.world.gather(None)  # no process ends while another still talks to it
     if trainer.history and trainer.world.first:
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
     return document
@@ -74,20 +71,19 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     name = config.output.name or f"{config.rollout.mode}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(config.output.dir) / name
     path = folder / "config.json"
+    has_steps = any(file.stat().st_size for file in folder.glob("metrics.jsonl"))
     if resume:
-        from grpo_core.machine.checkpoint import refuse_unfit
-
-        refuse_unfit(path, config)
-    # Of several processes the first asks: the others come after it, perhaps behind its first step.
-    fine = resume or os.environ.get("RANK", "0") != "0"
-    if not fine and any(file.stat().st_size for file in folder.glob("metrics.jsonl")):
+        check_resumable(path, config)
+    elif (
+        has_steps and os.environ.get("RANK", "0") == "0"
+    ):  # the other processes may come after its first step
         raise ConfigError(f"output.name = {name!r}: {folder} holds a run; --resume it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Each process of a run writes it: whole, so that no other reads a part.
-        aside = path.with_name(f"config.{os.getpid()}.part")
-        aside.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
-        aside.replace(path)
+        # Each process of a run writes it; the rename keeps another from reading a part.
+        part = path.with_name(f"config.{os.getpid()}.part")
+        part.write_text(json.dumps(config.as_dict(), indent=1), encoding="utf-8")
+        part.replace(path)
     except OSError as error:
         raise ConfigError(
             f"output.dir = {config.output.dir!r}, output.name = {config.output.name!r}: "
@@ -100,7 +96,7 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
     history, proofs, options = trainer.history, trainer.proofs, trainer.config.rollout
     curve = [entry["reward/mean"] for entry in history]
     tenth = max(len(curve) // 10, 1)
-    # Where a rollout has the policy's own version, trainer and engine should agree up to rounding.
+    # Where a rollout has the policy's own version, trainer and engine agree up to rounding.
     fresh = [entry["logprob_difference/max"] for entry in history if entry["staleness/max"] == 0]
     return {
         "schema": SCHEMA,
@@ -114,7 +110,7 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
         "metrics": str(folder / "metrics.jsonl"),
         "completions": str(folder / "completions.jsonl"),
         "syncs": len(proofs),
-        "syncs_proven": len(proofs),  # one that is not proven ends the run
+        "syncs_proven": len(proofs),  # a sync without proof ends the run
         "syncs_proven_by_fingerprint": sum(proof.fingerprint is True for proof in proofs),
         "max_logprob_difference": max([*fresh, *(proof.difference for proof in proofs)], default=None),
         "resamplings_exhausted": sum(entry.get("resample/exhausted", 0) for entry in history),

@@ -6,21 +6,19 @@ distribution that sampled them (the *behaviour* stream) and, per token, the poli
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
-Scored = tuple[float, dict[str, "float | None"]]  # a reward, and what it is made of
+Scored = tuple[float, dict[str, "float | None"]]  # a reward, and its parts by function
 
 
 class RunError(RuntimeError):
-    """What ends a run by name: an engine, a sync, a reward or a loss failed. Any other error is a fault of ours.
+    """An engine, a sync, a reward or a loss failed. Any other error that ends a run is a bug of this program.
 
     Attributes:
-        outcome: What the run's document then says.
+        outcome: `outcome` of the run's document.
     """
 
     outcome = "failed"
@@ -32,10 +30,10 @@ class Prompt:
 
     Attributes:
         id: Unique within the data set.
-        text: The prompt as people read it.
-        ids: Its token ids, what the engine is given.
-        columns: The row's other fields (the expected answer, say), handed to reward functions.
-        source: The prompt as the data set has it, a text or a list of messages; None: as `text`.
+        text: The prompt as text.
+        ids: Its token ids, sent to the engine.
+        columns: The row's other fields (such as the expected answer), passed to reward functions.
+        source: The prompt in the data set, a text or a list of messages; None: as `text`.
     """
 
     id: str
@@ -47,12 +45,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How completions are sampled. Every field is sent to the engine: nothing comes from a model's own file.
+    """Parameters of sampling. Every field is sent to the engine: none comes from the files of a model.
 
     Attributes:
         max_tokens: Longest completion, in tokens.
         temperature: Logits are divided by it; above zero.
-        stop_ids: A completion ends with the first of these ids, which is kept as its last token.
+        stop_ids: A completion ends with the first of these ids, which is its last token.
     """
 
     max_tokens: int
@@ -62,14 +60,14 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Request:
-    """One completion asked of an engine.
+    """A request for one completion.
 
     Attributes:
-        id: Unique among the requests in flight; the completion is paired with its prompt by it.
+        id: Unique among the requests in flight; pairs the completion with its prompt.
         prompt_ids: Token ids of the prompt.
-        seed: Seeds this sample's own generator: what is sampled does not depend on its neighbours.
-        prefix: Ids sampled earlier, perhaps by an older policy; the completion goes on behind them.
-        budget: New ids at most in this call, after which it ends with `abort`; 0: up to max_tokens.
+        seed: Seeds this sample's own generator: a sample does not depend on the others in its batch.
+        prefix: Ids sampled earlier, perhaps by an older policy; the completion continues after them.
+        budget: Most new ids in this call, after which it ends with `abort`; 0: up to max_tokens.
     """
 
     id: str
@@ -81,13 +79,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """What an engine sampled for one request, without the request's prefix.
+    """An engine's sample for one request, without the request's prefix.
 
     Attributes:
         request_id: The id of the request.
         ids: Sampled token ids, the stop id included.
-        logprobs: One per id: natural log-prob under the sampling distribution (temperature applied).
-        versions: One per id: the policy version that sampled it.
+        logprobs: Natural log-prob of each id under the sampling distribution (temperature applied).
+        versions: The policy version that sampled each id.
         finish_reason: `stop` (a stop id was sampled), `length` or `abort`.
     """
 
@@ -106,7 +104,7 @@ class Completion:
 
     @property
     def cut_off(self) -> bool:
-        """Whether it ended at `max_tokens` rather than by itself."""
+        """True if it ended at `max_tokens`."""
         return self.finish_reason == "length"
 
 
@@ -115,12 +113,12 @@ class Sample:
     """A completion with its reward and advantage.
 
     Attributes:
-        prompt: What was asked.
-        completion: What was answered.
+        prompt: The prompt.
+        completion: The completion.
         text: The completion as text.
-        reward: What the advantage is made of: the weighted sum of the reward functions, less penalties.
+        reward: The weighted sum of the reward functions, minus penalties.
         advantage: Relative to its group.
-        scores: Reward by function, before weights; None where a function had nothing to say.
+        scores: Reward by function, before weights; None where a function returned None.
         trained: False: it counts for its group, but gets no gradient (the overlong filter).
     """
 
@@ -135,22 +133,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """All samples of one prompt in one step: what an advantage is relative to."""
+    """All samples of one prompt in one step."""
 
     prompt: Prompt
     samples: tuple[Sample, ...]
 
     @property
     def rewards(self) -> list[float]:
-        """In the order of the samples."""
+        """Rewards in the order of the samples."""
         return [sample.reward for sample in self.samples]
 
-    def having(self, field: str, values: Sequence[float]) -> Group:
-        """The same samples with other rewards or advantages.
+    def with_values(self, field: str, values: Sequence[float]) -> Group:
+        """Return the same samples with other rewards or advantages.
 
         >>> answer = Completion("0.0.0", (1,), (-0.5,), (0,), "stop")
         >>> prompt = Prompt("0.0", "a>", (0,))
-        >>> Group(prompt, (Sample(prompt, answer, "a", 1.0, 0.0),)).having("reward", [0.5]).rewards
+        >>> Group(prompt, (Sample(prompt, answer, "a", 1.0, 0.0),)).with_values("reward", [0.5]).rewards
         [0.5]
         """
         changes: list[dict[str, Any]] = [{field: value} for value in values]
@@ -160,7 +158,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What is asked of the engine at one time: a batch of prompts, several completions each."""
+    """A batch of prompts with several requests each."""
 
     number: int
     prompts: tuple[Prompt, ...]

@@ -102,9 +102,10 @@ def refuted() -> str:
 
 
 def loop() -> str:
-    """The loop of the mode colocate, as it stands in the source."""
-    text = (ROOT / "grpo_core" / "modes" / "colocate.py").read_text(encoding="utf-8")
-    return f"```python\n{text[text.index('def run(') :].rstrip()}\n```\n"
+    """Return the loop of the colocate mode from its source."""
+    text = (ROOT / "grpo_core" / "modes" / "loops.py").read_text(encoding="utf-8")
+    start = text.index("def colocate(")
+    return f"```python\n{text[start : text.index('def asynchronous(')].rstrip()}\n```\n"
 
 
 PARTS = {"pairs": pairs, "seen": seen, "refuted": refuted, "loop": loop}

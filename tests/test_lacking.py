@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from grpo_core.show.errors import not_installed
+from grpo_core.errors import not_installed
 from tests.documents import ROOT
 
 # Runs a program where modules can't be had, as if they had never been installed.

@@ -143,7 +143,7 @@ def main(result: Path, settings: list[str]) -> None:
         prompts = [
             prompt
             for step in range(config.train.steps)
-            for prompt in task.rows(
+            for prompt in task.task_prompts(
                 config.task,
                 tokenizer,
                 seed=config.train.seed,

@@ -1,1 +1,1 @@
-"""From samples to an updated policy: advantages, batch, loss, log-probs, update."""
+"""Learning: advantages, batches, log-probs, losses and updates."""

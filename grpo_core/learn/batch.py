@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grpo_core.learn.logprobs import length_mask
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from grpo_core.types import Completion, Sample
+from grpo_core.types import Completion, Sample
 
 
 @dataclass(frozen=True)
@@ -20,12 +16,12 @@ class Batch:
     """B samples; L is the longest prompt and completion together, T the longest completion.
 
     Attributes:
-        ids_BL: Prompt, then completion, then padding (which no real position can see).
-        prompt_lengths_B: Tokens of the prompt.
-        lengths_B: Tokens of the completion.
-        advantages_B: One a sample.
-        behaviour_BT: The engine's log-probs; zero behind the end.
-        trained_B: False: the sample gets no gradient (the overlong filter).
+        ids_BL: Prompt, completion, padding. No real position attends to the padding.
+        prompt_lengths_B: Tokens of each prompt.
+        lengths_B: Tokens of each completion.
+        advantages_B: One per sample.
+        behaviour_BT: The engine's log-probs; zero after the end of a completion.
+        trained_B: False for samples without a gradient (the overlong filter).
     """
 
     ids_BL: torch.Tensor
@@ -37,25 +33,20 @@ class Batch:
 
     @property
     def mask_BT(self) -> torch.Tensor:
-        """True at the completions' tokens, by length."""
+        """True at the tokens of completions, by length."""
         return length_mask(self.lengths_B, self.behaviour_BT.shape[1])
 
-    def rows(self, part: slice) -> Batch:
-        """Some of the samples, cut to their own longest."""
+    def select(self, part: slice) -> Batch:
+        """Return some of the samples, cut to the longest of them."""
         lengths, prompts = self.lengths_B[part], self.prompt_lengths_B[part]
         ids_BL = self.ids_BL[part, : int((prompts + lengths).max())]
         behaviour_BT = self.behaviour_BT[part, : int(lengths.max())]
         return Batch(ids_BL, prompts, lengths, self.advantages_B[part], behaviour_BT, self.trained_B[part])
 
-    def scored(self, scorer: Any, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs and entropies [B, T] of the completions, by such a module or what PyTorch has wrapped it in."""
-        logprobs, entropies = scorer(self.ids_BL, self.prompt_lengths_B, self.lengths_B, temperature)
-        return logprobs, entropies
-
 
 def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
-    """Samples to train on."""
-    batch = unjudged([(sample.prompt.ids, sample.completion) for sample in samples], device)
+    """Stack samples to train on."""
+    batch = completion_batch([(sample.prompt.ids, sample.completion) for sample in samples], device)
     advantages, trained = [sample.advantage for sample in samples], [sample.trained for sample in samples]
     return replace(
         batch,
@@ -64,10 +55,10 @@ def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
     )
 
 
-def unjudged(answers: Sequence[tuple[tuple[int, ...], Completion]], device: str = "cpu") -> Batch:
-    """Prompts' ids and what was sampled behind them, padded and stacked; every advantage is 0.
+def completion_batch(pairs: Sequence[tuple[tuple[int, ...], Completion]], device: str = "cpu") -> Batch:
+    """Pad and stack prompt ids with their completions; every advantage is 0.
 
-    Every completion has at least one token (the engine's answers are checked for it).
+    Every completion has at least one token: answers of the engine are checked for it.
     """
 
     def padded(rows: list[list[float]], dtype: torch.dtype) -> torch.Tensor:
@@ -75,10 +66,10 @@ def unjudged(answers: Sequence[tuple[tuple[int, ...], Completion]], device: str 
         return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=dtype, device=device)
 
     return Batch(
-        ids_BL=padded([[*prompt, *answer.ids] for prompt, answer in answers], torch.long),
-        prompt_lengths_B=torch.tensor([len(prompt) for prompt, _ in answers], device=device),
-        lengths_B=torch.tensor([len(answer.ids) for _, answer in answers], device=device),
-        advantages_B=torch.zeros(len(answers), device=device),
-        behaviour_BT=padded([list(answer.logprobs) for _, answer in answers], torch.float32),
-        trained_B=torch.ones(len(answers), dtype=torch.bool, device=device),
+        ids_BL=padded([[*prompt, *completion.ids] for prompt, completion in pairs], torch.long),
+        prompt_lengths_B=torch.tensor([len(prompt) for prompt, _ in pairs], device=device),
+        lengths_B=torch.tensor([len(completion.ids) for _, completion in pairs], device=device),
+        advantages_B=torch.zeros(len(pairs), device=device),
+        behaviour_BT=padded([list(completion.logprobs) for _, completion in pairs], torch.float32),
+        trained_B=torch.ones(len(pairs), dtype=torch.bool, device=device),
     )

@@ -1,8 +1,8 @@
-"""Dialects: what other trainers mean by "the GRPO loss", as settings of ours.
+"""Dialects: other trainers' GRPO losses, as settings of this one.
 
-A record holds what a released version does when its own configuration asks for nothing else but the named form.
-`evidence` says how we know: `executed`, a test of this project runs the upstream code on the same numbers; `static`,
-its source was read; `declared`, only its documentation says so.
+A record describes a released version with the named form and otherwise its own defaults. `evidence` is `executed` (a
+test of this project runs the upstream code on the same numbers), `static` (its source was read) or `declared` (only its
+documentation says so).
 
 >>> dialect("verl-0.9.1/grpo").loss.dual_clip
 3.0
@@ -10,15 +10,12 @@ its source was read; `declared`, only its documentation says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from grpo_core.config import ConfigError, LossConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 Evidence = Literal["executed", "static", "declared"]
 Settings = dict[str, Any]
@@ -30,13 +27,13 @@ class Dialect:
     """One form of one trainer's loss.
 
     Attributes:
-        project: The trainer, as its package is called.
+        project: The trainer's package.
         version: Its release.
-        form: What the project calls this loss.
+        form: The project's name of this loss.
         settings: The keys of `LossConfig` that differ from our defaults.
         source: Upstream file and functions.
-        evidence: How we know.
-        notes: What upstream does that our settings can't say; empty: nothing we know of.
+        evidence: See above.
+        notes: Upstream behaviour that these settings can't express; empty: none known.
     """
 
     project: str
@@ -49,31 +46,31 @@ class Dialect:
 
     @property
     def name(self) -> str:
-        """What `dialect` finds it by: project-version/form."""
+        """Its key in `DIALECTS`: project-version/form."""
         return f"{self.project}-{self.version}/{self.form}"
 
     @property
     def loss(self) -> LossConfig:
-        """All settings of the loss."""
+        """Return all settings of the loss."""
         return LossConfig(**self.settings)
 
 
 def dialect(name: str) -> Dialect:
-    """The record of this name.
+    """Return the record of this name.
 
     Raises:
-        ConfigError: There is none; names the nearest.
+        ConfigError: It does not exist; names the closest.
     """
     if name in DIALECTS:
         return DIALECTS[name]
     if name in NOT_EXPRESSIBLE:
         raise ConfigError(f"dialect {name!r} can't be said in settings of grpo_core: {NOT_EXPRESSIBLE[name]}")
-    near = get_close_matches(name, DIALECTS, n=3, cutoff=0)
-    raise ConfigError(f"no dialect {name!r}; the nearest: {', '.join(near)}")
+    closest = get_close_matches(name, DIALECTS, n=3, cutoff=0)
+    raise ConfigError(f"no dialect {name!r}; the nearest: {', '.join(closest)}")
 
 
-# What TRL and ms-swift call a loss_type. Their epsilon_high is CISPO's cap itself, which TRL says to set to 5; left at
-# its default it would cap the ratio at 0.2.
+# The loss_type of TRL and ms-swift. Their epsilon_high is CISPO's cap itself, which TRL's documentation sets to 5; its
+# default would cap the ratio at 0.2.
 _LOSS_TYPES: Forms = {
     "grpo": {"aggregation": "sequence"},
     "bnpo": {},
@@ -93,7 +90,7 @@ _OPENRLHF = {"advantage_epsilon": 1e-9, **_NO_CORRECTION, **_K3_LIMITS}
 def _records(
     release: str, base: Settings, forms: Forms, source: str, notes: str, evidence: Evidence = "static"
 ) -> dict[str, Dialect]:
-    """One record a form, by name."""
+    """Build one record per form, by name."""
     project, _, version = release.rpartition("-")
     records = [Dialect(project, version, form, base | forms[form], source, evidence, notes) for form in forms]
     return {record.name: record for record in records}
@@ -176,7 +173,7 @@ DIALECTS: Mapping[str, Dialect] = (
     )
 )  # fmt: skip
 
-# What is asked for by these names is refused by them.
+# Dialects that are refused by name, with the reason.
 NOT_EXPRESSIBLE: Mapping[str, str] = {
     "verl-0.9.1/gae": "it needs a value model",
     "verl-0.9.1/remax": "its baseline is a greedy completion of each prompt, which no rollout here has",

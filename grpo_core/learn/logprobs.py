@@ -1,130 +1,107 @@
 """Log-probs of given tokens, without ever holding the logits of all positions.
 
-A vocabulary is wider than a hidden state by a factor of ten to a hundred, so the logits of a whole batch are
-the largest tensor of a training step. Here positions go through the output layer in chunks, and the backward
-pass computes each chunk's logits again.
+A vocabulary is ten to a hundred times wider than a hidden state, so the logits of a whole batch are the largest tensor
+of a training step. Here positions go through the output layer in chunks, and the backward pass computes each chunk's
+logits again. A prompt goes through the model once: its keys and values serve every completion of its group.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from grpo_core.kv_cache import cache_kwargs
-from grpo_core.learn.sharing import can_share, read_prompts
+from grpo_core.kv_cache import cache_kwargs, output_cache
 
 
 def chunked_logprobs(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *, temperature: float, chunk: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each id at its position, and the entropy there.
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *,
+    temperature: float, chunk: int, entropy_gradient: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Compute the log-prob of each id at its position, and the entropy there.
 
     Args:
-        hidden_NH: Last hidden states, one a position.
+        hidden_NH: Last hidden states, one per position.
         weight_VH: The output layer (without bias).
-        ids_N: The id whose log-prob is asked for, one a position.
-        temperature: Logits are divided by it, as they were when sampling.
+        ids_N: The id at each position.
+        temperature: Divides the logits, as it did in sampling.
         chunk: Positions whose logits exist at one time.
+        entropy_gradient: Whether the entropies have a gradient, too. The values are the same bits.
 
     Returns:
-        Log-probs [N] with a gradient, entropies [N] without, both in nats and in float32 or wider.
+        Log-probs [N] with a gradient and entropies [N], both in nats and in float32 or wider.
     """
-    logprobs_N, entropies_N = Chunked.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
+    logprobs_N, entropies_N = ChunkedLogprobs.apply(
+        hidden_NH, weight_VH, ids_N, temperature, chunk, entropy_gradient
+    )
     return logprobs_N, entropies_N
 
 
-class Chunked(torch.autograd.Function):  # type: ignore[misc]
-    """Keeps no logits for the backward pass, which computes each chunk's again.
+logprobs_and_entropies = functools.partial(chunked_logprobs, entropy_gradient=True)
 
-    All chunks use the same memory: freed blocks of this size are not reliably found again by an allocator (glibc
-    grew to the size of all logits).
+
+class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
+    """Store no logits for the backward pass, which computes each chunk's again.
+
+    All chunks use the same memory. Allocators do not reliably reuse freed blocks of this size: glibc grew to the size
+    of all logits.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        ids: torch.Tensor,
-        temperature: float,
-        chunk: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs and entropies."""
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor,
+        temperature: float, chunk: int, entropy_gradient: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Compute log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.entropy_gradient = temperature, chunk, entropy_gradient
         memory = logits_memory(hidden, weight, chunk)
         values = memory.new_empty(2, len(ids))
         for part in slices(len(ids), chunk):
-            everything, spare = logprobs_of_chunk(hidden[part], weight, temperature, memory)
-            values[0, part] = everything.gather(-1, ids[part, None])[:, 0]
-            torch.sum(torch.exp(everything, out=spare).mul_(everything), -1, out=values[1, part])
-        ctx.mark_non_differentiable(entropy := -values[1])
-        return values[0], entropy
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradient of the log-probs alone."""
-        hidden, weight, ids = ctx.saved_tensors
-        hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        memory = logits_memory(hidden, weight, ctx.chunk)
-        for part in slices(len(ids), ctx.chunk):
-            # d logprob[id] / d logits = (1 at the id, else 0) - probabilities, over the temperature
-            grad = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)[0].exp_()
-            grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
-            grad = grad.mul_(-upstream[part, None] / ctx.temperature).to(weight.dtype)
-            if hidden_grad is not None:
-                torch.mm(grad, weight, out=hidden_grad[part])
-            if weight_grad is not None:
-                weight_grad.addmm_(grad.T, hidden[part])
-        return hidden_grad, weight_grad, None, None, None
-
-
-def logprobs_and_entropies(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *, temperature: float, chunk: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `chunked_logprobs`, to the last bit; the entropies [N] have a gradient, too."""
-    if not len(ids_N):
-        return hidden_NH.new_zeros(0), hidden_NH.new_zeros(0)
-    logprobs_N, entropies_N = _Both.apply(hidden_NH, weight_VH, ids_N, temperature, chunk)
-    return logprobs_N, entropies_N
-
-
-class _Both(torch.autograd.Function):  # type: ignore[misc]
-    """As `Chunked`, with d entropy / d logits = -p (log p + entropy)."""
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        found = Chunked.forward(ctx, *given)
-        ctx.mark_non_differentiable()  # nothing: in place of the entropies
-        return found
+            logprobs, spare = logprobs_of_chunk(hidden[part], weight, temperature, memory)
+            values[0, part] = logprobs.gather(-1, ids[part, None])[:, 0]
+            torch.sum(torch.exp(logprobs, out=spare).mul_(logprobs), -1, out=values[1, part])
+        entropies = -values[1]
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
+        return values[0], entropies
 
     @staticmethod
     def backward(
-        ctx: Any, of_logprobs: torch.Tensor, of_entropies: torch.Tensor
+        ctx: Any, logprobs_grad: torch.Tensor, entropies_grad: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
+        """Compute the gradients of the hidden states and the output layer."""
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         memory = logits_memory(hidden, weight, ctx.chunk)
         for part in slices(len(ids), ctx.chunk):
-            everything, chances = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
-            torch.exp(everything, out=chances)
-            entropy = -(chances * everything).sum(-1, keepdim=True)
-            grad = everything.add_(entropy).mul_(-of_entropies[part, None]).mul_(chances)
-            grad -= chances * of_logprobs[part, None]
-            grad[torch.arange(len(grad), device=grad.device), ids[part]] += of_logprobs[part]
-            grad = grad.div_(ctx.temperature).to(weight.dtype)
+            logprobs, spare = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
+            at_ids = torch.arange(len(logprobs), device=logprobs.device), ids[part]
+            if ctx.entropy_gradient:  # d entropy / d logits = -p (log p + entropy)
+                probabilities = torch.exp(logprobs, out=spare)
+                entropy = -(probabilities * logprobs).sum(-1, keepdim=True)
+                grad = logprobs.add_(entropy).mul_(-entropies_grad[part, None]).mul_(probabilities)
+                grad -= probabilities * logprobs_grad[part, None]
+                grad[at_ids] += logprobs_grad[part]
+                grad = grad.div_(ctx.temperature)
+            else:  # d logprob[id] / d logits = (1 at the id, else 0) - p, over the temperature
+                grad = logprobs.exp_()
+                grad[at_ids] -= 1
+                grad = grad.mul_(-logprobs_grad[part, None] / ctx.temperature)
+            grad = grad.to(weight.dtype)
             if hidden_grad is not None:
                 torch.mm(grad, weight, out=hidden_grad[part])
             if weight_grad is not None:
                 weight_grad.addmm_(grad.T, hidden[part])
-        return hidden_grad, weight_grad, None, None, None
+        return hidden_grad, weight_grad, None, None, None, None
 
 
 def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
-    """For the logits of a chunk, twice."""
+    """Allocate memory for the logits of a chunk, twice."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     return hidden.new_empty(2, min(chunk, len(hidden)), len(weight), dtype=dtype)
 
@@ -132,7 +109,7 @@ def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> tor
 def logprobs_of_chunk(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: float, memory: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of every id at each position, and memory of the same size, both in `memory`."""
+    """Compute the log-probs of every id at each position; also returns spare memory of the same size."""
     logits, logprobs = memory[:, : len(hidden)]
     if logits.dtype == weight.dtype:
         torch.mm(hidden, weight.T, out=logits)
@@ -142,12 +119,12 @@ def logprobs_of_chunk(
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Parts of at most `size` that cover `count` rows in order."""
+    """Divide `count` rows into parts of at most `size`, in order."""
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
-    """True at the first `lengths_B[b]` of `width` places. Never derived from ids: a pad id may be sampled.
+    """Return True at the first `lengths_B[b]` of `width` places. Never derived from ids: a pad id may be sampled.
 
     >>> length_mask(torch.tensor([1, 3]), 3).tolist()
     [[True, False, False], [True, True, True]]
@@ -159,21 +136,21 @@ def completion_logprobs(
     model: Any, ids_BL: torch.Tensor, prompt_lengths_B: torch.Tensor, completion_lengths_B: torch.Tensor, *,
     temperature: float, chunk: int, head: Any = chunked_logprobs, known: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Log-probs and entropies of the completions in `ids_BL`, by one forward pass.
+    """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
 
     Args:
         model: A causal language model of transformers with a plain linear output layer.
-        ids_BL: Prompt and completion, padded at the end by whatever id. Attention is causal, so no real
-            position can see the padding, and no attention mask is needed.
+        ids_BL: Prompt and completion, padded at the end by any id. Attention is causal, so no real position
+            sees the padding, and no attention mask is needed.
         prompt_lengths_B: Tokens of each prompt, at least 1.
         completion_lengths_B: Tokens of each completion.
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
-        head: What makes log-probs of hidden states.
-        known: Ids from this one on are left out of the distribution: the tokenizer lacks them. None: all are in it.
+        head: Computes log-probs from hidden states.
+        known: Ids from this one on are outside of the distribution: the tokenizer lacks them. None: all are in it.
 
     Returns:
-        Two tensors [B, T] with T the longest completion; zero behind a completion's end.
+        Two tensors [B, T] with T the longest completion; zero after the end of a completion.
     """
     width = int(completion_lengths_B.max())
     mask_BT = length_mask(completion_lengths_B, width)
@@ -182,21 +159,21 @@ def completion_logprobs(
     rows_N, places_N = mask_BT.nonzero(as_tuple=True)[0], first_BT[mask_BT]
     prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), prompt_lengths_B.tolist())]  # noqa: B905
     if can_share(model) and len(set(prompts)) < len(prompts):
-        hidden_NH = _hidden_behind_shared(model, ids_BL, prompts, first_BT)[mask_BT]
+        hidden_NH = _hidden_after_shared(model, ids_BL, prompts, first_BT)[mask_BT]
     else:
         hidden_NH = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows_N, places_N]
-    head_VH, asked_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
+    head_VH, ids_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
     if known is not None and known < len(head_VH):
         head_VH = head_VH[:known]
-    logprobs_N, entropies_N = head(hidden_NH, head_VH, asked_N, temperature=temperature, chunk=chunk)
+    logprobs_N, entropies_N = head(hidden_NH, head_VH, ids_N, temperature=temperature, chunk=chunk)
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)
 
 
-def _hidden_behind_shared(
+def _hidden_after_shared(
     model: Any, ids_BL: torch.Tensor, prompts: list[tuple[int, ...]], first_BT: torch.Tensor
 ) -> torch.Tensor:
-    """The hidden states [B, T, H] that predict the completions; each different prompt is read once."""
+    """Compute the hidden states [B, T, H] that predict the completions; each different prompt is read once."""
     shared, width = read_prompts(model, prompts), first_BT.shape[1] - 1
     hidden_BTH = shared.last_BH[:, None]
     if width:
@@ -214,3 +191,72 @@ def _hidden_behind_shared(
         ).last_hidden_state
         hidden_BTH = torch.cat([hidden_BTH, hidden], 1)
     return hidden_BTH
+
+
+# Tested: in these models only mask and position ids say where a token stands, and the layers are Llama's.
+_MODELS = ("llama", "mistral", "qwen2", "qwen3")
+# With other rotations, angles depend on the longest sequence of the batch.
+_ROTATIONS = ("default", "linear", "llama3", "yarn")
+
+
+def can_share(model: Any) -> bool:
+    """Return whether this model's prompts can be read once and continued; otherwise each row is read in full."""
+    config = model.config
+    rotation = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return (
+        config.model_type in _MODELS
+        and config._attn_implementation in ("eager", "sdpa")  # noqa: SLF001 - it has no public name
+        and not getattr(config, "sliding_window", None)
+        and rotation.get("rope_type", "default") in _ROTATIONS
+        and not _recomputes(model)  # recomputation works without caches
+    )
+
+
+def _recomputes(model: Any) -> bool:
+    """Return whether activations are checkpointed, by the name since transformers 5.23 or the earlier one."""
+    newer = "is_activation_checkpointing"
+    return bool(getattr(model, newer) if hasattr(type(model), newer) else model.is_gradient_checkpointing)
+
+
+@dataclass(frozen=True)
+class SharedPrompts:
+    """B prompts in W places each, after the model has read them.
+
+    Prompts of different lengths are padded at the end. No token sees the padding: attention is causal for the prompts,
+    masked for what follows them, and no position counts it.
+
+    Attributes:
+        cache: Their keys and values, as transformers stores them.
+        last_BH: The hidden state that predicts the first token after each.
+        lengths_B: Tokens of each.
+        gap_BW: Added to attention scores: 0 at tokens, the type's least value at the padding.
+    """
+
+    cache: Any
+    last_BH: torch.Tensor
+    lengths_B: torch.Tensor
+    gap_BW: torch.Tensor
+
+
+def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompts:
+    """Read each different prompt once; `prompts` has one per row, equal ones in a group."""
+    places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
+    width = max(map(len, places))
+    padded = [[*ids, *[0] * (width - len(ids))] for ids in places]
+    out = model.base_model(input_ids=torch.tensor(padded, device=model.device), use_cache=True)
+    rows = [(places[ids], len(ids)) for ids in prompts]
+    rows_B, lengths_B = torch.tensor(rows, device=model.device).unbind(1)
+    cache = output_cache(out)
+    cache.reorder_cache(rows_B)
+    gap_BW = out.last_hidden_state.new_zeros(len(prompts), width)
+    padding_BW = torch.arange(width, device=model.device)[None, :] >= lengths_B[:, None]
+    last_BH = out.last_hidden_state[rows_B, lengths_B - 1]
+    gap_BW = gap_BW.masked_fill(padding_BW, torch.finfo(gap_BW.dtype).min)
+    return SharedPrompts(cache, last_BH, lengths_B, gap_BW)
+
+
+def keys_and_values(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return keys and values of each layer, from a cache of transformers 4 or 5."""
+    if hasattr(cache, "layers"):
+        return [(layer.keys, layer.values) for layer in cache.layers]
+    return list(zip(cache.key_cache, cache.value_cache))  # noqa: B905 - Python 3.10

@@ -1,57 +1,58 @@
-"""What a step has gathered to train on; dynamic sampling (DAPO, arXiv 2503.14476) asks for more until groups differ."""
+"""The groups sampled for one step; dynamic sampling (DAPO, arXiv 2503.14476) samples more until groups differ."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from grpo_core.config import Config
 from grpo_core.metrics import deviation, mean
-from grpo_core.types import RunError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from grpo_core.config import Config
-    from grpo_core.types import Completion, Group, Request
+from grpo_core.types import Completion, Group, Request, RunError
 
 
 class Pool:
     """The groups sampled for one step.
 
     Attributes:
-        groups: In the order they were asked for.
-        requests: What their completions answer, by request id.
-        ages: Of all their tokens, in policy versions.
-        rounds: Rollouts gathered.
+        groups: In the order of their requests.
+        requests: The requests of their completions, by id.
+        ages: Age of each token in policy versions.
+        rounds: Number of rollouts.
     """
 
-    def __init__(self) -> None:
-        """Starts empty."""
+    def __init__(self, config: Config) -> None:
+        """Start empty."""
+        self._dynamic = config.sampling.dynamic
+        self._size, self._tries = config.train.prompts_per_step, config.sampling.max_resample_times
         self.groups: list[Group] = []
         self.requests: dict[str, Request] = {}
         self.ages: list[int] = []
         self.rounds = 0
 
     def add(self, groups: Sequence[Group], requests: Sequence[Request], ages: list[int]) -> None:
-        """Takes a rollout: the groups of its prompts, in their order."""
+        """Add the groups of one rollout, in the order of its prompts."""
         self.groups += groups
         self.requests.update({request.id: request for request in requests})
         self.ages += ages
         self.rounds += 1
 
     def ready(self) -> bool:
-        """Whether a step can be made of it."""
-        return self.rounds > 0
+        """Return whether the step can train: with dynamic sampling, enough groups differ or no tries are left."""
+        if not self._dynamic:
+            return self.rounds > 0
+        return sum(map(has_signal, self.groups)) >= self._size or self.rounds > self._tries
 
-    def chosen(self) -> list[Group]:
-        """The groups that the step trains on."""
-        return self.groups
+    def select(self) -> list[Group]:
+        """Return the groups to train on; with dynamic sampling, those with a signal first, in their order."""
+        if not self._dynamic:
+            return self.groups
+        return sorted(self.groups, key=lambda group: not has_signal(group))[: self._size]
 
-    def described(self) -> dict[str, float]:
-        """Metrics of everything that was sampled, trained on or not: what the policy is like."""
+    def metrics(self) -> dict[str, float]:
+        """Measure everything that was sampled, trained on or not."""
         samples = [sample for group in self.groups for sample in group.samples]
         rewards = [sample.reward for sample in samples]
         lengths = [len(sample.completion.ids) for sample in samples]
-        found = {
+        numbers = {
             "reward/mean": mean(rewards),
             "reward/std": deviation(rewards),
             "reward/zero_variance_groups": mean([not has_signal(group) for group in self.groups]),
@@ -64,39 +65,16 @@ class Pool:
         if len(samples[0].scores) > 1:
             for name in samples[0].scores:
                 scores = [sample.scores[name] for sample in samples]
-                found[f"reward/{name}/mean"] = mean([score for score in scores if score is not None])
-        return found
+                numbers[f"reward/{name}/mean"] = mean([score for score in scores if score is not None])
+        if self._dynamic:
+            missing = sum(not has_signal(group) for group in self.select())
+            numbers |= {"resample/rounds": self.rounds - 1, "resample/exhausted": float(missing > 0)}
+        return numbers
 
 
 def has_signal(group: Group) -> bool:
-    """Whether any of its rewards differ: otherwise no advantage but zero can come of it."""
+    """Return whether any of its rewards differ; otherwise every advantage is zero."""
     return min(group.rewards) < max(group.rewards)
-
-
-class DynamicPool(Pool):
-    """A pool that has enough when enough of its groups have a signal, or no tries are left."""
-
-    def __init__(self, config: Config) -> None:
-        """Starts empty."""
-        super().__init__()
-        self._wanted, self._tries = config.train.prompts_per_step, config.sampling.max_resample_times
-
-    def ready(self) -> bool:
-        """Whether a step can be made of it."""
-        return sum(map(has_signal, self.groups)) >= self._wanted or self.rounds > self._tries
-
-    def chosen(self) -> list[Group]:
-        """As many groups as a step trains on, those with a signal first; sorting keeps the order within both kinds."""
-        return sorted(self.groups, key=lambda group: not has_signal(group))[: self._wanted]
-
-    def described(self) -> dict[str, float]:
-        """As `Pool`, and how often there was more to sample."""
-        missing = sum(not has_signal(group) for group in self.chosen())
-        return {
-            **super().described(),
-            "resample/rounds": self.rounds - 1,
-            "resample/exhausted": float(missing > 0),
-        }
 
 
 class StalenessError(RunError):
@@ -104,10 +82,10 @@ class StalenessError(RunError):
 
 
 def staleness(completions: Sequence[Completion], version: int, limit: int) -> list[int]:
-    """The trainer's version minus the token's, for every token.
+    """Compute the trainer's version minus the token's, for every token.
 
     Raises:
-        StalenessError: One is outside of 0 to `limit`; names the request.
+        StalenessError: An age is outside of 0 to `limit`; names the request.
     """
     ages = []
     for completion in completions:

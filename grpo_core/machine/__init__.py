@@ -1,1 +1,1 @@
-"""What a run owes the machine: checkpoints, interrupts, processes, determinism."""
+"""Devices, processes and checkpoints of a run."""

@@ -1,1 +1,1 @@
-"""Steps that are recorded and replayed."""
+"""Recording and replay of steps."""

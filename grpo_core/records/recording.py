@@ -1,6 +1,6 @@
-"""Rollouts as files that outlive the run: everything a step's loss was computed from, for any program to read.
+"""Recorded steps: all inputs of a step's loss as files, for any program to read.
 
-`rollouts.jsonl` has one line a step, which names a safetensors file with the numbers and that file's checksum.
+`rollouts.jsonl` has one line per step, which names a safetensors file with the numbers and that file's checksum.
 docs/rollout-format.md describes both.
 """
 
@@ -11,40 +11,34 @@ import hashlib
 import itertools
 import json
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from grpo_core.config import RecordError
-from grpo_core.learn.policy import whole
-from grpo_core.metrics import due
-from grpo_core.records import given
+from grpo_core.config import Config, RecordError
+from grpo_core.learn.policy import Policy, full_tensor
+from grpo_core.machine.process import versions
+from grpo_core.metrics import is_due
 from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
+from grpo_core.safe_io import UNREADABLE, read_bytes
 from grpo_core.settings import load
-from grpo_core.types import Completion, Prompt, Sample
-from grpo_core.versions import versions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from grpo_core.config import Config
-    from grpo_core.learn.policy import Policy
-    from grpo_core.types import Request
+from grpo_core.types import Completion, Prompt, Request, Sample
 
 SCHEMA = "grpo-doctor.rollout.v1"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One step as it was recorded.
+    """A recorded step.
 
     Attributes:
         entry: Its line of rollouts.jsonl.
-        numbers: What its safetensors file holds, as lists.
+        numbers: The content of its safetensors file, as lists.
         samples: In the order of the batch.
-        config: The settings; those that weren't recorded are defaults.
+        config: The settings; missing ones have their default.
     """
 
     entry: dict[str, Any]
@@ -54,16 +48,44 @@ class Recorded:
 
 
 class Recorder:
-    """Writes steps into a folder: whole, or not at all."""
+    """Write steps into a folder, each completely or not at all.
 
-    def __init__(self, folder: Path, config: Config) -> None:
-        """Goes on behind what is recorded there; a last line that a kill cut off is removed."""
-        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+    All processes observe a step's first update, and the first writes it.
+    """
+
+    def __init__(self, folder: Path, config: Config, *, first: bool = True) -> None:
+        """Append to the records in the folder; a last line that a kill cut off is removed."""
+        self._folder, self._config, self._first = folder, config, first
         self._run = {"settings": config.as_dict(), "versions": versions()}
+        self._result = dict[str, Any]()
+        if not first:
+            return
+        if note := unreplayable(config):
+            print(f"grpo_core: {note}", file=sys.stderr)
+        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         with (folder / "rollouts.jsonl").open("ab+") as file:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
+
+    def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
+        """Return the observer of the step's first update; None: the step is not recorded."""
+        self._result = {}
+        if not is_due(step, self._config.output.record_every, self._config):
+            return None
+        before = exact_digest(policy.tensors())
+
+        def on_gradients(policy: Policy, loss: float) -> None:
+            self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
+
+        return on_gradients
+
+    def end_step(
+        self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
+    ) -> None:
+        """Write the step if it was observed; `requests` by id."""
+        if self._first and self._result:
+            ordered = [requests[sample.completion.request_id] for sample in samples]
+            self.write(step, version, samples, ordered, self._result)
 
     def write(
         self,
@@ -73,15 +95,15 @@ class Recorder:
         requests: Sequence[Request],
         result: Mapping[str, Any],
     ) -> None:
-        """Records a step. A later line of the same step, written after a restart, replaces the earlier one.
+        """Record a step. A later line of the same step, written after a restart, replaces the earlier one.
 
         Args:
             step: Counted from 1.
             version: The policy version the step started from.
-            samples: All of the step, those of a group side by side.
-            requests: What was asked for, paired with the samples by id.
-            result: What the step gave: `loss`, `gradient` (see `gradient_digest`) and whatever else is JSON;
-                `proximal_logprobs`, one list a sample, is kept with the numbers.
+            samples: All of the step, those of a group next to each other.
+            requests: Their requests, paired with the samples by id.
+            result: The step's `loss`, `gradient` (see `gradient_digest`) and any other JSON; `proximal_logprobs`, one
+                list per sample, is stored with the numbers.
         """
         from safetensors.torch import save
 
@@ -93,9 +115,9 @@ class Recorder:
         checksum = hashlib.sha256(data).hexdigest()
         # Named by content: until the line below is written, an earlier record of this step stays readable.
         name = f"rollouts/step-{step:06d}-{checksum[:8]}.safetensors"
-        aside = self._folder / "rollouts" / "unfinished"
-        aside.write_bytes(data)
-        aside.replace(self._folder / name)
+        unfinished = self._folder / "rollouts" / "unfinished"
+        unfinished.write_bytes(data)
+        unfinished.replace(self._folder / name)
         prompts = [group[0].prompt for group in groups]
         entry = {
             "schema": SCHEMA,
@@ -103,7 +125,7 @@ class Recorder:
             "policy_version": version,
             "file": name,
             "sha256": checksum,
-            "prompts": [{"id": p.id, "text": p.text, "columns": _json(p.columns)} for p in prompts],
+            "prompts": [{"id": p.id, "text": p.text, "columns": _json_columns(p.columns)} for p in prompts],
             "requests": [sample.completion.request_id for sample in samples],
             "finish_reasons": [sample.completion.finish_reason for sample in samples],
             "texts": [sample.text for sample in samples],
@@ -116,10 +138,10 @@ class Recorder:
 
 
 def read_step(folder: Path, step: int) -> Recorded:
-    """A recorded step, complete and unaltered.
+    """Read a recorded step and verify its checksum.
 
     Raises:
-        RecordError: It isn't there, its numbers don't have the recorded checksum, or aren't what they should be.
+        RecordError: It does not exist, its numbers have another checksum, or they are not in the format.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as load_numbers
@@ -127,41 +149,41 @@ def read_step(folder: Path, step: int) -> Recorded:
     path = folder / "rollouts.jsonl"
     try:
         entry = _entry(path, step)
-        data = _checked(folder, str(entry["file"]), str(entry["sha256"]))
+        data = _read_verified(folder, str(entry["file"]), str(entry["sha256"]))
         return _recorded(entry, {name: values.tolist() for name, values in load_numbers(data).items()})
-    except (*given.UNREADABLE, SafetensorError) as error:
+    except (*UNREADABLE, SafetensorError) as error:
         wrong = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: step {step}: not a whole {SCHEMA}: {wrong}") from error
 
 
 def as_arguments(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Settings, section -> key -> value, as the command line has them.
+    """Write settings, section -> key -> value, as arguments of the command line.
 
     >>> as_arguments({"loss": {"clip_low": 0.2}, "reward": {"weights": [1.0, 0.5]}})
     ['--loss.clip_low=0.2', '--reward.weights=1.0,0.5']
     """
-
-    def text(value: Any) -> str:
-        return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-    return [f"--{name}.{key}={text(value)}" for name, keys in settings.items() for key, value in keys.items()]
+    return [
+        f"--{section}.{key}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
+        for section, table in settings.items()
+        for key, value in table.items()
+    ]
 
 
 def _entry(path: Path, step: int) -> dict[str, Any]:
-    lines = given.read(path).split(b"\n")[:-1]  # behind the last line end is nothing, or a torn line
+    lines = read_bytes(path).split(b"\n")[:-1]  # after the last line end is nothing, or a torn line
     entries = {entry["step"]: entry for entry in map(json.loads, lines) if entry["schema"] == SCHEMA}
     if step not in entries:
         raise RecordError(f"{path}: no {SCHEMA} of step {step}; there is: {sorted(entries)}")
     return dict(entries[step])
 
 
-def _checked(folder: Path, name: str, checksum: str) -> bytes:
+def _read_verified(folder: Path, name: str, checksum: str) -> bytes:
     path = folder / name
-    data = given.read(path, inside=folder / "rollouts")
-    found = hashlib.sha256(data).hexdigest()
-    if found != checksum:
+    data = read_bytes(path, inside=folder / "rollouts")
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != checksum:
         raise RecordError(
-            f"{path}: torn or altered: its SHA-256 begins with {found[:12]}, where {checksum[:12]} was recorded; "
+            f"{path}: torn or altered: its SHA-256 begins with {actual[:12]}, where {checksum[:12]} was recorded; "
             "copy the file again, or record the step again"
         )
     return data
@@ -190,26 +212,26 @@ def _numbers(groups: list[list[Sample]], requests: Sequence[Request]) -> dict[st
 def _recorded(entry: dict[str, Any], numbers: dict[str, list[Any]]) -> Recorded:
     prompt_ids = _split(numbers["prompt_ids"], numbers["prompt_lengths"])
     prompts = [Prompt(ids=ids, **row) for row, ids in zip(entry["prompts"], prompt_ids, strict=True)]
-    asked = [prompts[place] for place in numbers["prompt_index"]]
     streams = [
         _split(numbers[name], numbers["completion_lengths"])
         for name in ("completion_ids", "behaviour_logprobs", "policy_versions")
     ]
     answers = zip(entry["requests"], *streams, entry["finish_reasons"], strict=True)
     completions = itertools.starmap(Completion, answers)
-    judged = (numbers["rewards"], numbers["advantages"], entry["scores"], numbers["trained"])
-    rows = zip(asked, completions, entry["texts"], *judged, strict=True)
+    prompt_of_each = [prompts[place] for place in numbers["prompt_index"]]
+    scores = (numbers["rewards"], numbers["advantages"], entry["scores"], numbers["trained"])
+    rows = zip(prompt_of_each, completions, entry["texts"], *scores, strict=True)
     samples = list(itertools.starmap(Sample, rows))
     return Recorded(entry, numbers, samples, load(None, as_arguments(entry["settings"])))
 
 
-def _json(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that JSON can hold: dates, images or NaN of a data set don't end a run."""
-    kept = {}
+def _json_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that are valid JSON: dates, images or NaN in a data set don't end a run."""
+    valid = {}
     for key, value in columns.items():
         with contextlib.suppress(TypeError, ValueError):
-            kept[key] = json.loads(json.dumps(value, allow_nan=False))
-    return kept
+            valid[key] = json.loads(json.dumps(value, allow_nan=False))
+    return valid
 
 
 def _split(values: list[Any], lengths: list[int]) -> list[tuple[Any, ...]]:
@@ -224,77 +246,46 @@ def _flat(parts: Iterable[Iterable[Any]]) -> list[Any]:
 
 
 def _tensor(values: list[Any]) -> torch.Tensor:
-    """Integers and booleans as they are; floats in float32 where that loses nothing, else in float64."""
+    """Store floats in float32 where that is exact, else in float64; integers and booleans as they are."""
     if not isinstance(values[0], float):
         return torch.tensor(values)
     exact = torch.tensor(values, dtype=torch.float64)
     return exact.float() if torch.equal(exact.float().double(), exact) else exact
 
 
-EXACT = "spot1-"  # what `exact_digest` begins with
-
-
-class StepRecorder:
-    """Looks at every step in all processes, and writes in the first."""
-
-    def __init__(self, folder: Path, config: Config, *, first: bool) -> None:
-        """Goes on behind what is recorded in the folder."""
-        self._config, self._result = config, dict[str, Any]()
-        self._recorder = Recorder(folder, config) if first else None
-        if first and (said := unreplayable(config)):
-            print(f"grpo_core: {said}", file=sys.stderr)
-
-    def begin(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
-        """What is to look at the step's first update; None: the step is not recorded."""
-        self._result = {}
-        if not due(step, self._config.output.record_every, self._config):
-            return None
-        before = exact_digest(policy.tensors())
-
-        def look(policy: Policy, loss: float) -> None:
-            self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
-
-        return look
-
-    def end(
-        self, step: int, version: int, samples: Sequence[Sample], requests: Mapping[str, Request]
-    ) -> None:
-        """Writes the step down, if it was looked at; `requests` by id."""
-        if self._recorder is not None and self._result:
-            asked = [requests[sample.completion.request_id] for sample in samples]
-            self._recorder.write(step, version, samples, asked, self._result)
+EXACT = "spot1-"  # prefix of `exact_digest`
 
 
 def unreplayable(config: Config) -> str:
-    """Which recorded steps `replay` will lack the parameters of when the run has ended, and what keeps them; or ""."""
+    """Return which recorded steps no checkpoint has the parameters of, and how to keep them; empty: none."""
     steps, every, keep = config.train.steps, config.checkpoint.every, config.checkpoint.keep
-    recorded = [step for step in range(1, steps + 1) if due(step, config.output.record_every, config)]
+    recorded = [step for step in range(1, steps + 1) if is_due(step, config.output.record_every, config)]
     saved = [step for step in range(1, steps + 1) if every and (step % every == 0 or step == steps)]
     # The first step begins from the model that every run keeps.
-    lacking = [step for step in recorded if step > 1 and step - 1 not in saved[-keep:]]
-    if not lacking:
+    missing = [step for step in recorded if step > 1 and step - 1 not in saved[-keep:]]
+    if not missing:
         return ""
     first = min(step for step in recorded if step > 1)
     return (
-        f"output.record_every = {config.output.record_every}: of {len(recorded)} recorded steps {len(lacking)} begin "
+        f"output.record_every = {config.output.record_every}: of {len(recorded)} recorded steps {len(missing)} begin "
         f"from parameters that no checkpoint will keep, so that `replay` asks for --policy; checkpoint.every = 1 and "
         f"checkpoint.keep = {steps - first + 2} keep them all"
     )
 
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:
-    """Of the gradients that a policy has now, of the kind of `like`."""
+    """Compute the digest of a policy's gradients, of the same kind as `like`."""
     gradients = [(name, value.grad) for name, value in policy.trained()]
-    return digest_like(like, [(name, whole(grad)) for name, grad in gradients if grad is not None])
+    return digest_like(like, [(name, full_tensor(grad)) for name, grad in gradients if grad is not None])
 
 
 def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """The digest of tensors, of the kind that was recorded: by a sync, by another program, or `exact_digest`."""
+    """Compute the digest of tensors, of the recorded kind: a sync's, another program's, or `exact_digest`."""
     return exact_digest(tensors) if recorded.startswith(EXACT) else fingerprint_like(recorded, tensors, 0)
 
 
 def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Of every byte, at a third of the cost of SHA-256: what a recorded step is compared by.
+    """Compute a digest of every byte, at a third of the cost of SHA-256.
 
     >>> import torch
     >>> exact_digest([("a", torch.ones(1))])[:9]

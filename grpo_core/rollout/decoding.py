@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from grpo_core.learn.sharing import keys_and_values, read_prompts
+from grpo_core.learn.logprobs import keys_and_values, read_prompts
 
 
 class Decoder:

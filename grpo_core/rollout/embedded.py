@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo_core.kv_cache import cache_kwargs, output_cache
-from grpo_core.learn.sharing import can_share
+from grpo_core.learn.logprobs import can_share
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
 from grpo_core.rollout.weights.digest import spot_digest

@@ -7,7 +7,6 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.extras import extra
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
 from grpo_core.rollout.http_client import LOST, PROTOCOL, SERVERS, HttpClient, identify
 from grpo_core.rollout.weights.digest import Checksum
@@ -202,7 +201,9 @@ def engine_for(
             "1.11 or later, `vllm serve`, or `python -m grpo_core serve`"
         )
     name = "trl vllm-serve" if options.server == "trl" else "vllm serve"
-    engine: Engine = extra("vllm").connect(
+    from grpo_core.rollout.vllm_serve.engine import connect
+
+    engine: Engine = connect(
         host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync, name=name
     )
     return engine

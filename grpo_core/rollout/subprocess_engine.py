@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout.build import EngineSpec, build_engine
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.pipes import LimitedPipe, end_child, read_frame, start_child, write_frame
@@ -219,7 +219,7 @@ class _Servant:
 
     def start(self, arguments: dict[str, Any], _: bytearray) -> dict[str, Any]:
         spec, sync = EngineSpec(**arguments["spec"]), arguments["sync"]
-        settle(spec.threads)
+        make_deterministic(spec.threads)
         self.receiver = Receiver(
             timeout_s=sync["timeout_s"], root=None if sync["root"] is None else Path(sync["root"])
         )

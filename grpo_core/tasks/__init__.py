@@ -1,1 +1,1 @@
-"""What is trained on: data, rewards and the tiny model of the shipped task."""
+"""Data, rewards, and the tiny model of the shipped task."""

@@ -1,4 +1,4 @@
-"""The user's own rows, from a file or a folder."""
+"""Prompts: rows of a file or a folder, or of the shipped task, and the rollouts made of them."""
 
 from __future__ import annotations
 
@@ -7,37 +7,41 @@ import functools
 import gzip
 import importlib
 import json
+import math
 import random
 from array import array
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_core.config import ConfigError
-from grpo_core.tasks import task
+from grpo_core.config import Config, ConfigError
 from grpo_core.tasks.model import SEPARATOR, first_line
+from grpo_core.tasks.task import derived_seed, requests_for, task_prompts
 from grpo_core.types import Prompt, Rollout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from grpo_core.config import Config
 
 
 class DataSet:
-    """Rows of a file or a folder, tokenized: those within the limit, and those that were cut to it."""
+    """Tokenized rows of a file or a folder, within the length limit or cut to it.
+
+    Attributes:
+        rows: Ids (4 bytes each), other columns, and the prompt as in the data set.
+        dropped: Rows over the limit that were left out.
+        truncated: Rows over the limit that lost their first tokens.
+    """
 
     def __init__(self, config: Config, tokenizer: Any, key: str, path: str, split: str) -> None:
         self._tokenizer, self._config, options = tokenizer, config, config.data
-        self.rows: list[tuple[array[int], dict[str, Any], Any]] = []  # ids (4 bytes each), columns, prompt
+        self.rows: list[tuple[array[int], dict[str, Any], Any]] = []
         self.dropped = self.truncated = 0
         room = config.model.max_length - config.sampling.max_tokens
         limit = min(options.max_prompt_tokens or room, room)
-        with _named(f"{key} = {path!r}"):
-            rows = _read(path, split)
+        with _errors_named(f"{key} = {path!r}"):
+            rows = _read_rows(path, split)
             begin = tokenizer("")["input_ids"][:1]
         for number, row in enumerate(rows, start=1):
-            with _named(f"{key} = {path!r}, row {number}"):
-                ids = _ids(tokenizer, _prompt(config, row, rows[0]), begin)
+            with _errors_named(f"{key} = {path!r}, row {number}"):
+                ids = _tokenize(tokenizer, _prompt(config, row, rows[0]), begin)
                 if len(ids) > limit and (options.over_limit == "error" or limit < 1):
                     raise ValueError(f"a prompt of {len(ids)} tokens; at most {limit} are allowed")
             if len(ids) > limit and options.over_limit == "drop":
@@ -47,21 +51,21 @@ class DataSet:
             columns = {name: value for name, value in row.items() if name != options.prompt}
             self.rows.append((array("i", ids[-limit:]), columns, _without_none(row[options.prompt])))
         if not self.rows:
-            found = f"{len(rows)} rows, {self.dropped} of them dropped for more than {limit} tokens"
-            raise ConfigError(f"{key} = {path!r}: no prompts: {found}")
+            counts = f"{len(rows)} rows, {self.dropped} of them dropped for more than {limit} tokens"
+            raise ConfigError(f"{key} = {path!r}: no prompts: {counts}")
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """Rows `number * count` up to `(number + 1) * count` of an endless sequence of epochs."""
+        """Return rows `number * count` up to `(number + 1) * count` of an endless sequence of epochs."""
         prompts = []
         for place in range(count):
             epoch, row = divmod(number * count + place, len(self.rows))
             if self._config.data.shuffle:
-                row = _order(len(self.rows), self._config.train.seed, epoch)[row]
+                row = _epoch_order(len(self.rows), self._config.train.seed, epoch)[row]
             prompts.append(self.prompt(f"{number}.{place}", row))
         return prompts
 
     def prompt(self, name: str, row: int) -> Prompt:
-        """A row under a name."""
+        """Return a row as a prompt with this id."""
         packed, columns, source = self.rows[row]
         ids = packed.tolist()
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -69,16 +73,16 @@ class DataSet:
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end in the next epoch
-def _order(rows: int, seed: int, epoch: int) -> list[int]:
-    """The rows in the order of an epoch."""
+def _epoch_order(rows: int, seed: int, epoch: int) -> list[int]:
+    """Shuffle the rows for an epoch."""
     order = list(range(rows))
-    random.Random(task.derived_seed(seed, "epoch", epoch)).shuffle(order)
+    random.Random(derived_seed(seed, "epoch", epoch)).shuffle(order)
     return order
 
 
 @contextlib.contextmanager
-def _named(where: str) -> Iterator[None]:
-    """Whatever is raised, by a template or a package, as one line that says where."""
+def _errors_named(where: str) -> Iterator[None]:
+    """Turn any error, of a template or a package, into one line that names the place."""
     try:
         yield
     except Exception as error:
@@ -87,7 +91,7 @@ def _named(where: str) -> Iterator[None]:
 
 
 def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
-    """A row's prompt, a text or a list of messages, if the row is made as the first one is."""
+    """Return a row's prompt, a text or a list of messages, if the row has the form of the first one."""
     name, template = config.data.prompt, config.data.template
     if name not in first:
         raise ValueError(f"no column {name!r} (data.prompt); there are {', '.join(first)}")
@@ -112,35 +116,35 @@ def _is_chat(value: Any) -> bool:
 
 
 def _without_none(value: Any) -> Any:
-    """Arrow gives every message the keys that any has, with None; but templates ask whether a key is there."""
+    """Remove keys with None: Arrow adds every key to every message, and templates check whether a key exists."""
     if isinstance(value, dict):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 
-def _ids(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
-    """What the model is given.
+def _tokenize(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
+    """Return the token ids of a prompt.
 
-    A template writes its begin token itself; tokenizing its text as any other text would add a second one. A text
-    gets the begin token if the tokenizer begins with it, once, and never the end token that some tokenizers add.
+    A template writes its begin token itself; tokenizing its text like any other would add a second one. A text gets the
+    begin token once if the tokenizer adds one, and never the end token that some tokenizers add.
     """
     if isinstance(prompt, str):
         ids: list[int] = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
         if begin == [tokenizer.bos_token_id] != ids[:1]:
             ids = begin + ids
     else:
-        told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-        ids = told["input_ids"]
+        encoded = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+        ids = encoded["input_ids"]
     if not ids:
         raise ValueError(f"the tokenizer makes no tokens of {prompt!r}")
     return ids
 
 
-def _read(path: str, split: str) -> list[dict[str, Any]]:
-    """All rows of a file, or of a split of a folder."""
+def _read_rows(path: str, split: str) -> list[dict[str, Any]]:
+    """Read all rows of a file, or of a split of a folder."""
     if Path(path).is_dir():
-        found = importlib.import_module("datasets").load_from_disk(path)
-        splits: dict[str, Any] = found if isinstance(found, dict) else {"": found}
+        loaded = importlib.import_module("datasets").load_from_disk(path)
+        splits: dict[str, Any] = loaded if isinstance(loaded, dict) else {"": loaded}
     elif path.endswith(".parquet"):
         splits = {"": importlib.import_module("pyarrow.parquet").ParquetFile(path).read().to_pylist()}
     else:
@@ -157,48 +161,68 @@ def _read(path: str, split: str) -> list[dict[str, Any]]:
 
 
 def _json_lines(path: str) -> list[dict[str, Any]]:
-    """The rows of a file; blank lines are none."""
+    """Read the rows of a file, skipping blank lines."""
     rows = []
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                with _named(f"line {number}: expected a JSON object"):
+                with _errors_named(f"line {number}: expected a JSON object"):
                     rows.append({**json.loads(line.strip())})
     return rows
 
 
+class ShippedTask:
+    """Generated rows of the shipped task.
+
+    Attributes:
+        dropped: Always 0: there is no length limit.
+        truncated: Always 0.
+    """
+
+    def __init__(self, config: Config, tokenizer: Any) -> None:
+        self.dropped = self.truncated = 0
+        self._prompts = functools.partial(task_prompts, config.task, tokenizer, seed=config.train.seed)
+
+    def batch(self, number: int | str, count: int) -> list[Prompt]:
+        """Return a batch of an endless sequence; one with a name has rows that no step of training has."""
+        return self._prompts(step=number, count=count)
+
+
 def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
-    """The prompts to train on; reads and tokenizes the data set, if there is one.
+    """Build the prompts to train on; reads and tokenizes the data set, if there is one.
 
     Raises:
         ConfigError: The data can't be read or used; says where and why.
     """
     if not config.data.path:
         return ShippedTask(config, tokenizer)
-    from grpo_core.tasks.dataset import DataSet
-
     return DataSet(config, tokenizer, "data.path", config.data.path, config.data.split)
 
 
-class ShippedTask:
-    """Rows of the shipped task, made on the spot.
+def with_steps(config: Config, prompts: ShippedTask | DataSet) -> Config:
+    """Return the settings with `train.steps` computed from `train.epochs`, if that is set."""
+    if not (config.train.epochs and isinstance(prompts, DataSet)):
+        return config
+    steps = math.ceil(config.train.epochs * len(prompts.rows) / config.train.prompts_per_step)
+    return replace(config, train=replace(config.train, steps=steps))
 
-    Attributes:
-        dropped: Rows left out because they are over a data set's limit: none.
-        truncated: Rows over the limit that lost their first tokens: none.
+
+def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
+    """Build the prompts of every evaluation: the first `eval.prompts` rows of eval.path, or fewer if it is short.
+
+    Raises:
+        ConfigError: See `build_prompts`; or a data set to train on has none to evaluate on.
     """
-
-    def __init__(self, config: Config, tokenizer: Any) -> None:
-        self.dropped = self.truncated = 0
-        self._rows = functools.partial(task.rows, config.task, tokenizer, seed=config.train.seed)
-
-    def batch(self, number: int | str, count: int) -> list[Prompt]:
-        """As many of an endless sequence; a batch with a name has rows that no step of training has."""
-        return self._rows(step=number, count=count)
+    if config.eval.path:
+        data = DataSet(config, tokenizer, "eval.path", config.eval.path, "")
+        return [data.prompt(f"eval.{row}", row) for row in range(min(config.eval.prompts, len(data.rows)))]
+    if config.data.path:
+        raise ConfigError("eval.path = '': a run on data.path is evaluated on a data set of its own; name it")
+    return ShippedTask(config, tokenizer).batch("eval", config.eval.prompts)
 
 
 def rollout(source: ShippedTask | DataSet, number: int, config: Config) -> Rollout:
-    """What to ask for: a function of the seed and the number alone."""
+    """Build the prompts and requests of a rollout: a function of the seed and the number alone."""
     prompts = source.batch(number, config.train.prompts_per_step)
-    requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
+    requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
     return Rollout(number, tuple(prompts), tuple(requests))

@@ -1,4 +1,4 @@
-"""Whether a completion has the right answer, and the process that checks it."""
+"""Mathematical answers, checked by math-verify in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from grpo_core.config import ConfigError
 from grpo_core.rollout.pipes import end_child, read_frame, start_child, write_frame
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-
 CPU_S = 5.0  # processor time that one answer may take to check
 STUCK_S = 120.0  # wall time after which the checking process gives up on one answer
-_ONE_AT_A_TIME = threading.Lock()  # a user's function may call `math_answers`, too, in another thread
+_CHECKER_LOCK = threading.Lock()  # a user's function may call `math_answers` in another thread
 
 
 def math_answers(completions: list[str], **columns: list[Any]) -> list[float | None]:
-    """1 where math-verify finds the completion equal to the column `answer`, else `solution`; None without one.
+    """Return 1 if math-verify finds the completion equal to the column `answer`, else `solution`; None without one.
 
-    math-verify limits its time by SIGALRM, which works in a main thread alone: elsewhere 0.6 and 0.7 find everything
-    wrong, 0.8 and 0.9 raise, and without a limit `9**9**9**9` is not done in any reasonable time. So it runs in a
-    process of its own, under a limit of processor time, which the load of the machine does not use up.
+    math-verify limits its time by SIGALRM, which works in the main thread only: elsewhere 0.6 and 0.7 find everything
+    wrong, 0.8 and 0.9 raise, and without a limit `9**9**9**9` takes forever. So it runs in its own process with a limit
+    of processor time, which does not depend on the load of the machine.
 
     Raises:
-        ConfigError: There is neither column.
-        ValueError: An expected answer can't be read: no completion could ever be right.
-        ChildProcessError: The process died over a sample.
+        ConfigError: Neither column exists.
+        ValueError: An expected answer can't be parsed: no completion could be right.
+        ChildProcessError: The process died on a sample.
     """
     expected = columns.get("answer", columns.get("solution"))
     if expected is None:
@@ -45,25 +43,25 @@ def math_answers(completions: list[str], **columns: list[Any]) -> list[float | N
             f"reward function math needs a column answer or solution, found {', '.join(columns)}"
         )
     pairs = zip(expected, completions, strict=True)
-    return [None if gold is None else _math(str(gold), completion) for gold, completion in pairs]
+    return [None if gold is None else _check(str(gold), completion) for gold, completion in pairs]
 
 
 @functools.lru_cache
 def _checker() -> subprocess.Popen[bytes]:
     child = start_child(["grpo_core.tasks.mathematics"], threads=1)
-    atexit.register(_end, child)
+    atexit.register(_end_checker, child)
     return child
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end_checker(child: subprocess.Popen[bytes]) -> None:
     end_child(child, grace_s=1.0)
     if child.stdout is not None:
         child.stdout.close()
 
 
-def _math(gold: str, completion: str) -> float:
-    """Asks the checking process; what takes too long is 0, and a warning says so."""
-    with _ONE_AT_A_TIME:
+def _check(gold: str, completion: str) -> float:
+    """Query the checking process; a check that takes too long is 0, with a warning."""
+    with _CHECKER_LOCK:
         child, answer = _checker(), None
         assert child.stdin is not None
         assert child.stdout is not None
@@ -71,9 +69,9 @@ def _math(gold: str, completion: str) -> float:
             write_frame(child.stdin, {"gold": gold, "completion": completion, "cpu_s": CPU_S})
             answer = read_frame(child.stdout)
         finally:
-            if answer is None:  # what it may still say must not be taken for another sample's
+            if answer is None:  # a late answer must not be used for another sample
                 _checker.cache_clear()
-                _end(child)
+                _end_checker(child)
     if answer is None:
         raise ChildProcessError("the process that runs math-verify ended")
     if not answer[0]["readable"]:
@@ -84,7 +82,7 @@ def _math(gold: str, completion: str) -> float:
     return float(answer[0]["equal"] or 0)
 
 
-class _OutOfTime(BaseException):  # no Exception: math-verify catches those, and finds the answer wrong
+class _OutOfTime(BaseException):  # math-verify catches every Exception, and finds the answer wrong
     """Raised in the checking process by its timer."""
 
 
@@ -93,7 +91,7 @@ def _out_of_time(*_: Any) -> None:
 
 
 def _limited(cpu_s: float, check: Callable[..., Any], *arguments: Any) -> Any:
-    """What the check returns; None if it took too long."""
+    """Run the check; None if it took too long."""
     try:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         try:
@@ -106,29 +104,29 @@ def _limited(cpu_s: float, check: Callable[..., Any], *arguments: Any) -> Any:
 
 @functools.lru_cache
 def _expected(gold: str) -> tuple[Any, ...]:
-    r"""The expected answer as math-verify reads it; nothing if it does not even equal itself.
+    r"""Parse the expected answer by math-verify; empty if it does not equal itself.
 
-    Bare LaTeX is taken as a whole: left as it is, math-verify reads the first number, 2 of `2\sqrt{3}`.
+    Bare LaTeX is boxed: otherwise math-verify reads only the first number, 2 of `2\sqrt{3}`.
     """
     library = importlib.import_module("math_verify")
     marked = re.search(r"\$.*\$|\\boxed|\\\(|\\\[", gold, re.DOTALL)  # one $ alone is money
-    found = library.parse(gold if marked else rf"\boxed{{{gold}}}", parsing_timeout=None)
-    return tuple(found) if library.verify(found, found, timeout_seconds=None) else ()
+    parsed = library.parse(gold if marked else rf"\boxed{{{gold}}}", parsing_timeout=None)
+    return tuple(parsed) if library.verify(parsed, parsed, timeout_seconds=None) else ()
 
 
 def _equal(expected: tuple[Any, ...], completion: str) -> bool:
     library = importlib.import_module("math_verify")
-    given = library.parse(completion, parsing_timeout=None)
-    return bool(library.verify(list(expected), given, timeout_seconds=None))
+    parsed = library.parse(completion, parsing_timeout=None)
+    return bool(library.verify(list(expected), parsed, timeout_seconds=None))
 
 
 def _serve() -> None:
-    """The checking process: answers until stdin ends."""
+    """Run the checking process: answer until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed must not get between the frames
+    os.dup2(2, 1)  # printed text must not get between the frames
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn that its own limit is off
     signal.signal(signal.SIGPROF, _out_of_time)
-    importlib.import_module("math_verify")  # takes a second or two, which is nobody's answer's
+    importlib.import_module("math_verify")  # takes a second or two, which must not count for an answer
     while (question := read_frame(sys.stdin.buffer)) is not None:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
         gold, completion, cpu_s = (question[0][key] for key in ("gold", "completion", "cpu_s"))

@@ -1,16 +1,13 @@
-"""The tiny model and tokenizer, made on the spot, and the loading of any other."""
+"""The tiny model and tokenizer of the shipped task, and the loading of any other."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_core.config import ConfigError
-
-if TYPE_CHECKING:
-    from grpo_core.config import ModelConfig
+from grpo_core.config import ConfigError, ModelConfig
 
 END, PAD = "<end>", "<pad>"
 SEPARATOR = ">"
@@ -19,10 +16,10 @@ HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
 
 
 def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> None:
-    """Writes a random Llama and a tokenizer of single letters, as a transformers checkpoint.
+    """Write a random Llama and a tokenizer of single letters, as a transformers checkpoint.
 
-    The same seed gives the same bytes. Initial weights are larger than Llama's 0.02, which at this width
-    leaves attention flat.
+    The same seed gives the same bytes. Initial weights are larger than Llama's 0.02, with which attention would be
+    flat at this width.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -44,7 +41,7 @@ def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> No
 
 
 def _write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
-    """Two files that transformers 4 and 5 both read; either's own `save_pretrained` names its own classes."""
+    """Write two files that transformers 4 and 5 both read; `save_pretrained` of either names its own classes."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=PAD))
@@ -62,64 +59,63 @@ def _write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
-def loaded(kind: str, folder: Path | str, wrong: str, **options: Any) -> Any:
-    """What a class of transformers makes of a folder that is here: no code beside it is run or asked about.
+def load_pretrained(kind: str, folder: Path | str, wrong: str, **options: Any) -> Any:
+    """Load a local folder by a class of transformers; no code in the folder is run.
 
-    Of a name Transformers 5 asks the hub for an adapter, whatever it is told of files that are here; of an adapter's
-    base, too.
+    An adapter's folder and a name that is no folder are refused: transformers 5 would query the hub.
 
     Raises:
-        ConfigError: It makes nothing of it; of a hostile one anything may be raised.
+        ConfigError: It can't be loaded, for any reason.
     """
     import transformers
 
     try:
         if not os.path.isfile(f"{folder}/config.json") or os.path.exists(f"{folder}/adapter_config.json"):  # noqa: PTH110, PTH113 - a NUL in it is no error
             raise ValueError("expected a folder with a whole model's config.json")  # noqa: TRY301 - one refusal
-        made = getattr(transformers, kind).from_pretrained
-        return made(str(folder), local_files_only=True, trust_remote_code=False, **options)
+        from_pretrained = getattr(transformers, kind).from_pretrained
+        return from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
         raise ConfigError(f"{wrong}: {first_line(error)}") from error
 
 
 def load_model(folder: Path | str, device: str = "cpu") -> Any:
-    """A causal language model in float32, in evaluation mode (there is no dropout in what follows).
+    """Load a causal language model in float32 and evaluation mode (dropout is off).
 
     Raises:
-        ConfigError: Nothing loadable there, weights that are in no file (transformers draws them at random), or a model
-            whose log-probs `grpo_core.learn.logprobs` would get wrong.
+        ConfigError: Not loadable, weights missing in the files (transformers initialises them at random), or a model
+            whose log-probs `grpo_core.learn.logprobs` would compute wrongly.
     """
     _no_progress_bars()
     where = f"model.path = {str(folder)!r}:"
     wrong = f"{where} not a transformers checkpoint"
-    model, told = loaded("AutoModelForCausalLM", folder, wrong, output_loading_info=True)
-    if lacking := sorted({name for name, _ in model.named_parameters()} & {*told["missing_keys"]}):
-        raise ConfigError(f"{wrong}: {len(lacking)} of its weights are in no file there, {lacking[0]} first")
+    model, info = load_pretrained("AutoModelForCausalLM", folder, wrong, output_loading_info=True)
+    if missing := sorted({name for name, _ in model.named_parameters()} & {*info["missing_keys"]}):
+        raise ConfigError(f"{wrong}: {len(missing)} of its weights are in no file there, {missing[0]} first")
     head = model.get_output_embeddings()
     odd = [name for name in ("final_logit_softcapping", "logit_scale") if getattr(model.config, name, None)]
     if head is None or getattr(head, "bias", None) is not None or odd:
-        found = ", ".join(odd) or "a bias or no such layer"
-        raise ConfigError(f"{where} expected an output layer that is one matrix, found {found}")
+        problem = ", ".join(odd) or "a bias or no such layer"
+        raise ConfigError(f"{where} expected an output layer that is one matrix, found {problem}")
     model = model.float().to(device).eval()
-    # A file's memory begins anywhere, and rounding depends on where: in a mode that wakes its engine up, and so has new
-    # memory, products would have other last digits than in one that does not.
+    # Rounding depends on the alignment of memory, which is arbitrary in a mapped file. A mode that wakes its engine has
+    # new memory, and its products would have other last digits than those of a mode that does not.
     for value in model.parameters():
         value.data = value.data.clone()
     return model
 
 
 def load_tokenizer(folder: Path | str) -> Any:
-    """The tokenizer beside the model."""
-    return loaded("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
+    """Load the tokenizer of a model folder."""
+    return load_pretrained("AutoTokenizer", folder, f"model.path = {str(folder)!r}: no tokenizer there")
 
 
 def known_ids(folder: Path | str, vocabulary: int) -> int:
-    """How many token ids, from 0 on, both model and tokenizer have; without a tokenizer all of the model's.
+    """Return how many token ids from 0 both model and tokenizer have; without a tokenizer, all of the model's.
 
     Models often have more output rows than their tokenizer has ids (TOK001). Such an id has no text: it is not sampled,
     and log-probs are of the distribution without it.
     """
-    # Without files transformers 5 makes an empty tokenizer of the model's kind.
+    # Without files transformers 5 returns an empty tokenizer of the model's kind.
     if not any(Path(folder, name).is_file() for name in _TOKENIZER_FILES):
         return vocabulary
     ids = load_tokenizer(folder).get_vocab().values()
@@ -133,5 +129,5 @@ def _no_progress_bars() -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, short enough for one line."""
+    """Return the first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""The reward functions that come with the trainer; the shipped task's own is in `task`."""
+"""The reward functions of the trainer, the loading of others, and the texts of their errors."""
 
 from __future__ import annotations
 
@@ -8,39 +8,47 @@ import importlib.util
 import inspect
 import re
 import runpy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_core.config import ConfigError
+from grpo_core.config import ConfigError, RewardConfig
 from grpo_core.machine.resources import torch_device
 from grpo_core.tasks.mathematics import math_answers
-from grpo_core.tasks.model import loaded
-from grpo_core.tasks.task import letters_in_place
+from grpo_core.tasks.model import load_pretrained
+from grpo_core.types import Completion, Prompt
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+Columns = Mapping[str, list[Any]]
+Rows = Sequence[tuple[Prompt, Completion, str]]
 
-    from grpo_core.config import RewardConfig
-    from grpo_core.types import Completion, Prompt
+NGRAM = 3  # words, as in open-r1 and TRL
 
-    Rows = Sequence[tuple[Prompt, Completion, str]]
 
-NGRAM = 3  # words; what open-r1 and TRL use
+def letters_in_place(completions: list[str], answer: list[str]) -> list[float]:
+    """Return the share of letters that are where the answer has them; too long or too short costs the same.
+
+    >>> letters_in_place(["abc", "abd", "ab", "abcabc"], answer=["abc"] * 4)
+    [1.0, 0.6666666666666666, 0.6666666666666666, 0.5]
+    """
+    return [
+        sum(a == b for a, b in zip(right, text)) / max(len(right), len(text), 1)  # noqa: B905
+        for right, text in zip(answer, completions, strict=True)
+    ]
 
 
 def exact(completions: list[str], answer: list[Any]) -> list[float | None]:
-    """1 where the completion is the answer, white space around either aside; None where the row has no answer.
+    """Return 1 if the completion is the answer, ignoring white space around both; None where the row has no answer.
 
     >>> exact([" 42", "42.0", "42"], answer=["42", 42, None])
     [1.0, 0.0, None]
     """
     pairs = zip(answer, completions, strict=True)
-    return [None if right is None else float(given.strip() == str(right).strip()) for right, given in pairs]
+    return [None if right is None else float(text.strip() == str(right).strip()) for right, text in pairs]
 
 
 def tags(prompts: list[str], completions: list[str]) -> list[float]:
-    """1 for `<think>...</think><answer>...</answer>` and nothing else; the prompt may have ended with `<think>`.
+    """Return 1 for exactly `<think>...</think><answer>...</answer>`; the prompt may end with `<think>`.
 
     Takes linear time: the text is split at tags, not searched for a pattern that spans it.
 
@@ -57,7 +65,7 @@ def tags(prompts: list[str], completions: list[str]) -> list[float]:
 
 
 def repetition(completions: list[str]) -> list[float]:
-    """Minus the share of n-grams that repeat an earlier one; n-grams of words, in lower case.
+    """Return minus the share of n-grams of lower-case words that repeat an earlier one.
 
     Source: appendix C.2 of arXiv 2502.03373, in words as open-r1 has it (`get_repetition_penalty_reward`).
 
@@ -66,11 +74,11 @@ def repetition(completions: list[str]) -> list[float]:
     """
     texts = [completion.lower().split() for completion in completions]
     ngrams = [[tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1)] for words in texts]
-    return [(len(set(found)) - len(found)) / max(len(found), 1) for found in ngrams]
+    return [(len(set(grams)) - len(grams)) / max(len(grams), 1) for grams in ngrams]
 
 
 def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> float:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), times `penalty`.
+    """Compute DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), times `penalty`.
 
     0 up to `max_tokens - buffer` tokens, from there linear to `-penalty` at `max_tokens`.
 
@@ -80,94 +88,81 @@ def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> 
     return 0.0 - penalty * min(max(tokens - (max_tokens - buffer), 0) / buffer, 1.0)
 
 
-def overlong_of(options: RewardConfig, max_tokens: int) -> Callable[[int], float]:
-    """`soft_overlong` as these settings have it."""
-    limits = {"max_tokens": max_tokens, "buffer": options.overlong_buffer}
-    return functools.partial(soft_overlong, penalty=options.overlong_penalty, **limits)
-
-
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "exact": exact,
     "format": tags,
     "letters_in_place": letters_in_place,
+    "math": math_answers,
     "repetition": repetition,
 }
 
 
-def chosen(options: RewardConfig, device: str) -> dict[str, Callable[..., Any]]:
-    """Those of the settings by name, the reward model last.
+def load_functions(options: RewardConfig, device: str) -> dict[str, Callable[..., Any]]:
+    """Load the configured functions by name, the reward model last.
 
     Raises:
-        ConfigError: One is not there, or named twice, or none is named.
+        ConfigError: One does not exist, or is named twice, or none is named.
     """
-    built: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for spec in options.functions:
         name = Path(spec).name
-        if name in built:
+        if name in functions:
             raise ConfigError(f"reward.functions: {name!r} is named twice")
-        built[name] = function(spec)
+        functions[name] = _load_function(spec)
     if options.model:
-        from grpo_core.tasks.reward_functions import RewardModel
-
-        built["model"] = RewardModel(options.model, device)
-    if not built:
+        functions["model"] = RewardModel(options.model, device)
+    if not functions:
         raise ConfigError("reward.functions: expected one or more, or reward.model, where data.path is set")
-    return built
+    return functions
 
 
-def function(spec: str) -> Callable[..., Any]:
-    """That of `file.py:function`, or one that is built in.
-
-    Raises:
-        ConfigError: It is not there.
-    """
+def _load_function(spec: str) -> Callable[..., Any]:
+    """Load `file.py:function`, or a built-in function."""
     if spec == "math" and importlib.util.find_spec("math_verify") is None:
         raise ConfigError("reward.functions: 'math' needs math-verify; pip install 'math-verify>=0.8'")
     file, colon, name = spec.rpartition(":")
     try:
-        there = _run(Path(file).resolve()) if colon else KNOWN
+        defined = _run_file(Path(file).resolve()) if colon else BUILT_IN
     except (Exception, SystemExit) as error:
-        shown = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"reward.functions: {spec!r}: running {file} raised {shown}") from error
-    if not callable(there.get(name)):
-        known = ", ".join(key for key, value in there.items() if inspect.isfunction(value)) or "none"
+        wrong = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"reward.functions: {spec!r}: running {file} raised {wrong}") from error
+    if not callable(defined.get(name)):
+        known = ", ".join(key for key, value in defined.items() if inspect.isfunction(value)) or "none"
         where = file if colon else "what is built in (others are written file.py:function)"
         raise ConfigError(f"reward.functions: {spec!r}: no function {name!r} in {where}; there are: {known}")
-    return there[name]
+    return defined[name]
 
 
 @functools.lru_cache
-def _run(path: Path) -> dict[str, Any]:
-    """What a file defines; run once, under its own path as a name, which no other module has."""
+def _run_file(path: Path) -> dict[str, Any]:
+    """Return the globals of a file; it runs once, with its path as its module name, which is unique."""
     return runpy.run_path(str(path), run_name=str(path))
 
 
-KNOWN = dict(sorted({**BUILT_IN, "math": math_answers}.items()))
-
-
-MODEL_BATCH = 16  # texts that the reward model reads at one time
+MODEL_BATCH = 16  # texts in one forward pass of the reward model
 
 
 class RewardModel:
-    """The score that a sequence classification model with one label gives to prompt and completion."""
+    """The score of prompt and completion by a sequence classification model with one label."""
 
     def __init__(self, folder: str, device: str) -> None:
-        """Loads it, in float32.
+        """Load it in float32.
 
         Raises:
-            ConfigError: Not such a model, no pad token, or weights that are not in the checkpoint.
+            ConfigError: Another kind of model, no pad token, or weights missing in the checkpoint.
         """
         where = f"reward.model = {folder!r}: expected a sequence classification model"
-        self._tokenizer = loaded("AutoTokenizer", folder, where)
+        self._tokenizer = load_pretrained("AutoTokenizer", folder, where)
         kind = "AutoModelForSequenceClassification"
-        self._model, info = loaded(kind, folder, where, output_loading_info=True)
+        self._model, info = load_pretrained(kind, folder, where, output_loading_info=True)
         config, pad = self._model.config, self._tokenizer.pad_token_id
         if config.num_labels != 1 or pad is None or info["missing_keys"]:
-            # Transformers makes these up at random.
-            missing = ", ".join(sorted(info["missing_keys"])) or "none"
-            found = f"{config.num_labels} labels, pad token {pad}, missing weights: {missing}"
+            missing = (
+                ", ".join(sorted(info["missing_keys"])) or "none"
+            )  # transformers initialises these at random
             raise ConfigError(
-                f"{where} with 1 label, all its weights and a tokenizer with a pad token, found {found}"
+                f"{where} with 1 label, all its weights and a tokenizer with a pad token, found "
+                f"{config.num_labels} labels, pad token {pad}, missing weights: {missing}"
             )
         config.pad_token_id, self._tokenizer.padding_side = pad, "right"
         self._model.float().to(torch_device(device)).eval()
@@ -175,10 +170,10 @@ class RewardModel:
         self._limit = min(longest, self._tokenizer.model_max_length)
 
     def __call__(self, prompts: list[str], completions: list[str]) -> list[float]:
-        """One score a completion.
+        """Return one score per completion.
 
         Raises:
-            ValueError: A text is longer than the model takes; it is not cut.
+            ValueError: A text is longer than the model's limit; it is not cut.
         """
         import torch
 
@@ -199,15 +194,15 @@ class RewardModel:
         return scores
 
 
-def call_function(function: Callable[..., Any], columns: Mapping[str, list[Any]]) -> list[Any] | None:
-    """Call a reward function with copies of the columns; an async one is waited for."""
+def call_function(function: Callable[..., Any], columns: Columns) -> list[Any] | None:
+    """Call a reward function with copies of the columns; await an async one."""
     returned = function(**{key: list(values) for key, values in columns.items()})
     if inspect.isawaitable(returned):
-        returned = _awaited(returned)
+        returned = _run_async(returned)
     return None if returned is None else list(returned)
 
 
-def _awaited(returned: Awaitable[Any]) -> Any:
+def _run_async(returned: Awaitable[Any]) -> Any:
     async def wait() -> Any:
         return await returned
 
@@ -215,47 +210,49 @@ def _awaited(returned: Awaitable[Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as pool:  # in a notebook, whose loop runs in this thread
+    with ThreadPoolExecutor(1) as pool:  # a notebook runs its loop in this thread
         return pool.submit(asyncio.run, wait()).result()
 
 
-def named(rows: Rows, place: int) -> str:
-    """A sample, for people."""
+def describe_sample(rows: Rows, place: int) -> str:
+    """Return a sample's number, request, completion and prompt for an error message."""
     prompt, completion, text = rows[place]
     return (
-        f"sample {place} (request {completion.request_id}), the completion {_shown(text)} to the prompt "
-        f"{_shown(prompt.text)}"
+        f"sample {place} (request {completion.request_id}), the completion {_quote(text)} to the prompt "
+        f"{_quote(prompt.text)}"
     )
 
 
-def raised(
-    name: str,
-    function: Callable[..., Any],
-    columns: Mapping[str, list[Any]],
-    rows: Rows,
-    error: BaseException,
+def describe_error(
+    name: str, function: Callable[..., Any], columns: Columns, rows: Rows, error: BaseException
 ) -> str:
-    """Of a function that raised: what, and on which sample."""
-    place = _culprit(function, columns, len(rows))
-    where = f"a batch of {len(rows)}, but on none of them alone" if place is None else named(rows, place)
+    """Describe what a function raised, and on which sample."""
+    place = _failing_sample(function, columns, len(rows))
+    where = f"a batch of {len(rows)}, but on none of them alone"
+    if place is not None:
+        where = describe_sample(rows, place)
     return f"reward function {name} raised {type(error).__name__}: {error}, on {where}"
 
 
-def no_reward(name: str, returned: Sequence[Any] | None, rows: Rows, fine: Callable[[Any], bool]) -> str:
-    """Of what a function returned: the wrong count, or the first value that is not `fine`."""
+def describe_bad_return(
+    name: str, returned: Sequence[Any] | None, rows: Rows, is_reward: Callable[[Any], bool]
+) -> str:
+    """Describe a wrong number of rewards, or the first value that is not a reward."""
     count = None if returned is None else len(returned)
     if returned is None or count != len(rows):
         return (
             f"reward function {name} returned {count} rewards for {len(rows)} completions; "
             "it must return one each, in their order"
         )
-    place = [fine(value) for value in returned].index(False)
-    wrong = f"returned {returned[place]!r} for {named(rows, place)}; a reward is a finite number below 1e100, or None"
-    return f"reward function {name} {wrong}"
+    place = [is_reward(value) for value in returned].index(False)
+    return (
+        f"reward function {name} returned {returned[place]!r} for {describe_sample(rows, place)}; "
+        "a reward is a finite number below 1e100, or None"
+    )
 
 
-def _culprit(function: Callable[..., Any], columns: Mapping[str, list[Any]], count: int) -> int | None:
-    """A sample on which alone the function raises, found by halving: few calls, should they be expensive."""
+def _failing_sample(function: Callable[..., Any], columns: Columns, count: int) -> int | None:
+    """Find a sample on which alone the function raises, by halving: few calls, as they may be expensive."""
     places: Sequence[int] = range(count)
     while len(places) > 1:
         half = len(places) // 2
@@ -263,16 +260,16 @@ def _culprit(function: Callable[..., Any], columns: Mapping[str, list[Any]], cou
     return places[0] if _raises(function, columns, places) else None
 
 
-def _raises(function: Callable[..., Any], columns: Mapping[str, list[Any]], places: Sequence[int]) -> bool:
-    """Whether a call with some of the samples alone fails, too."""
+def _raises(function: Callable[..., Any], columns: Columns, places: Sequence[int]) -> bool:
+    """Return whether a call with these samples alone fails, too."""
     try:
         call_function(function, {key: [values[place] for place in places] for key, values in columns.items()})
     except ConfigError:
         raise
-    except (Exception, SystemExit):  # noqa: BLE001 - whatever it is, it is what is looked for
+    except (Exception, SystemExit):  # noqa: BLE001 - any error counts
         return True
     return False
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")

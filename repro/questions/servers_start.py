@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.machine.process import versions
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import HttpClient, identify
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
-from grpo_core.versions import versions
 from repro.drivers import hangs
 
 SCHEMA = "grpo-doctor.started.v1"

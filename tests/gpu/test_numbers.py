@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.embedded import AlikeDecoder, TransformersEngine, choose
 from grpo_core.tasks.model import load_model
@@ -21,7 +21,7 @@ PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 @pytest.fixture(autouse=True)
 def settled():
     """As every run has it: one thread, and only what repeats itself."""
-    settle(1)
+    make_deterministic(1)
 
 
 def head(device, dtype):
@@ -74,7 +74,7 @@ def test_chunked_log_probs_and_gradients_are_the_plain_ones(device, dtype, chunk
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_backward_pass_repeats_itself_to_the_bit(device, dtype):
-    """The deterministic kernels that `settle` asks for exist for every operation of it."""
+    """The deterministic kernels that `make_deterministic` asks for exist for every operation of it."""
     grads = []
     for _ in range(2):
         model = model_of("Llama", device).to(dtype)

@@ -41,8 +41,8 @@ def short_run(tmp_path):
     """Builds the settings of a run of a few seconds: `short_run("async", **{"train.steps": 2})`."""
 
     def build(mode: str = "colocate", **settings) -> Config:
-        wanted = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
-        return load(None, [f"--{key}={value}" for key, value in wanted.items()])
+        options = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
+        return load(None, [f"--{key}={value}" for key, value in options.items()])
 
     return build
 
@@ -51,8 +51,8 @@ def short_run(tmp_path):
 def children():
     """Looks up the processes that a process has started and that still live: pid -> command line."""
 
-    def look(pid: int) -> dict[int, str]:
-        found = {}
+    def children_of(pid: int) -> dict[int, str]:
+        children = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
@@ -60,7 +60,7 @@ def children():
             except OSError:  # it ended while we looked
                 continue
             if int(parent) == pid and state != "Z":
-                found[int(folder.name)] = command
-        return found
+                children[int(folder.name)] = command
+        return children
 
-    return look
+    return children_of

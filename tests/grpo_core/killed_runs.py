@@ -19,7 +19,7 @@ import uvicorn  # noqa: F401 - paid for once
 
 from grpo_core import __main__ as cli
 from grpo_core import run
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout import pipes as frames
 from grpo_core.rollout import subprocess_engine as process
 from grpo_core.rollout.server import launch
@@ -106,8 +106,8 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
         os.close(reader)
         death = Death(at, writing=writing)
         death.install(writer)
-        begun = Path(config.output.dir, config.output.name).is_dir()
-        document = run.train(config, lambda _: None, resume=begun)
+        exists = Path(config.output.dir, config.output.name).is_dir()
+        document = run.train(config, lambda _: None, resume=exists)
         sys.setprofile(None)
         os.write(writer, json.dumps({**document, "calls": death.calls}).encode())
         os._exit(0)
@@ -121,28 +121,28 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
     return answer
 
 
-def lines(folder: Path) -> dict[str, list]:
+def read_lines(folder: Path) -> dict[str, list]:
     """What a run wrote down, without wall times."""
-    found = {}
+    by_file = {}
     for name in ("metrics", "completions"):
         entries = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-        found[name] = [{k: v for k, v in e.items() if not k.startswith("time/")} for e in entries]
-    return found
+        by_file[name] = [{k: v for k, v in e.items() if not k.startswith("time/")} for e in entries]
+    return by_file
 
 
 def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
-    settle(1)
+    make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
     draw = random.Random(seed)
 
     def config(name: str):
         return load(None, [*settings, f"--output.dir={folder}", f"--output.name={name}"])
 
-    whole = attempt(config("whole"), 0)
-    assert whole["outcome"] == "ok", whole
+    uninterrupted = attempt(config("whole"), 0)
+    assert uninterrupted["outcome"] == "ok", uninterrupted
     writing = attempt(config("counted"), 0, writing=True)
     # As many kills as asked for have to fit in: on average one in the time of so many calls.
-    spans = [2 * document["calls"] // kills for document in (whole, writing)]
+    spans = [2 * document["calls"] // kills for document in (uninterrupted, writing)]
     deaths = []
     while len(deaths) < kills:
         kind = len(deaths) % 2
@@ -153,18 +153,20 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
         answer["checkpoints"] = sorted(path.name for path in steps.glob("step-*"))
         deaths.append(answer)
     last = attempt(config("killed"), 0)
-    one, other = lines(Path(folder, "whole")), lines(Path(folder, "killed"))
+    first, second = read_lines(Path(folder, "whole")), read_lines(Path(folder, "killed"))
     print(
         json.dumps(
             {
                 "deaths": deaths,
                 "outcome": last["outcome"],
-                "parameters": [whole["parameters"], last["parameters"]],
+                "parameters": [uninterrupted["parameters"], last["parameters"]],
                 "differences": {
-                    name: [n for n, (a, b) in enumerate(zip(one[name], other[name], strict=False)) if a != b]
-                    for name in one
+                    name: [
+                        n for n, (a, b) in enumerate(zip(first[name], second[name], strict=False)) if a != b
+                    ]
+                    for name in first
                 },
-                "lines": {name: [len(one[name]), len(other[name])] for name in one},
+                "lines": {name: [len(first[name]), len(second[name])] for name in first},
             }
         )
     )

@@ -15,14 +15,14 @@ def test_centred_and_scaled_as_numpy_does(ddof):
     """(reward - mean) / (deviation + epsilon), for each group by itself."""
     rewards = np.random.default_rng(0).normal(size=(5, 8))
     expected = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=ddof, keepdims=True) + 1e-4)
-    found = group_advantages(rewards.tolist(), ddof=ddof, epsilon=1e-4)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    actual = group_advantages(rewards.tolist(), ddof=ddof, epsilon=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_a_known_group():
     """One success of four: mean 1/4, deviation 1/2 with n - 1."""
-    found = group_advantages([[1.0, 0.0, 0.0, 0.0]], epsilon=0.0)
-    np.testing.assert_allclose(found, [[1.5, -0.5, -0.5, -0.5]], rtol=1e-15)
+    actual = group_advantages([[1.0, 0.0, 0.0, 0.0]], epsilon=0.0)
+    np.testing.assert_allclose(actual, [[1.5, -0.5, -0.5, -0.5]], rtol=1e-15)
 
 
 def test_without_scale_only_the_mean_is_taken_off():
@@ -32,8 +32,8 @@ def test_without_scale_only_the_mean_is_taken_off():
 
 def test_equal_rewards_give_exact_zeros():
     """0.1 three times: their float mean is not 0.1, and must not become a signal."""
-    found = group_advantages([[0.1, 0.1, 0.1], [0.0, 1.0, 0.0]], epsilon=1e-9)
-    assert found[0] == (0.0, 0.0, 0.0)
+    actual = group_advantages([[0.1, 0.1, 0.1], [0.0, 1.0, 0.0]], epsilon=1e-9)
+    assert actual[0] == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_equal_rewards_give_exact_zeros():
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_a_group_of_one_is_never_divided(baseline, expected, scale, ddof):
     """There is no deviation within it: what is left is the reward less its baseline, never 0/0."""
-    found = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
-    np.testing.assert_allclose(found[0], [expected], rtol=1e-15)
+    actual = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
+    np.testing.assert_allclose(actual[0], [expected], rtol=1e-15)
 
 
 def test_a_batch_of_one_reward_is_its_own_baseline():
@@ -70,25 +70,25 @@ def test_every_baseline_with_every_scale(baseline, scale, ddof):
         mean = 0.0 if baseline == "none" else peers[baseline].mean()
         divisor = 1.0 if scale == "none" else peers[scale].std(ddof=ddof) + 0.01
         expected[g, i] = (reward - mean) / divisor
-    found = group_advantages(rewards.tolist(), baseline=baseline, scale=scale, ddof=ddof, epsilon=0.01)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    actual = group_advantages(rewards.tolist(), baseline=baseline, scale=scale, ddof=ddof, epsilon=0.01)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_where_the_others_agree_nothing_is_divided():
     """As in NeMo-RL: the one success of a group has others without deviation; 1 / epsilon would drown the step."""
-    found = group_advantages(
+    actual = group_advantages(
         [[1.0, 0.0, 0.0, 0.0]], baseline="leave_one_out", scale="leave_one_out", epsilon=1e-6
     )
     third, deviation = 1 / 3, (2 / 9 / 2 + 1 / 9 + 1 / 9) ** 0.5
-    np.testing.assert_allclose(found, [[1.0] + [-third / (deviation + 1e-6)] * 3], rtol=1e-12)
+    np.testing.assert_allclose(actual, [[1.0] + [-third / (deviation + 1e-6)] * 3], rtol=1e-12)
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_equal_rewards_of_a_whole_batch_are_no_signal(baseline, scale):
     """Exactly zero under every baseline, exactly the reward without one."""
-    found = group_advantages([[0.1] * 3] * 3, baseline=baseline, scale=scale, epsilon=1e-12)
-    assert found == ((0.1 if baseline == "none" else 0.0,) * 3,) * 3
+    actual = group_advantages([[0.1] * 3] * 3, baseline=baseline, scale=scale, epsilon=1e-12)
+    assert actual == ((0.1 if baseline == "none" else 0.0,) * 3,) * 3
 
 
 @settings(max_examples=50, deadline=None)

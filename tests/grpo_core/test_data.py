@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from grpo_core import run
 from grpo_core.config import (
     Config,
     ConfigError,
@@ -17,9 +18,8 @@ from grpo_core.config import (
     SamplingConfig,
     TrainConfig,
 )
-from grpo_core.evaluation import build_eval_prompts
 from grpo_core.tasks import task
-from grpo_core.tasks.dataset import _order, build_prompts
+from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
@@ -113,14 +113,14 @@ def test_an_epoch_is_a_permutation_and_each_has_its_own(tmp_path, tokenizer):
     """Batches go through the rows without regard for where an epoch ends."""
     path = write(tmp_path, "jsonl", TEXTS)
     prompts = build_prompts(settings(path), tokenizer)
-    drawn = [text for number in range(7) for text in texts(prompts.batch(number, 5))]
-    epochs = [drawn[start : start + 7] for start in range(0, 35, 7)]
+    sampled = [text for number in range(7) for text in texts(prompts.batch(number, 5))]
+    epochs = [sampled[start : start + 7] for start in range(0, 35, 7)]
     everything = sorted(f"<s>{row['prompt']}" for row in TEXTS)
     assert [sorted(epoch) for epoch in epochs] == [everything] * 5
     assert len({tuple(epoch) for epoch in epochs}) == 5
-    other = texts(build_prompts(settings(path, seed=1), tokenizer).batch(0, 7))
-    assert sorted(other) == everything
-    assert other != epochs[0]
+    reseeded = texts(build_prompts(settings(path, seed=1), tokenizer).batch(0, 7))
+    assert sorted(reseeded) == everything
+    assert reseeded != epochs[0]
 
 
 def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
@@ -136,8 +136,26 @@ def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
 
 def test_the_order_of_epochs_stays_as_it_is():
     """Runs of today can be compared with runs of yesterday."""
-    assert _order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
-    assert _order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
+    assert _epoch_order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
+    assert _epoch_order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
+def test_epochs_are_steps_over_the_rows(tmp_path, tokenizer, epochs, steps):
+    """Seven rows, two a step: the last batch is filled from the next epoch."""
+    config = settings(write(tmp_path, "jsonl", TEXTS))
+    config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
+    assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
+
+
+def test_a_run_of_one_epoch(tmp_path, short_run):
+    """The number of steps is known before the first one."""
+    path, totals = tmp_path / "rows.jsonl", []
+    write_lines(path, [{"prompt": f"{word}>", "answer": word} for word in ("abc", "bcd", "cde")])
+    options = {"data.path": path, "reward.functions": "letters_in_place", "train.epochs": 1}
+    config = short_run(**options, **{"train.prompts_per_step": 2, "sampling.group_size": 2})
+    document = run.train(config, lambda _: None, on_start=totals.append)
+    assert (document["outcome"], document["steps"], totals) == ("ok", 2, [2])
 
 
 def test_without_shuffling_rows_come_in_the_order_of_the_file(tmp_path, tokenizer):
@@ -155,15 +173,15 @@ def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
     assert (prompts.dropped, prompts.truncated) == (0, 0)
     assert texts(prompts.batch(0, 4)) == ["hgj>", "ffh>", "fhh>", "hhg>"]
     assert texts(prompts.batch(7, 4)) == ["fbb>", "fea>", "hdd>", "jfb>"]
-    assert prompts.batch(7, 4) == task.rows(Config().task, letters, seed=0, step=7, count=4)
+    assert prompts.batch(7, 4) == task.task_prompts(Config().task, letters, seed=0, step=7, count=4)
 
 
 def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):
     """The same every time, from a step that has a name and no number."""
     letters = load_tokenizer(model_dir)
-    found = build_eval_prompts(Config(), letters)
-    assert found == build_eval_prompts(Config(), letters)
-    assert [prompt.id for prompt in found] == [f"eval.{place}" for place in range(64)]
+    eval_prompts = build_eval_prompts(Config(), letters)
+    assert eval_prompts == build_eval_prompts(Config(), letters)
+    assert [prompt.id for prompt in eval_prompts] == [f"eval.{place}" for place in range(64)]
 
 
 def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
@@ -181,14 +199,14 @@ def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
 @pytest.mark.parametrize("end", [True, False])
 def test_a_chat_has_the_ids_of_the_template_and_one_begin_token(tmp_path, begin, end):
     """The template writes it, so the tokenizer must not, and the text says what the model sees."""
-    made = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
-    prompts = build_prompts(settings(write(tmp_path, "jsonl", CHATS), shuffle=False), made).batch(0, 7)
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
+    prompts = build_prompts(settings(write(tmp_path, "jsonl", CHATS), shuffle=False), tokenizer).batch(0, 7)
     for row, prompt in zip(CHATS, prompts, strict=True):
-        whole = made.apply_chat_template(
+        encoded = tokenizer.apply_chat_template(
             row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True
         )
-        assert list(prompt.ids) == list(whole["input_ids"])
-        assert prompt.text == made.apply_chat_template(
+        assert list(prompt.ids) == list(encoded["input_ids"])
+        assert prompt.text == tokenizer.apply_chat_template(
             row["prompt"], add_generation_prompt=True, tokenize=False
         )
         assert prompt.ids.count(0) == 1
@@ -199,9 +217,9 @@ def test_a_chat_has_the_ids_of_the_template_and_one_begin_token(tmp_path, begin,
 @pytest.mark.parametrize("end", [True, False])
 def test_a_text_has_one_begin_token_if_the_tokenizer_adds_one_and_no_end_token(tmp_path, begin, end):
     """Also where the text brings its begin token along."""
-    made = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
     rows = [{"prompt": "one"}, {"prompt": "<s>two"}]
-    prompts = build_prompts(settings(write(tmp_path, "jsonl", rows), shuffle=False), made).batch(0, 2)
+    prompts = build_prompts(settings(write(tmp_path, "jsonl", rows), shuffle=False), tokenizer).batch(0, 2)
     assert texts(prompts) == ["<s>one" if begin else "one", "<s>two"]
     assert [len(prompt.ids) for prompt in prompts] == [3 + begin, 4]
 
@@ -247,8 +265,8 @@ def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
 def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
     """By default, and where more is asked for."""
     path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    for wanted in (0, 50):
-        config = settings(path, max_length=16, max_tokens=6, max_prompt_tokens=wanted)
+    for limit in (0, 50):
+        config = settings(path, max_length=16, max_tokens=6, max_prompt_tokens=limit)
         assert build_prompts(config, tokenizer).dropped == 1
 
 
@@ -375,13 +393,13 @@ def test_a_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, pack
 
 def test_a_tokenizer_without_a_template_is_named_where_one_is_needed(tmp_path):
     """Which is for chats, and for texts that are to be one."""
-    made = make_tokenizer(tmp_path / "tokenizer", template=False)
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", template=False)
     path = write(tmp_path, "jsonl", CHATS)
     with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
-        build_prompts(settings(path), made)
+        build_prompts(settings(path), tokenizer)
     path = write(tmp_path, "jsonl", TEXTS)
     with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
-        build_prompts(settings(path, template="chat"), made)
+        build_prompts(settings(path, template="chat"), tokenizer)
 
 
 def test_the_tiny_model_refuses_what_it_cannot_read(tmp_path, model_dir):

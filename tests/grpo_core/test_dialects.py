@@ -12,8 +12,7 @@ import torch
 from grpo_core.config import ConfigError, LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS, NOT_EXPRESSIBLE, dialect
-from grpo_core.learn.kl import completion_kl
-from grpo_core.learn.losses import Streams, policy_loss, token_weights
+from grpo_core.learn.losses import Streams, completion_kl, policy_loss, token_weights
 
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.
@@ -69,8 +68,8 @@ def moved(token):
     """The ratio to the engine, unless the probability moved by more than 0.2 the way the advantage points."""
     by = math.exp(token.current) - math.exp(token.behaviour)
     out = by > 0.2 if token.advantage > 0 else by < -0.2
-    apart = token.current - token.behaviour
-    return (0.0 if out else -token.advantage * math.exp(apart)) + 0.001 * apart**2
+    log_ratio = token.current - token.behaviour
+    return (0.0 if out else -token.advantage * math.exp(log_ratio)) + 0.001 * log_ratio**2
 
 
 def k3(token, limit=math.inf):
@@ -94,19 +93,19 @@ def truncated(token):
 
 def normalised(epsilon, deviation=statistics.stdev):
     return lambda rewards: [
-        (one - statistics.fmean(rewards)) / (deviation(rewards) + epsilon) for one in rewards
+        (reward - statistics.fmean(rewards)) / (deviation(rewards) + epsilon) for reward in rewards
     ]
 
 
 def centred(rewards):
-    return [one - statistics.fmean(rewards) for one in rewards]
+    return [reward - statistics.fmean(rewards) for reward in rewards]
 
 
 def nemo(rewards):
-    others = [rewards[:i] + rewards[i + 1 :] for i in range(len(rewards))]
+    peers = [rewards[:i] + rewards[i + 1 :] for i in range(len(rewards))]
     return [
-        (one - statistics.fmean(rest)) / (statistics.stdev(rest) + 1e-6)
-        for one, rest in zip(rewards, others, strict=True)
+        (reward - statistics.fmean(rest)) / (statistics.stdev(rest) + 1e-6)
+        for reward, rest in zip(rewards, peers, strict=True)
     ]
 
 
@@ -247,14 +246,14 @@ def loss_function(options: LossConfig):
     padded = torch.tensor([[*sample, *[(0.0,) * 4] * (width - len(sample))] for sample in SAMPLES])
     mask = torch.arange(width)[None] < torch.tensor([len(sample) for sample in SAMPLES])[:, None]
     current, proximal, behaviour, reference = padded.unbind(-1)
-    found = group_advantages(
+    actual = group_advantages(
         REWARDS,
         baseline=options.advantage_baseline,
         scale=options.advantage_scale,
         ddof=options.advantage_ddof,
         epsilon=options.advantage_epsilon,
     )
-    advantages = torch.tensor(found).flatten()
+    advantages = torch.tensor(actual).flatten()
     weights = token_weights(mask, options.aggregation, LONGEST)
     streams = Streams(behaviour, proximal, reference if options.kl_coefficient else None)
     return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
@@ -390,8 +389,8 @@ def test_kl_in_the_reward_is_a_sum_over_the_completion():
     proximal = torch.tensor([[-1.0, -2.0], [-0.5, math.nan]])
     reference = torch.tensor([[-1.5, -2.25], [-0.75, math.inf]])
     mask = torch.tensor([[True, True], [True, False]])
-    found = completion_kl(proximal, reference, mask, options)
-    torch.testing.assert_close(found, torch.tensor([0.75, 0.25]), rtol=1e-12, atol=0)
+    actual = completion_kl(proximal, reference, mask, options)
+    torch.testing.assert_close(actual, torch.tensor([0.75, 0.25]), rtol=1e-12, atol=0)
     weights = token_weights(mask, "token", 2)
     streams = Streams(proximal, proximal, reference)
     loss = policy_loss(proximal, streams, torch.tensor([1.0, 1.0]), mask, weights, options)

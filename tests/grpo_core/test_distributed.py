@@ -62,7 +62,7 @@ def alone(tmp_path_factory):
     return folder / "run"
 
 
-def lines(folder) -> list[dict]:
+def read_lines(folder) -> list[dict]:
     """Metrics of a run."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -76,13 +76,13 @@ def test_two_processes_are_one(alone, tmp_path, case):
     """
     settings = {**SHORT, **SETTINGS, **CASES[case], "output.dir": tmp_path, "output.name": "run"}
     torchrun(settings)
-    for one, two in zip(lines(alone), lines(tmp_path / "run"), strict=True):
-        for name in one.keys() - {"sync/moved", "sync/difference"}:
+    for single, two in zip(read_lines(alone), read_lines(tmp_path / "run"), strict=True):
+        for name in single.keys() - {"sync/moved", "sync/difference"}:
             if not name.startswith(("time/", "logprob_difference")):
-                assert two[name] == pytest.approx(one[name], rel=1e-6, abs=1e-7), name
-    expected, found = saved(alone), saved(tmp_path / "run")
-    assert float((found - expected).norm() / expected.norm()) < 1e-6
-    assert float((found - expected).abs().max()) < 1e-5
+                assert two[name] == pytest.approx(single[name], rel=1e-6, abs=1e-7), name
+    expected, actual = saved(alone), saved(tmp_path / "run")
+    assert float((actual - expected).norm() / expected.norm()) < 1e-6
+    assert float((actual - expected).abs().max()) < 1e-5
 
 
 def test_two_processes_resume(alone, tmp_path):
@@ -90,6 +90,6 @@ def test_two_processes_resume(alone, tmp_path):
     settings = {**SHORT, **SETTINGS, "train.sharding": "fsdp2", "output.dir": tmp_path, "output.name": "run"}
     torchrun({**settings, "train.steps": 3})
     torchrun(settings, "--resume")
-    assert len(lines(tmp_path / "run")) == 5
-    expected, found = saved(alone), saved(tmp_path / "run")
-    assert float((found - expected).norm() / expected.norm()) < 1e-6
+    assert len(read_lines(tmp_path / "run")) == 5
+    expected, actual = saved(alone), saved(tmp_path / "run")
+    assert float((actual - expected).norm() / expected.norm()) < 1e-6

@@ -8,15 +8,14 @@ import pytest
 MODULES = (
     "grpo_core.learn.advantages",
     "grpo_core.learn.logprobs",
+    "grpo_core.learn.losses",
     "grpo_core.learn.dialects",
     "grpo_core.rollout.engine",
-    "grpo_core.extras",
     "repro.questions.servers_start",
     "grpo_core.rollout.vllm_requests",
     "grpo_core.rollout.vllm_releases",
     "grpo_core.metrics",
-    "grpo_core.show.progress",
-    "grpo_core.show.errors",
+    "grpo_core.errors",
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
     "grpo_core.rollout.weights.digest",
@@ -31,7 +30,7 @@ def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     names = (
         {}
-        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics", "extras")
+        if name.rpartition(".")[2] in ("advantages", "dialects", "engine", "metrics")
         else {"torch": importlib.import_module("torch")}
     )
     result = doctest.testmod(module, extraglobs=names)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from grpo_core import modes, run
+from grpo_core import run
 from grpo_core.config import ConfigError, ModelConfig, RolloutConfig
+from grpo_core.modes import loops
 from grpo_core.rollout.build import ENGINES, EngineSpec, build_engine
 from grpo_core.rollout.embedded import choose
 from grpo_core.rollout.engine import (
@@ -268,11 +269,11 @@ def test_a_mode_that_can_be_chosen_has_a_loop_of_its_own(monkeypatch, short_run)
     """And no two have the same."""
     (modes_field,) = [field for field in fields(RolloutConfig) if field.name == "mode"]
     ran = []
-    for name in ("colocate", "asynchronous", "server"):
-        monkeypatch.setattr(f"grpo_core.modes.{name}.run", lambda _, name=name: ran.append(name))
+    for name in loops.LOOPS:
+        monkeypatch.setitem(loops.LOOPS, name, lambda _, name=name: ran.append(name))
     for mode in modes_field.metadata["choices"]:
-        modes.run(SimpleNamespace(config=short_run(mode)))
-    assert ran == ["colocate", "asynchronous", "server"]
+        loops.run_mode(SimpleNamespace(config=short_run(mode)))
+    assert ran == ["colocate", "async", "server"]
 
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])

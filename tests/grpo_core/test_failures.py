@@ -15,7 +15,7 @@ import pytest
 
 from grpo_core import run
 from grpo_core.rollout.embedded import TransformersEngine
-from grpo_core.tasks.rewards import Judge
+from grpo_core.tasks.rewards import Scorer
 
 
 def ends(pid: int, within_s: float) -> bool:
@@ -91,7 +91,7 @@ def test_an_engine_that_answers_other_requests_ends_the_run(short_run, monkeypat
 
 def test_an_unforeseen_error_is_not_swallowed(short_run, monkeypatch):
     """A fault of ours keeps its own traceback."""
-    monkeypatch.setattr(Judge, "groups", lambda *args: 1 / 0)
+    monkeypatch.setattr(Scorer, "groups", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.train(short_run(), lambda entry: None)
 

@@ -37,10 +37,10 @@ def loss_of(options, seed: int = 0, advantages=None, entropy=None):
     """Value and gradient."""
     current, streams, of_samples, mask = tensors(seed)
     weights = token_weights(mask, options.aggregation, 6).double()
-    given = of_samples if advantages is None else advantages
-    found = policy_loss(current, streams, given, mask, weights, options, entropy_BT=entropy).value
-    found.backward()
-    return found.detach(), current.grad
+    used = of_samples if advantages is None else advantages
+    loss = policy_loss(current, streams, used, mask, weights, options, entropy_BT=entropy).value
+    loss.backward()
+    return loss.detach(), current.grad
 
 
 @pytest.mark.parametrize("surrogate", sorted(SURROGATES))
@@ -50,7 +50,9 @@ def test_the_gradient_is_that_of_the_value_where_nothing_is_detached(surrogate):
     value, gradient = loss_of(options)
     current, streams, advantages, mask = tensors()
     nan = torch.full_like(current, torch.nan)
-    spoilt = [torch.where(mask, one, nan) for one in (current.detach(), streams.behaviour, streams.proximal)]
+    spoilt = [
+        torch.where(mask, stream, nan) for stream in (current.detach(), streams.behaviour, streams.proximal)
+    ]
     again = spoilt[0].requires_grad_()
     weights = token_weights(mask, "sequence", 6).double()
     policy_loss(again, Streams(*spoilt[1:]), advantages, mask, weights, options).value.backward()
@@ -69,13 +71,13 @@ def test_a_sequences_ratio_with_each_tokens_gradient():
     """The value of `sequence`; the gradient is spread by each token's own weight, not by their mean."""
     plain = {"aggregation": "sequence", "correction": "none", "clip_low": 1.0, "clip_high": 1e9}
     value, gradient = loss_of(LossConfig(ratio="sequence", **plain))
-    other, by_token = loss_of(LossConfig(ratio="sequence_token", **plain))
-    assert torch.allclose(value, other, rtol=1e-14)
+    token_value, by_token = loss_of(LossConfig(ratio="sequence_token", **plain))
+    assert torch.allclose(value, token_value, rtol=1e-14)
     assert torch.allclose(gradient.sum(1), by_token.sum(1), rtol=1e-12)
     bounded = {**plain, "correction": "truncate", "correction_cap": 1.1}
-    apart = [loss_of(LossConfig(ratio=ratio, **bounded))[1] for ratio in ("sequence", "sequence_token")]
+    gradients = [loss_of(LossConfig(ratio=ratio, **bounded))[1] for ratio in ("sequence", "sequence_token")]
     assert (
-        apart[0] - apart[1]
+        gradients[0] - gradients[1]
     ).abs().max() > 0.01  # weights of tokens tell them apart: what verl's gspo does
 
 
@@ -97,23 +99,23 @@ def test_a_negative_completion_that_is_far_off_policy_is_left_out():
     _, gradient = loss_of(options)
     _, streams, advantages, mask = tensors()
     current = tensors()[0].detach()
-    apart = ((streams.behaviour - current) * mask).sum(1)
-    gone = (advantages < 0) & (apart > 0)
-    assert gone.any()
-    _, whole = loss_of(LossConfig(correction="none"))
-    assert not gradient[gone].any()
-    assert torch.equal(gradient[~gone], whole[~gone])
+    distance = ((streams.behaviour - current) * mask).sum(1)
+    masked = (advantages < 0) & (distance > 0)
+    assert masked.any()
+    _, unmasked = loss_of(LossConfig(correction="none"))
+    assert not gradient[masked].any()
+    assert torch.equal(gradient[~masked], unmasked[~masked])
 
 
 def test_the_entropy_has_the_gradient_of_the_naive_one():
     """Of hidden states and of the output layer; the log-probs are those of the plain head, in bits."""
     generator = torch.Generator().manual_seed(0)
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((7, 4), (11, 4))]
+    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((7, 4), (11, 4))]
     ids = torch.randint(11, (7,), generator=generator)
     weights = torch.randn(2, 7, generator=generator, dtype=torch.float64)
 
     def gradients(head):
-        hidden, weight = (one.clone().requires_grad_() for one in made)
+        hidden, weight = (value.clone().requires_grad_() for value in inputs)
         logprobs, entropies = head(hidden, weight)
         (logprobs * weights[0] + entropies * weights[1]).sum().backward()
         return logprobs.detach(), entropies.detach(), hidden.grad, weight.grad
@@ -127,9 +129,9 @@ def test_the_entropy_has_the_gradient_of_the_naive_one():
 
     for ours, theirs in zip(gradients(chunked), gradients(naive), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-    plain = chunked_logprobs(*made, ids, temperature=0.7, chunk=3)
-    assert torch.equal(chunked(*made)[0], plain[0])
-    assert torch.equal(chunked(*made)[1], plain[1])
+    plain = chunked_logprobs(*inputs, ids, temperature=0.7, chunk=3)
+    assert torch.equal(chunked(*inputs)[0], plain[0])
+    assert torch.equal(chunked(*inputs)[1], plain[1])
 
 
 def test_opo_weighs_the_mean_by_lengths():
@@ -143,10 +145,10 @@ def test_whitened_advantages_have_no_mean_over_tokens():
     """And deviate by one: long completions count more often."""
     options = LossConfig(advantage_baseline="none", advantage_scale="none", advantage_whiten="tokens")
     lengths = [[3, 1], [2, 5]]
-    found = step_advantages([[0.0, 1.0], [0.5, 2.0]], lengths, options)
+    actual = step_advantages([[0.0, 1.0], [0.5, 2.0]], lengths, options)
     tokens = [
         value
-        for row, counts in zip(found, lengths, strict=True)
+        for row, counts in zip(actual, lengths, strict=True)
         for value, n in zip(row, counts, strict=True)
         for _ in range(n)
     ]
@@ -163,7 +165,7 @@ def test_whitened_advantages_have_no_mean_over_tokens():
         (["loss.surrogate=geo_mean"], "set loss.aggregation = 'sequence'"),
         (["loss.reject=token_k1", "loss.reject_low=3"], "the lower bound must not be above the upper"),
         (["train.mini_batches=999"], "fewer completions in a step than mini-batches"),
-        (["train.beta2=1.0"], "expected numbers below 1"),
+        (["train.beta2=1.0"], "expected less than 1"),
         (["loss.reject=seq_max_k1"], "expected one of 'none', 'token_k1'"),
         (["rollout.mode=async", "train.mini_batches=2"], "set max_staleness to at least that"),
     ],
@@ -188,20 +190,20 @@ def trained(short_run, name: str, **settings):
 
 def test_mini_batches_update_one_after_the_other(short_run):
     """Twice as many updates, whose ratios are to the policy before the first; micro-batches change rounding alone."""
-    found, metrics = trained(short_run, "two", **{"train.mini_batches": 2})
+    actual, metrics = trained(short_run, "two", **{"train.mini_batches": 2})
     assert [entry["policy_version"] for entry in metrics] == [0, 2, 4]
     assert metrics[0]["ratio/mean"] != 1.0
     again, _ = trained(short_run, "again", **{"train.mini_batches": 2})
-    assert again == found
-    assert trained(short_run, "one")[0] != found
+    assert again == actual
+    assert trained(short_run, "one")[0] != actual
 
 
 def test_a_mini_batch_has_its_own_normaliser_or_the_rollouts(short_run):
     """Of completions of equal weight in equal parts they are the same."""
     equal = {"train.mini_batches": 2, "loss.aggregation": "sequence_sum"}
-    own, _ = trained(short_run, "own", **equal)
-    whole, _ = trained(short_run, "whole", **equal, **{"train.mini_batch_normaliser": "rollout"})
-    assert own == whole
+    per_mini_batch, _ = trained(short_run, "own", **equal)
+    per_rollout, _ = trained(short_run, "whole", **equal, **{"train.mini_batch_normaliser": "rollout"})
+    assert per_mini_batch == per_rollout
     by_token = [
         trained(
             short_run,
@@ -249,11 +251,11 @@ def test_resumed_it_is_the_same_run(short_run):
         if entry["step"] == 2:
             raise KeyboardInterrupt
 
-    whole, _ = trained(short_run, "whole", **settings, **{"train.steps": 4})
+    uninterrupted, _ = trained(short_run, "whole", **settings, **{"train.steps": 4})
     config = short_run(**{"output.name": "parts", "train.steps": 4, **settings})
     assert run.train(config, stops)["outcome"] == "interrupted"
     document = run.train(config, quiet, resume=True)
-    assert (document["steps"], document["parameters"]) == (4, whole)
+    assert (document["steps"], document["parameters"]) == (4, uninterrupted)
 
 
 @pytest.mark.parametrize("surrogate", sorted(set(FORMS) - {"clip", "cispo", "sapo"}))

@@ -79,12 +79,12 @@ def test_trl_learns_the_same_task_within_our_range(tmp_path):
     answer = tmp_path / "trl.json"
     done = run_in_cell("vllm-0.31.0+trl-1.16.0", str(PROGRAM), str(answer), *TASK, "--train.seed=1")
     assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(answer.read_text())
-    assert (seen["trl"], seen["same_prompts"], len(seen["curve"])) == ("1.16.0", True, STEPS)
+    result = json.loads(answer.read_text())
+    assert (result["trl"], result["same_prompts"], len(result["curve"])) == ("1.16.0", True, STEPS)
     warm_up = [1.5e-3 * min(update / 10, 1) for update in range(1, STEPS + 1)]
-    assert seen["learning_rates"] == pytest.approx(warm_up)
-    assert fmean(seen["curve"][-STEPS // 10 :]) >= REACHED
-    assert MEAN_OF_ALL_STEPS[0] <= fmean(seen["curve"]) <= MEAN_OF_ALL_STEPS[1]
+    assert result["learning_rates"] == pytest.approx(warm_up)
+    assert fmean(result["curve"][-STEPS // 10 :]) >= REACHED
+    assert MEAN_OF_ALL_STEPS[0] <= fmean(result["curve"]) <= MEAN_OF_ALL_STEPS[1]
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +112,14 @@ def test_intervals_of_known_samples(benchmark):
 def test_a_finished_run_is_not_run_again(benchmark, tmp_path, monkeypatch):
     """A result made with the same settings is taken as it is; one made with others is not."""
     options = benchmark["parsed"]([f"--results={tmp_path}", "--arms=colocate", "--steps=7"])
-    asked = benchmark["settings"]("colocate", 3, 7)
-    kept = {"arm": "colocate", "seed": 3, "settings": asked, "curve": [0.5] * 7, "weights": "x"}
-    (tmp_path / "colocate-3.json").write_text(json.dumps(kept))
-    assert benchmark["one_run"]("colocate", 3, options) == kept
-    kept["settings"] = benchmark["settings"]("colocate", 3, 8)
-    (tmp_path / "colocate-3.json").write_text(json.dumps(kept))
+    settings = benchmark["settings"]("colocate", 3, 7)
+    entry = {"arm": "colocate", "seed": 3, "settings": settings, "curve": [0.5] * 7, "weights": "x"}
+    (tmp_path / "colocate-3.json").write_text(json.dumps(entry))
+    assert benchmark["one_run"]("colocate", 3, options) == entry
+    entry["settings"] = benchmark["settings"]("colocate", 3, 8)
+    (tmp_path / "colocate-3.json").write_text(json.dumps(entry))
     one_run = benchmark["one_run"]
-    made = {"curve": [1.0] * 7, "weights": "y"}
-    monkeypatch.setitem(one_run.__globals__, "_ours", lambda *_: made)
+    changed = {"curve": [1.0] * 7, "weights": "y"}
+    monkeypatch.setitem(one_run.__globals__, "_ours", lambda *_: changed)
     assert one_run("colocate", 3, options)["weights"] == "y"
-    assert json.loads((tmp_path / "colocate-3.json").read_text())["settings"] == asked
+    assert json.loads((tmp_path / "colocate-3.json").read_text())["settings"] == settings

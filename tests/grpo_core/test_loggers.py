@@ -16,8 +16,8 @@ import pytest
 
 from grpo_core import run
 from grpo_core.config import Config, ConfigError, OutputConfig
+from grpo_core.loggers import build_loggers
 from grpo_core.metrics import JsonLines, read_metrics
-from grpo_core.show.loggers import build_loggers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,16 +32,16 @@ def test_lines_go_on_behind_the_bytes_that_are_kept(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = JsonLines(path)
     lines.write(entry(1))
-    kept = lines.position()
+    kept_bytes = lines.position()
     assert path.read_bytes() == json.dumps(entry(1)).encode() + b"\n"
-    assert kept == path.stat().st_size
+    assert kept_bytes == path.stat().st_size
     lines.write(entry(2))
     lines.close()
     with path.open("a") as file:
         file.write('{"step": 3, "rew')
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
-    lines = JsonLines(path, keep_bytes=kept)
-    assert lines.position() == kept == path.stat().st_size
+    lines = JsonLines(path, keep_bytes=kept_bytes)
+    assert lines.position() == kept_bytes == path.stat().st_size
     lines.write(entry(2, loss=7.0))
     assert lines.position() == path.stat().st_size
     lines.close()
@@ -80,8 +80,8 @@ def test_every_metric_of_a_run_is_explained(short_run):
     explained = re.findall(r"^\| `(.+?)` \| .+ \|$", text, re.MULTILINE)
     assert len(set(explained)) == len(explained)
     patterns = [re.compile(re.sub("<.+>", ".+", name)) for name in explained]
-    written = {name for line in read_metrics(Path(document["metrics"])) for name in line}
-    assert [name for name in written if not any(pattern.fullmatch(name) for pattern in patterns)] == []
+    write_entries = {name for line in read_metrics(Path(document["metrics"])) for name in line}
+    assert [name for name in write_entries if not any(pattern.fullmatch(name) for pattern in patterns)] == []
 
 
 def test_nothing_else_is_written_unless_asked_for(tmp_path):
@@ -107,14 +107,14 @@ def test_an_absent_package_is_named(tmp_path, monkeypatch, key, package, modules
     assert list(tmp_path.iterdir()) == []
 
 
-def written(folder: Path, entries: list[dict], options: OutputConfig, keep_bytes: int = 0) -> int:
+def write_entries(folder: Path, entries: list[dict], options: OutputConfig, keep_bytes: int = 0) -> int:
     """Writes entries as a run does; returns the bytes of metrics.jsonl."""
     lines = JsonLines(folder / "metrics.jsonl", keep_bytes)
     loggers = build_loggers(Config(output=options), folder)
-    for one in entries:
-        lines.write(one)
+    for item in entries:
+        lines.write(item)
         for logger in loggers:
-            logger.write(one)
+            logger.write(item)
     position = lines.position()
     for file in (lines, *loggers):
         file.close()
@@ -130,9 +130,9 @@ def scalars(events) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_reads_what_was_written(tmp_path):
     """Each number at its step; None is left out."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    written(tmp_path, [entry(1), entry(2, kl=0.25)], OutputConfig(tensorboard=True))
-    found = scalars(reader.EventAccumulator(str(tmp_path / "tensorboard")))
-    assert found == {
+    write_entries(tmp_path, [entry(1), entry(2, kl=0.25)], OutputConfig(tensorboard=True))
+    curves = scalars(reader.EventAccumulator(str(tmp_path / "tensorboard")))
+    assert curves == {
         "reward/mean": [(1, pytest.approx(0.1)), (2, pytest.approx(0.2))],
         "loss": [(1, -1.5), (2, -1.5)],
         "kl": [(2, 0.25)],
@@ -143,23 +143,23 @@ def test_a_resumed_run_has_each_step_once_in_tensorboard(tmp_path):
     """The steps kept and the steps made again: in a TensorBoard started later, and in one that looks on."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder, options = str(tmp_path / "tensorboard"), OutputConfig(tensorboard=True)
-    kept = written(tmp_path, [entry(1), entry(2)], options)
-    written(tmp_path, [entry(3), entry(4)], options, keep_bytes=kept)
+    position = write_entries(tmp_path, [entry(1), entry(2)], options)
+    write_entries(tmp_path, [entry(3), entry(4)], options, keep_bytes=position)
     looks_on = reader.EventAccumulator(folder)
     assert [step for step, _ in scalars(looks_on)["loss"]] == [1, 2, 3, 4]
-    written(tmp_path, [entry(3, loss=7.0)], options, keep_bytes=kept)
-    wanted = [(1, -1.5), (2, -1.5), (3, 7.0)]
-    assert scalars(reader.EventAccumulator(folder))["loss"] == wanted
-    assert scalars(looks_on)["loss"] == wanted
+    write_entries(tmp_path, [entry(3, loss=7.0)], options, keep_bytes=position)
+    expected = [(1, -1.5), (2, -1.5), (3, 7.0)]
+    assert scalars(reader.EventAccumulator(folder))["loss"] == expected
+    assert scalars(looks_on)["loss"] == expected
 
 
 _WANDB_PROGRAM = """
 import sys
 from pathlib import Path
-from tests.grpo_core.test_loggers import OutputConfig, entry, written
+from tests.grpo_core.test_loggers import OutputConfig, entry, write_entries
 folder, options = Path(sys.argv[1]), OutputConfig(wandb=True)
-kept = written(folder, [entry(1), entry(2)], options)
-written(folder, [entry(3, loss=7.0)], options, keep_bytes=kept)
+kept = write_entries(folder, [entry(1), entry(2)], options)
+write_entries(folder, [entry(3, loss=7.0)], options, keep_bytes=kept)
 """
 
 
@@ -167,17 +167,17 @@ def wandb_steps(path: Path) -> list[dict]:
     """The logged steps of an offline run's file: a LevelDB log of wandb's own protocol buffers."""
     from wandb.proto import wandb_internal_pb2
 
-    data, at, steps, whole = path.read_bytes(), 7, [], b""
+    data, at, steps, payload = path.read_bytes(), 7, [], b""
     assert data[:4] == b":W&B"
     while at + 7 <= len(data):
         length, kind = struct.unpack_from("<HB", data, at + 4)
-        whole += data[at + 7 : at + 7 + length]
+        payload += data[at + 7 : at + 7 + length]
         at += 7 + length
         if 32768 - at % 32768 < 7:  # no room for a header: the block is padded
             at += 32768 - at % 32768
         if kind in (1, 4):  # whole, or the last part
-            record = wandb_internal_pb2.Record.FromString(whole)
-            whole = b""
+            record = wandb_internal_pb2.Record.FromString(payload)
+            payload = b""
             if record.WhichOneof("record_type") == "history":
                 items = record.history.item
                 steps.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})

@@ -32,17 +32,17 @@ def test_value_entropy_and_gradient_are_the_naive_ones(chunk, temperature):
             values, entropies = chunked_logprobs(h, w, ids, temperature=temperature, chunk=chunk)
         (values * upstream).sum().backward()
         results.append((values.detach(), entropies.detach(), h.grad, w.grad))
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_logits_of_all_positions_never_exist(monkeypatch):
     """No call of the output layer sees more than a chunk, forward or backward; every position is seen twice."""
-    seen = []
+    chunk_sizes = []
     original = logprobs.logprobs_of_chunk
 
     def watched(hidden, *rest):
-        seen.append(len(hidden))
+        chunk_sizes.append(len(hidden))
         return original(hidden, *rest)
 
     monkeypatch.setattr(logprobs, "logprobs_of_chunk", watched)
@@ -50,10 +50,10 @@ def test_the_logits_of_all_positions_never_exist(monkeypatch):
     values, _ = chunked_logprobs(
         hidden, torch.randn(6, 4), torch.zeros(10, dtype=torch.long), temperature=1.0, chunk=4
     )
-    assert seen == [4, 4, 2]
+    assert chunk_sizes == [4, 4, 2]
     values.sum().backward()
-    assert max(seen) == 4
-    assert sum(seen) == 20
+    assert max(chunk_sizes) == 4
+    assert sum(chunk_sizes) == 20
 
 
 def test_no_positions_give_no_log_probs():
@@ -69,7 +69,7 @@ def test_padding_and_its_id_change_nothing(model_dir):
     model = load_model(model_dir)
     short, long = [0, 1, 10, 3, 11], [2, 3, 4, 10, 5, 6, 7, 8, 11]
 
-    def of(rows, prompts, lengths):
+    def logprobs_of(rows, prompts, lengths):
         with torch.no_grad():
             return completion_logprobs(
                 model,
@@ -80,11 +80,11 @@ def test_padding_and_its_id_change_nothing(model_dir):
                 chunk=3,
             )[0]
 
-    alone = of([short], [3], [2])
+    alone = logprobs_of([short], [3], [2])
     for pad in (0, 11, 12):  # an ordinary letter, the end token, the pad token
-        beside = of([short + [pad] * 4, long], [3, 4], [2, 5])
-        torch.testing.assert_close(beside[0, :2], alone[0], rtol=0, atol=1e-5)
-        assert beside[0, 2:].tolist() == [0.0, 0.0, 0.0]
+        padded = logprobs_of([short + [pad] * 4, long], [3, 4], [2, 5])
+        torch.testing.assert_close(padded[0, :2], alone[0], rtol=0, atol=1e-5)
+        assert padded[0, 2:].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_log_probs_are_those_of_the_model_itself(model_dir):
@@ -92,9 +92,9 @@ def test_log_probs_are_those_of_the_model_itself(model_dir):
     model = load_model(model_dir)
     ids = torch.tensor([[0, 1, 2, 10, 4, 5, 11]])
     with torch.no_grad():
-        found, _ = completion_logprobs(
+        actual, _ = completion_logprobs(
             model, ids, torch.tensor([4]), torch.tensor([3]), temperature=0.5, chunk=2
         )
         everything = torch.log_softmax(model(ids).logits / 0.5, -1)
     expected = torch.stack([everything[0, 3, 4], everything[0, 4, 5], everything[0, 5, 11]])
-    torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual[0], expected, rtol=0, atol=1e-5)

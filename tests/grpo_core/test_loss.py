@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
-from grpo_core.learn.kl import kl_estimate
-from grpo_core.learn.losses import Streams, importance_weights, policy_loss, ratios, token_weights
+from grpo_core.learn.losses import (
+    Streams,
+    importance_weights,
+    kl_estimate,
+    policy_loss,
+    ratios,
+    token_weights,
+)
 from grpo_core.learn.update import entropy_mask
 
 
@@ -82,8 +88,8 @@ def test_clip_sides_are_separate():
 )
 def test_kl_estimators(estimator, expected):
     """With log-ratio reference - current = -0.3."""
-    found = kl_estimate(torch.tensor(-1.0), torch.tensor(-1.3), estimator)
-    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-12, atol=0)
+    actual = kl_estimate(torch.tensor(-1.0), torch.tensor(-1.3), estimator)
+    torch.testing.assert_close(actual, torch.tensor(expected), rtol=1e-12, atol=0)
     options = LossConfig(kl_coefficient=0.5, kl_estimator=estimator, correction="none")
     loss = one_token(-1.0, -1.0, 2.0, options, reference=-1.3)
     torch.testing.assert_close(loss, torch.tensor(-2.0 + 0.5 * expected), rtol=1e-12, atol=0)
@@ -155,12 +161,12 @@ def test_what_stands_behind_the_end_has_no_influence():
     """NaN and infinity in masked places reach neither the loss nor the gradient; a masked row gives zero."""
     bad = float("nan")
     current = torch.tensor([[0.0, bad], [bad, float("inf")]], requires_grad=True)
-    other = torch.tensor([[0.0, float("-inf")], [bad, bad]])
+    spoiled = torch.tensor([[0.0, float("-inf")], [bad, bad]])
     mask = torch.tensor([[True, False], [False, False]])
     options = LossConfig(kl_coefficient=0.1)
     loss = policy_loss(
         current,
-        Streams(other, other, other),
+        Streams(spoiled, spoiled, spoiled),
         torch.tensor([2.0, 3.0]),
         mask,
         token_weights(mask, "token", 2),
@@ -237,7 +243,7 @@ def learn(
         value += part.value.item()
         assert all(map(math.isfinite, (part.value.item(), part.kl_sum, part.ratio_sum)))
     assert not current.grad[~mask].any()
-    gradients = iter(row[kept] for row, kept in zip(current.grad, mask, strict=True))
+    gradients = iter(row[real] for row, real in zip(current.grad, mask, strict=True))
     return value, [[next(gradients) for _ in group] for group in step.samples]
 
 
@@ -356,16 +362,16 @@ def test_tokens_of_low_entropy_keep_their_weight_and_their_kl():
 def test_surrogates(options, ratio, advantage, expected):
     """Each switch at a point where it decides the value."""
     options = LossConfig(correction="none", **options)
-    found = one_token(math.log(ratio), 0.0, advantage, options)
-    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-12, atol=0)
+    actual = one_token(math.log(ratio), 0.0, advantage, options)
+    torch.testing.assert_close(actual, torch.tensor(expected), rtol=1e-12, atol=0)
 
 
 def test_a_sequences_ratio_is_its_geometric_mean():
     """GSPO: one ratio for all tokens of a sequence; masked tokens do not count."""
     current = torch.tensor([[math.log(1.1), math.log(0.9), 7.0]])
     mask = torch.tensor([[True, True, False]])
-    found = ratios(current, torch.zeros(1, 3), mask, LossConfig(ratio="sequence"))
-    torch.testing.assert_close(found, torch.tensor([[math.sqrt(1.1 * 0.9)]]), rtol=1e-12, atol=0)
+    actual = ratios(current, torch.zeros(1, 3), mask, LossConfig(ratio="sequence"))
+    torch.testing.assert_close(actual, torch.tensor([[math.sqrt(1.1 * 0.9)]]), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -381,5 +387,5 @@ def test_correction_levels_and_modes(level, mode, expected):
     """Weights 2 and 3 with a cap of 2: moved to the bound or dropped, by token or by their product, 6."""
     options = LossConfig(correction=mode, correction_level=level, correction_cap=2.0 + 1e-9)
     behaviour = torch.tensor([[-math.log(2.0), -math.log(3.0)]])
-    found = importance_weights(torch.zeros(1, 2), behaviour, torch.tensor([[True, True]]), options)
-    torch.testing.assert_close(found, torch.tensor([expected]), rtol=1e-8, atol=0)
+    actual = importance_weights(torch.zeros(1, 2), behaviour, torch.tensor([[True, True]]), options)
+    torch.testing.assert_close(actual, torch.tensor([expected]), rtol=1e-8, atol=0)

@@ -110,15 +110,21 @@ def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):
     """Each case that our settings can express is equal but for rounding, with the step split into micro-batches."""
     done = run(program, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     version, losses, advantages = EXPECTED[program]
-    assert (seen["version"], set(seen["losses"]), set(seen["advantages"])) == (version, losses, advantages)
+    assert (report["version"], set(report["losses"]), set(report["advantages"])) == (
+        version,
+        losses,
+        advantages,
+    )
     records = [
         d.form for d in DIALECTS.values() if program in RECORDS and d.name.startswith(RECORDS[program])
     ]
     cases = {f"{form} {part}" for form in records for part in ("loss", "advantages")}
-    assert set(seen.get("records", ())) == cases
-    found = {**seen["losses"], **seen["advantages"], **seen.get("records", {})}
-    far = {name: worst for name, worst in found.items() if not worst < (1e-6 if name in SINGLE else 1e-12)}
+    assert set(report.get("records", ())) == cases
+    differences = {**report["losses"], **report["advantages"], **report.get("records", {})}
+    far = {
+        name: worst for name, worst in differences.items() if not worst < (1e-6 if name in SINGLE else 1e-12)
+    }
     assert far == {}
-    assert seen["switches"] == SWITCHES[program]
+    assert report["switches"] == SWITCHES[program]

@@ -47,18 +47,20 @@ def test_loss_gradient_advantages_and_defaults_are_trls(python, release, program
     """Each loss type with every switch TRL has for it, and what TRL does when asked for nothing else."""
     done = run_with(python(), str(PROGRAMS / program))
     assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout)
-    assert (seen["trl"], seen["cases"]) == (release, cases)
-    assert set(seen["worst"]["float64"]) == set(seen["worst"]["float32"]) == types
-    assert max(seen["worst"]["float64"].values()) < 1e-12, seen["worst"]
-    assert max(seen["worst"]["float32"].values()) < 1e-6, seen["worst"]
-    beside = seen.get("beside", {})
-    assert len(beside) == (9 if release == "1.16.0" else 0)
-    assert max(beside.values(), default=0.0) < 1e-12, beside
+    report = json.loads(done.stdout)
+    assert (report["trl"], report["cases"]) == (release, cases)
+    assert set(report["worst"]["float64"]) == set(report["worst"]["float32"]) == types
+    assert max(report["worst"]["float64"].values()) < 1e-12, report["worst"]
+    assert max(report["worst"]["float32"].values()) < 1e-6, report["worst"]
+    notes = report.get("beside", {})
+    assert len(notes) == (9 if release == "1.16.0" else 0)
+    assert max(notes.values(), default=0.0) < 1e-12, notes
     if release == "1.16.0":  # with tool_mask
-        assert seen["switches"] == json.loads((Path(__file__).parent / "switches.json").read_text())[program]
-        assert set(seen["spoken"]) == types
-        assert seen["spoken_cases"] == 1920
-        assert max(seen["spoken"].values()) < 1e-12, seen["spoken"]
-    assert max(seen["advantages"].values()) < 1e-12, seen["advantages"]
-    assert seen["defaults"] == []
+        assert (
+            report["switches"] == json.loads((Path(__file__).parent / "switches.json").read_text())[program]
+        )
+        assert set(report["spoken"]) == types
+        assert report["spoken_cases"] == 1920
+        assert max(report["spoken"].values()) < 1e-12, report["spoken"]
+    assert max(report["advantages"].values()) < 1e-12, report["advantages"]
+    assert report["defaults"] == []

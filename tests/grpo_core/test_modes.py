@@ -41,22 +41,22 @@ def test_nothing_stale_means_the_same_bits_in_all_modes(short_run):
     waiting = trained(short_run("async", **{"rollout.max_staleness": 0}, **settings))
     server = trained(short_run("server", **settings))
     assert len(colocate["completions_lines"]) == 20 * 16
-    for other in (waiting, server):
-        assert other["parameters"] == colocate["parameters"]
-        assert other["completions_lines"] == colocate["completions_lines"]
-        assert numbers(other) == numbers(colocate)
-        assert other["max_staleness"] == 0
-        assert other["syncs_proven_by_fingerprint"] == other["syncs"] == 20
+    for mode in (waiting, server):
+        assert mode["parameters"] == colocate["parameters"]
+        assert mode["completions_lines"] == colocate["completions_lines"]
+        assert numbers(mode) == numbers(colocate)
+        assert mode["max_staleness"] == 0
+        assert mode["syncs_proven_by_fingerprint"] == mode["syncs"] == 20
 
 
 @pytest.mark.long
 def test_a_wide_model_has_the_same_bits_in_all_modes(short_run):
     """One that multiplies by oneDNN, in the trainer, in an engine of its process and in one of another."""
     settings = {"train.steps": 3, "model.hidden_size": 128, "model.layers": 2, "rollout.max_staleness": 0}
-    found = [trained(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
-    assert {document["parameters"] for document in found} == {found[0]["parameters"]}
-    assert [numbers(document) for document in found] == [numbers(found[0])] * 3
-    assert found[0]["max_logprob_difference"] < 1e-5
+    runs = [trained(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
+    assert {document["parameters"] for document in runs} == {runs[0]["parameters"]}
+    assert [numbers(document) for document in runs] == [numbers(runs[0])] * 3
+    assert runs[0]["max_logprob_difference"] < 1e-5
 
 
 @pytest.mark.slow
@@ -76,8 +76,8 @@ def test_async_is_one_version_ahead_and_never_more(short_run):
 def test_a_run_repeats_itself(short_run):
     """The same seed: the same bits. Another seed: others."""
     first, again = (trained(short_run(**{"output.name": name})) for name in ("first", "again"))
-    other = trained(short_run(**{"train.seed": 1}))
-    assert first["parameters"] == again["parameters"] != other["parameters"]
+    reseeded = trained(short_run(**{"train.seed": 1}))
+    assert first["parameters"] == again["parameters"] != reseeded["parameters"]
 
 
 def test_trainer_and_engine_agree_on_every_token(short_run):
@@ -92,7 +92,7 @@ def test_trainer_and_engine_agree_on_every_token(short_run):
 def test_what_is_written_down(short_run):
     """One line a step and a completion, complete and consistent; the settings beside them."""
     document = trained(short_run(**{"loss.kl_coefficient": 0.1}))
-    wanted = {
+    expected = {
         "reward/mean",
         "reward/std",
         "loss",
@@ -104,7 +104,7 @@ def test_what_is_written_down(short_run):
         "time/step_s",
     }
     assert [entry["step"] for entry in document["metrics_lines"]] == [1, 2, 3, 4]
-    assert all(wanted <= set(entry) for entry in document["metrics_lines"])
+    assert all(expected <= set(entry) for entry in document["metrics_lines"])
     assert document["metrics_lines"][-1]["kl"] > 0
     entry = document["completions_lines"][0]
     assert len(entry["ids"]) == len(entry["logprobs"]) == len(entry["versions"])
@@ -158,8 +158,8 @@ def test_evaluation_is_pinned_and_changes_nothing(short_run, mode):
         short_run(mode, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})
     )
     assert evaluated == parameters
-    kept = [{k: v for k, v in entry.items() if not k.startswith("eval/")} for entry in entries]
-    assert kept == plain
+    without_eval = [{k: v for k, v in entry.items() if not k.startswith("eval/")} for entry in entries]
+    assert without_eval == plain
     versions = {entry["step"]: entry.get("eval/policy_version") for entry in entries}
     assert versions == {1: 0, 2: None, 3: 2, 4: None} if mode != "async" else versions[1] == 0
     assert all(0 <= entry["eval/reward/mean"] <= 1 for entry in entries if "eval/reward/mean" in entry)
@@ -190,8 +190,8 @@ def test_partial_rollouts_keep_the_version_of_every_token(short_run):
 
 def test_the_first_tokens_of_a_partial_rollout_are_those_of_a_whole_one(short_run):
     """Up to the first weight update nothing differs: the same seeds, the same draws."""
-    whole = trained(short_run(**{"train.steps": 1}))
+    full_run = trained(short_run(**{"train.steps": 1}))
     sliced = trained(
         short_run("async", **{"train.steps": 1, "rollout.max_staleness": 2, "rollout.partial_tokens": 1})
     )
-    assert sliced["completions_lines"] == whole["completions_lines"]
+    assert sliced["completions_lines"] == full_run["completions_lines"]

@@ -13,7 +13,7 @@ from grpo_core.config import ConfigError
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
-from grpo_core.modes.ahead import having
+from grpo_core.modes.ahead import temporary_state
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
@@ -26,7 +26,7 @@ def policy(model_dir, **settings) -> Policy:
     )
 
 
-def rows():
+def three_rows():
     """Three completions."""
     completions = [
         Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
@@ -49,17 +49,19 @@ def test_adapters_start_as_nothing_and_cross_merged(model_dir, tmp_path):
     """Before training the log-probs are the model's; after it, a plain model with the merged weights has them."""
     adapted, plain = policy(model_dir, **{"model.lora_rank": 4}), policy(model_dir)
     assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained()} == {".lora_"}
-    assert torch.equal(adapted.logprobs(rows(), 1.0)[0], plain.logprobs(rows(), 1.0)[0])
+    assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     move([value for _, value in adapted.trained()])
-    assert not torch.allclose(adapted.logprobs(rows(), 1.0)[0], plain.logprobs(rows(), 1.0)[0])
+    assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     merged = dict(adapted.tensors())
-    held = dict(plain.causal.named_parameters())
-    assert {name: value.shape for name, value in merged.items()} == {n: v.shape for n, v in held.items()}
+    parameters = dict(plain.causal.named_parameters())
+    assert {name: value.shape for name, value in merged.items()} == {
+        n: v.shape for n, v in parameters.items()
+    }
     with torch.no_grad():
-        for name, value in held.items():
+        for name, value in parameters.items():
             value.copy_(merged[name])
     torch.testing.assert_close(
-        adapted.logprobs(rows(), 1.0)[0], plain.logprobs(rows(), 1.0)[0], atol=1e-5, rtol=0
+        adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0], atol=1e-5, rtol=0
     )
 
 
@@ -67,22 +69,22 @@ def test_the_reference_of_adapters_is_the_model_without_them(model_dir):
     """No copy is kept; and asking for it leaves the adapters on."""
     adapted = policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
     move([value for _, value in adapted.trained()])
-    before = adapted.logprobs(rows(), 1.0)[0]
-    expected = policy(model_dir).logprobs(rows(), 1.0)[0]
-    assert torch.equal(adapted.reference.logprobs(rows(), 1.0), expected)
-    assert torch.equal(adapted.logprobs(rows(), 1.0)[0], before)
+    before = adapted.logprobs(three_rows(), 1.0)[0]
+    expected = policy(model_dir).logprobs(three_rows(), 1.0)[0]
+    assert torch.equal(adapted.reference.logprobs(three_rows(), 1.0), expected)
+    assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], before)
 
 
 def test_adapters_alone_are_trained_saved_and_resumed(short_run):
     """A run on adapters: the base stays, every sync is proven, and a resumed run is the whole one."""
     settings = {"model.lora_rank": 4, "train.learning_rate": 0.02, "loss.kl_coefficient": 0.01}
-    whole = run.train(short_run(**settings, **{"output.name": "whole"}), lambda _: None)
-    assert whole["outcome"] == "ok"
-    assert whole["syncs_proven_by_fingerprint"] == 4
+    full_run = run.train(short_run(**settings, **{"output.name": "whole"}), lambda _: None)
+    assert full_run["outcome"] == "ok"
+    assert full_run["syncs_proven_by_fingerprint"] == 4
     run.train(short_run(**settings, **{"train.steps": 2}), lambda _: None)
     parts = run.train(short_run(**settings), lambda _: None, resume=True)
-    assert parts["parameters"] == whole["parameters"]
-    folder = Path(whole["metrics"]).parent
+    assert parts["parameters"] == full_run["parameters"]
+    folder = Path(full_run["metrics"]).parent
     before, after = load_model(folder / "model"), load_model(folder / "policy")
     moved = {
         name
@@ -103,13 +105,13 @@ def test_recomputed_activations_change_no_bit(model_dir):
     """Layers run twice, and gradients are the same."""
     gradients, calls = [], []
     for recompute in ("false", "true"):
-        held = policy(model_dir, **{"model.gradient_checkpointing": recompute})
+        model = policy(model_dir, **{"model.gradient_checkpointing": recompute})
         count = [0]
-        held.causal.model.layers[0].mlp.register_forward_pre_hook(
+        model.causal.model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, count=count: count.__setitem__(0, count[0] + 1)
         )
-        held.logprobs(rows(), 1.0)[0].sum().backward()
-        gradients.append([value.grad for _, value in held.trained()])
+        model.logprobs(three_rows(), 1.0)[0].sum().backward()
+        gradients.append([value.grad for _, value in model.trained()])
         calls.append(count[0])
     assert calls == [1, 2]
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
@@ -117,13 +119,13 @@ def test_recomputed_activations_change_no_bit(model_dir):
 
 def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):
     """What a resumed asynchronous run needs: the weights its rollouts in flight are sampled with."""
-    held = policy(model_dir)
-    old, digest = {name: value.clone() for name, value in held.state().items()}, held.fingerprint()
-    move(held.causal.parameters())
-    now = held.fingerprint()
-    with having(held, old):
-        assert held.fingerprint() == digest
-    assert held.fingerprint() == now != digest
+    trained = policy(model_dir)
+    old, digest = {name: value.clone() for name, value in trained.state().items()}, trained.fingerprint()
+    move(trained.causal.parameters())
+    now = trained.fingerprint()
+    with temporary_state(trained, old):
+        assert trained.fingerprint() == digest
+    assert trained.fingerprint() == now != digest
 
 
 def test_the_trained_policy_is_left_as_a_checkpoint(short_run):

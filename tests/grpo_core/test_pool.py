@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from grpo_core import run
-from grpo_core.learn.pool import DynamicPool, Pool
+from grpo_core.config import Config
+from grpo_core.learn.pool import Pool
 from grpo_core.types import Completion, Group, Prompt, Request, Sample
 
 
@@ -27,7 +28,7 @@ def rollout(number, rewards):
 def pool(short_run):
     """Three groups of two a step, dynamic, at most two further rollouts."""
     settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
-    return DynamicPool(short_run(**{"sampling.group_size": 2, **settings}))
+    return Pool(short_run(**{"sampling.group_size": 2, **settings}))
 
 
 def fill(pool, *rollouts):
@@ -37,38 +38,38 @@ def fill(pool, *rollouts):
         pool.add(*rollout(number, rewards), [0])
 
 
-def chosen(pool):
+def selected_ids(pool):
     """Ids of the prompts a step is made of."""
-    return [group.prompt.id for group in pool.chosen()]
+    return [group.prompt.id for group in pool.select()]
 
 
 def test_groups_without_a_signal_are_replaced(pool):
     """By those of further prompts, in the order they were asked for; what is over is left out."""
     fill(pool, [(0, 1), (1, 1), (0, 0)], [(0, 1), (1, 0), (0, 1)])
     assert pool.ready()
-    assert chosen(pool) == ["0.0", "1.0", "1.1"]
-    described = pool.described()
-    assert (described["resample/rounds"], described["resample/exhausted"]) == (1, 0.0)
+    assert selected_ids(pool) == ["0.0", "1.0", "1.1"]
+    metrics = pool.metrics()
+    assert (metrics["resample/rounds"], metrics["resample/exhausted"]) == (1, 0.0)
     # Metrics are of everything that was sampled: chosen groups alone would always look half solved.
-    assert described["reward/mean"] == pytest.approx(6 / 12)
-    assert described["reward/zero_variance_groups"] == pytest.approx(2 / 6)
+    assert metrics["reward/mean"] == pytest.approx(6 / 12)
+    assert metrics["reward/zero_variance_groups"] == pytest.approx(2 / 6)
 
 
 def test_at_the_bound_the_step_is_filled_and_says_so(pool):
     """As many groups as ever, those with a signal first, and `resample/exhausted`."""
     fill(pool, [(1, 1), (0, 1), (1, 1)], [(1, 1), (1, 1), (1, 1)], [(1, 1), (1, 1), (1, 0)])
     assert pool.ready()
-    assert chosen(pool) == ["0.1", "2.2", "0.0"]
-    assert (pool.described()["resample/rounds"], pool.described()["resample/exhausted"]) == (2, 1.0)
+    assert selected_ids(pool) == ["0.1", "2.2", "0.0"]
+    assert (pool.metrics()["resample/rounds"], pool.metrics()["resample/exhausted"]) == (2, 1.0)
 
 
 def test_without_dynamic_sampling_a_step_is_its_rollout():
     """Groups without a signal included, in order."""
-    pool = Pool()
+    pool = Pool(Config())
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
-    assert chosen(pool) == ["0.0", "0.1", "0.2"]
-    assert "resample/rounds" not in pool.described()
+    assert selected_ids(pool) == ["0.0", "0.1", "0.2"]
+    assert "resample/rounds" not in pool.metrics()
 
 
 def metrics_of(config) -> list[dict]:
@@ -84,9 +85,9 @@ def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
     """Resampling takes the rollouts that would have come next, wherever they are sampled."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
     runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
-    kept = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
-    assert kept[0] == kept[1] == kept[2]
-    assert sum(entry["resample/rounds"] for entry in kept[0]) > 0
+    without_times = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
+    assert without_times[0] == without_times[1] == without_times[2]
+    assert sum(entry["resample/rounds"] for entry in without_times[0]) > 0
 
 
 def test_ahead_and_resampling_stay_within_the_bound(short_run):

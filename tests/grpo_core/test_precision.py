@@ -10,7 +10,7 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ConfigError, ModelConfig, TaskConfig
-from grpo_core.learn.batch import unjudged
+from grpo_core.learn.batch import completion_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
@@ -50,7 +50,7 @@ def some_rows(device: str = "cpu"):
     completions = [
         (prompt, Completion("", ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")) for prompt, ids in answers
     ]
-    return unjudged(completions, device)
+    return completion_batch(completions, device)
 
 
 def gradient(policy, device: str = "cpu") -> torch.Tensor:
@@ -68,10 +68,10 @@ def held_to_float32(model_dir, dtype: str, device: str) -> None:
         ours, theirs = (policy.logprobs(some_rows(device), 1.0)[0] for policy in (mixed, plain))
     assert ours.dtype == torch.float32
     assert 0 < (ours - theirs).abs().max() < 0.05
-    found, expected = gradient(mixed, device), gradient(plain, device)
-    assert found.dtype == torch.float32
-    assert torch.nn.functional.cosine_similarity(found, expected, dim=0) > 0.999
-    assert torch.isclose(found.norm(), expected.norm(), rtol=0.02)
+    actual, expected = gradient(mixed, device), gradient(plain, device)
+    assert actual.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(actual, expected, dim=0) > 0.999
+    assert torch.isclose(actual.norm(), expected.norm(), rtol=0.02)
     assert {value.dtype for _, value in mixed.trained()} == {torch.float32}
 
 
@@ -102,17 +102,19 @@ def test_gradients_of_micro_batches_add_up_in_float32(model_dir):
 def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, parts, kept):
     """All others are in the compute type."""
     _, mixed = policies(model_dir, "bfloat16", float32_parts=parts)
-    found = {name for name, value in mixed.lowered.module.named_parameters() if value.dtype == torch.float32}
-    assert all(any(part in name for part in kept) for name in found)
-    assert {part for part in kept if any(part in name for name in found)} == kept
+    float32_names = {
+        name for name, value in mixed.lowered.module.named_parameters() if value.dtype == torch.float32
+    }
+    assert all(any(part in name for part in kept) for name in float32_names)
+    assert {part for part in kept if any(part in name for name in float32_names)} == kept
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_run_repeats_itself_to_the_bit_and_every_sync_is_proven(short_run, dtype):
     """By fingerprint: what was sent, in the engine's type, is what it holds. The floor is in the metrics."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype}
-    found = [trained(short_run, name, **types) for name in ("one", "two")]
-    (first, metrics), (second, _) = found
+    runs = [trained(short_run, name, **types) for name in ("one", "two")]
+    (first, metrics), (second, _) = runs
     assert first["parameters"] == second["parameters"]
     assert first["syncs_proven_by_fingerprint"] == first["syncs"] == 4
     assert 1e-6 < first["max_logprob_difference"] < 0.2
@@ -122,9 +124,9 @@ def test_a_run_repeats_itself_to_the_bit_and_every_sync_is_proven(short_run, dty
 def test_the_engines_type_is_apart_from_the_trainers(short_run):
     """In bfloat16 it is further from a float32 trainer than one in float32 is, and by how much is said."""
     exact, _ = trained(short_run, "exact")
-    apart, metrics = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
-    assert exact["max_logprob_difference"] < 1e-5 < apart["max_logprob_difference"]
-    assert apart["syncs_proven_by_fingerprint"] == 4
+    different, metrics = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
+    assert exact["max_logprob_difference"] < 1e-5 < different["max_logprob_difference"]
+    assert different["syncs_proven_by_fingerprint"] == 4
     assert "update/lost" not in metrics[0]
 
 
@@ -150,18 +152,18 @@ def test_resumed_it_is_the_same_run(short_run):
             raise KeyboardInterrupt
 
     types = {**TOLERANT, "model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
-    whole, _ = trained(short_run, "whole", **types)
+    full_run, _ = trained(short_run, "whole", **types)
     config = short_run(**{**types, "output.name": "parts"})
     assert run.train(config, stops)["outcome"] == "interrupted"
     again = run.train(config, quiet, resume=True)
-    assert (again["steps"], again["parameters"]) == (4, whole["parameters"])
+    assert (again["steps"], again["parameters"]) == (4, full_run["parameters"])
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
         (["model.dtype=bfloat16", "loss.entropy_coefficient=0.1"], "is not tried with an entropy bonus"),
-        (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected head, norms, both or none"),
+        (["model.dtype=bfloat16", "model.float32_parts=tail"], "expected one of 'head', 'norms'"),
         (
             ["rollout.dtype=bfloat16", "rollout.mode=server", "rollout.port=80"],
             "a running server has its own dtype",
@@ -196,10 +198,10 @@ def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run,
     """The engine takes the trainer's type, and the tolerance fits it."""
     settings = {"model.dtype": dtype, "rollout.max_staleness": 0, "train.steps": 2}
     expected = run.train(short_run(**settings, **{"output.name": "expected"}), quiet)
-    found = run.train(short_run(mode, **settings, **{"output.name": "found"}), quiet)
-    assert (found["outcome"], found["error"]) == ("ok", None)
-    assert found["parameters"] == expected["parameters"]
-    assert found["syncs_proven_by_fingerprint"] == found["syncs"] == 2
+    document = run.train(short_run(mode, **settings, **{"output.name": "found"}), quiet)
+    assert (document["outcome"], document["error"]) == ("ok", None)
+    assert document["parameters"] == expected["parameters"]
+    assert document["syncs_proven_by_fingerprint"] == document["syncs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -227,5 +229,5 @@ def test_bfloat16_trains_a_tied_model_with_adapters_recomputation_and_a_referenc
 
 def test_a_tied_weight_gets_the_gradients_of_embedding_and_output_layer(tmp_path):
     """As in float32, up to the rounding of the compute type."""
-    found, expected = map(gradient, reversed(policies(tied_model(tmp_path), "bfloat16")))
-    assert torch.nn.functional.cosine_similarity(found, expected, dim=0) > 0.999
+    actual, expected = map(gradient, reversed(policies(tied_model(tmp_path), "bfloat16")))
+    assert torch.nn.functional.cosine_similarity(actual, expected, dim=0) > 0.999

@@ -2,7 +2,7 @@
 
 import io
 
-from grpo_core.show.progress import StepProgress
+from grpo_core.progress import StepProgress
 
 
 def entry(step: int) -> dict:

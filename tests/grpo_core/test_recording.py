@@ -169,14 +169,14 @@ def test_a_kill_at_any_byte_leaves_whole_steps(tmp_path, config):
     path = tmp_path / "rollouts.jsonl"
     first = path.read_bytes()
     recorder.write(2, 1, *a_step(), RESULT)
-    whole = path.read_bytes()
-    for cut in range(len(first), len(whole), 397):
-        path.write_bytes(whole[:cut])
+    complete = path.read_bytes()
+    for cut in range(len(first), len(complete), 397):
+        path.write_bytes(complete[:cut])
         assert read_step(tmp_path, 1).entry["step"] == 1
         with pytest.raises(RecordError, match="of step 2"):
             read_step(tmp_path, 2)
         Recorder(tmp_path, config).write(2, 1, *a_step(), RESULT)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == complete
 
 
 def test_the_record_of_a_step_made_again_counts(tmp_path, config):

@@ -20,7 +20,7 @@ from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.machine.world import World
 from grpo_core.records.recording import Recorder, exact_digest, gradient_digest, read_step, unreplayable
 from grpo_core.records.replay import replay
@@ -52,7 +52,7 @@ def sampled(step):
     return samples
 
 
-def held(model_dir, config) -> Policy:
+def build_policy(model_dir, config) -> Policy:
     """A policy on the tiny model."""
     return Policy(str(model_dir), config, World())
 
@@ -66,19 +66,23 @@ def looking(seen: list):
 def run(model_dir, tmp_path_factory):
     """A folder with two recorded steps, and the policy of each as a file of parameters and as a checkpoint."""
     folder = tmp_path_factory.mktemp("run")
-    settle(1)
+    make_deterministic(1)
     config = load(None, [f"--model.path={model_dir}", *SETTINGS])
-    policy = held(model_dir, config)
+    policy = build_policy(model_dir, config)
     updater, recorder = Updater(policy, config, World()), Recorder(folder, config)
     for step in (1, 2):
         save_file(policy.state(), folder / f"{step}.safetensors")
         policy.causal.save_pretrained(folder / f"policy-{step}")
         version, digest, samples = updater.updates, policy.fingerprint(), sampled(step)
-        seen = []
-        updater.update(make_batch(samples), looking(seen))
+        observed = []
+        updater.update(make_batch(samples), looking(observed))
         requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in samples]
         recorder.write(
-            step, version, samples, requests, {"loss": seen[0][0], "gradient": seen[0][1], "policy": digest}
+            step,
+            version,
+            samples,
+            requests,
+            {"loss": observed[0][0], "gradient": observed[0][1], "policy": digest},
         )
     return folder
 
@@ -110,7 +114,7 @@ def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
     """Of all parameters, before the clip, and of the first update: that of a plain step of the same settings."""
     config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
     batch = make_batch(sampled(1))
-    policy = held(model_dir, config)
+    policy = build_policy(model_dir, config)
     updater = Updater(policy, config, World())
     loss = updater.gradients(batch)
     gradients = {name: value.grad.clone() for name, value in policy.trained()}
@@ -118,9 +122,9 @@ def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
     assert gradient_digest(policy, "0" * 64) == fingerprint_of(gradients.items())
     assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2
     assert updater.updates == 0
-    seen = []
-    metrics = updater.update(batch, looking(seen))
-    assert seen == [(loss, exact_digest(gradients.items()))]
+    observed = []
+    metrics = updater.update(batch, looking(observed))
+    assert observed == [(loss, exact_digest(gradients.items()))]
     assert metrics["loss"] == loss
 
 
@@ -147,8 +151,10 @@ def test_one_changed_log_prob_changes_the_gradient(run, tmp_path):
     recorded = read_step(run, 1)
     first = recorded.samples[0]
     value = torch.tensor(first.completion.logprobs[0])
-    other = (float(torch.nextafter(value, torch.tensor(0.0))), *first.completion.logprobs[1:])
-    changed = dataclasses.replace(first, completion=dataclasses.replace(first.completion, logprobs=other))
+    next_values = (float(torch.nextafter(value, torch.tensor(0.0))), *first.completion.logprobs[1:])
+    changed = dataclasses.replace(
+        first, completion=dataclasses.replace(first.completion, logprobs=next_values)
+    )
     requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in recorded.samples]
     samples = [changed, *recorded.samples[1:]]
     Recorder(tmp_path, recorded.config).write(1, 0, samples, requests, recorded.entry["result"])
@@ -164,7 +170,7 @@ def test_other_settings_give_another_dialects_loss_on_the_same_rollouts(run, mod
     flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none") for a in g]
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
     config = load(None, [*SETTINGS, *overrides])
-    policy = held(model_dir, config)
+    policy = build_policy(model_dir, config)
     loss = Updater(policy, config, World()).gradients(batch)
     assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))
     assert document["recorded_loss"] == replay(run, 1)["loss"] != document["loss"]
@@ -270,8 +276,13 @@ def test_an_unknown_override_is_refused(run):
 def test_a_real_run_replays_itself(short_run):
     """Each recorded step of a run, found with its policy in the run's own folder, on adapters too."""
     for name, settings in {"plain": {}, "adapters": {"model.lora_rank": 4}}.items():
-        wanted = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2, "output.name": name}
-        document = run_module.train(short_run(**wanted, **settings), lambda _: None)
+        overrides = {
+            "output.record_every": 1,
+            "checkpoint.keep": 9,
+            "train.iterations": 2,
+            "output.name": name,
+        }
+        document = run_module.train(short_run(**overrides, **settings), lambda _: None)
         folder = Path(document["metrics"]).parent
         for step in (1, 2, 4):
             assert replay(folder, step)["outcome"] == "equal", (name, step)
@@ -280,9 +291,9 @@ def test_a_real_run_replays_itself(short_run):
 def test_a_policy_that_is_not_kept_is_asked_for(short_run, capsys):
     """With its version, and what keeps it; the run says so when it begins."""
     document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
-    said = capsys.readouterr().err
-    assert "of 4 recorded steps 3 begin from parameters that no checkpoint will keep" in said
-    assert "checkpoint.keep = 4 keep them all" in said
+    errors = capsys.readouterr().err
+    assert "of 4 recorded steps 3 begin from parameters that no checkpoint will keep" in errors
+    assert "checkpoint.keep = 4 keep them all" in errors
     with pytest.raises(
         ConfigError, match=r"step 3 started from policy version 2, and no checkpoint kept has it"
     ):
@@ -292,8 +303,8 @@ def test_a_policy_that_is_not_kept_is_asked_for(short_run, capsys):
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_what_a_run_says_of_replaying_is_so(short_run, capsys, every):
     """With what it asks for, nothing is said, and every recorded step is found with its policy."""
-    said = unreplayable(short_run(**{"output.record_every": every, "train.steps": 5}))
-    keep = re.search(r"checkpoint.keep = (\d+)", said).group(1)
+    note = unreplayable(short_run(**{"output.record_every": every, "train.steps": 5}))
+    keep = re.search(r"checkpoint.keep = (\d+)", note).group(1)
     settings = {"output.record_every": every, "checkpoint.keep": int(keep), "train.steps": 5}
     assert unreplayable(short_run(**settings)) == ""
     folder = Path(run_module.train(short_run(**settings), lambda _: None)["metrics"]).parent

@@ -88,8 +88,8 @@ def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, pr
     """The engine gets a GPU of its own in the modes that work at once, if there is one."""
     settings = {"rollout.mode": mode, "train.device": devices[0], "rollout.device": devices[1]}
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    found = with_devices(config, processes, visible)
-    assert (found.train.device, found.rollout.device) == chosen
+    resolved = with_devices(config, processes, visible)
+    assert (resolved.train.device, resolved.rollout.device) == chosen
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, pr
 )
 def test_the_engines_type_and_the_tolerance_follow_the_trainers_type(settings, dtype, tolerance):
     """What is set stays as it is."""
-    found = with_devices(load(None, [f"--{key}={value}" for key, value in settings.items()]), 1, 0)
-    assert getattr(found.rollout, "dtype", "float32") == dtype
-    assert found.rollout.sync_tolerance == tolerance
+    resolved = with_devices(load(None, [f"--{key}={value}" for key, value in settings.items()]), 1, 0)
+    assert getattr(resolved.rollout, "dtype", "float32") == dtype
+    assert resolved.rollout.sync_tolerance == tolerance
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,14 @@ def killed(tmp_path_factory):
     """What the program sees in a mode, looked at once."""
 
     @functools.cache
-    def look(mode: str) -> dict:
+    def run_killed(mode: str) -> dict:
         folder = str(tmp_path_factory.mktemp("killed"))
         command = [sys.executable, str(PROGRAM), folder, str(KILLS), "0", *MODES[mode], *SHORT]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
-    return look
+    return run_killed
 
 
 @pytest.mark.slow
@@ -53,19 +53,19 @@ def killed(tmp_path_factory):
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
     """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
-    seen = killed(mode)
-    assert len(seen["deaths"]) == KILLS
-    assert seen["outcome"] == "ok"
-    assert seen["parameters"][0] == seen["parameters"][1]
-    assert seen["differences"] == {"metrics": [], "completions": []}
-    assert seen["lines"] == {"metrics": [12, 12], "completions": [192, 192]}
+    report = killed(mode)
+    assert len(report["deaths"]) == KILLS
+    assert report["outcome"] == "ok"
+    assert report["parameters"][0] == report["parameters"][1]
+    assert report["differences"] == {"metrics": [], "completions": []}
+    assert report["lines"] == {"metrics": [12, 12], "completions": [192, 192]}
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_kills_hit_different_places(killed):
     """In the middle of the mathematics as well as of the writing of checkpoints."""
-    places = {death["killed_in"].split(":")[0] for seen in map(killed, MODES) for death in seen["deaths"]}
+    places = {death["killed_in"].split(":")[0] for report in map(killed, MODES) for death in report["deaths"]}
     assert len(places) > 10
     assert places & {"checkpoint.py", "metrics.py", "files.py"}
 
@@ -76,18 +76,18 @@ def quiet(_: dict) -> None:
 
 def test_more_steps_are_a_longer_run(short_run):
     """Four steps and then two more are six: what was saved holds the whole state."""
-    whole = run.train(short_run(**{"train.steps": 6, "output.name": "whole"}), quiet)
+    full_run = run.train(short_run(**{"train.steps": 6, "output.name": "whole"}), quiet)
     run.train(short_run(**{"train.steps": 4, "output.name": "parts"}), quiet)
     longer = run.train(short_run(**{"train.steps": 6, "output.name": "parts"}), quiet, resume=True)
     assert longer["steps"] == 6
-    assert longer["parameters"] == whole["parameters"]
+    assert longer["parameters"] == full_run["parameters"]
 
 
 def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
     """Its checksum tells; the one before it is taken, and the end is the same."""
     settings = {"train.steps": 4, "checkpoint.keep": 2}
-    whole = run.train(short_run(**settings), quiet)
-    folder = Path(whole["metrics"]).parent / "checkpoints"
+    full_run = run.train(short_run(**settings), quiet)
+    folder = Path(full_run["metrics"]).parent / "checkpoints"
     assert [path.name for path in sorted(folder.iterdir())] == ["step-00000003", "step-00000004"]
     path = folder / "step-00000004" / "policy.safetensors"
     payload = bytearray(path.read_bytes())
@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
     path.write_bytes(payload)
     again = run.train(short_run(**settings), quiet, resume=True)
     assert "step-00000004 is damaged (policy.safetensors has another checksum" in capsys.readouterr().err
-    assert again["parameters"] == whole["parameters"]
+    assert again["parameters"] == full_run["parameters"]
 
 
 @pytest.mark.parametrize("damage", ["{", "", '{"schema": "other"}', "[]"])
@@ -112,12 +112,12 @@ def test_every_setting_that_changed_is_named_and_defaults_as_such(short_run):
     run.train(short_run(**{"train.seed": 3, "loss.clip_low": 0.1}), quiet)
     with pytest.raises(ConfigError) as caught:
         run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
-    said = str(caught.value)
-    assert said.startswith(
+    message = str(caught.value)
+    assert message.startswith(
         "train.seed = 0 (its default), begun with 3; loss.clip_low = 0.3, begun with 0.1: the run"
     )
-    assert "config.json has them all" in said
-    assert "\n" not in said
+    assert "config.json has them all" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("settings", ["[]", '{"train": 3}'])

@@ -1,6 +1,5 @@
 """The reward functions that come with the trainer say what they should."""
 
-import doctest
 import importlib.util
 import os
 import threading
@@ -30,22 +29,16 @@ needs_math_verify = pytest.mark.skipif(
 )
 
 
-def test_the_examples_in_docstrings_hold():
-    """Each runs and gives what it says."""
-    result = doctest.testmod(reward_functions)
-    assert (result.failed, result.attempted) == (0, 4)
-
-
 def test_the_shipped_reward_is_the_share_of_letters_in_place():
     """Missing and superfluous letters cost alike; nothing at all is zero."""
-    found = letters_in_place(["abc", "ab", "abcab", "", "cab"], answer=["abc"] * 5)
-    assert found == [1.0, 2 / 3, 3 / 5, 0.0, 0.0]
+    scores = letters_in_place(["abc", "ab", "abcab", "", "cab"], answer=["abc"] * 5)
+    assert scores == [1.0, 2 / 3, 3 / 5, 0.0, 0.0]
 
 
 def test_an_exact_answer_is_exact():
     """White space around does not matter, within it does; numbers are compared as text."""
-    found = exact(["\n42 ", "4 2", "42.0", "", "x"], answer=["42", "42", 42, "", None])
-    assert found == [1.0, 0.0, 0.0, 1.0, None]
+    scores = exact(["\n42 ", "4 2", "42.0", "", "x"], answer=["42", "42", 42, "", None])
+    assert scores == [1.0, 0.0, 0.0, 1.0, None]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +86,8 @@ def test_the_format_of_a_hostile_text_takes_no_longer():
 
 def test_repetition_counts_ngrams_that_were_there_before():
     """By hand: of "a b c a b c a b" six trigrams, three different; case and spaces do not matter."""
-    found = repetition(["a b c a b c a b", "A b\nc  a B c a b", "a a a a a a", "a b", "", "a b c"])
-    assert found == [-0.5, -0.5, -0.75, 0.0, 0.0, 0.0]
+    scores = repetition(["a b c a b c a b", "A b\nc  a B c a b", "a a a a a a", "a b", "", "a b c"])
+    assert scores == [-0.5, -0.5, -0.75, 0.0, 0.0, 0.0]
 
 
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 4))
@@ -125,19 +118,19 @@ GIVEN = [
 @needs_math_verify
 def test_mathematics_is_compared_by_value():
     """Right, right in other words, wrong, and not readable at all; and a row without an answer."""
-    found = math_answers([*GIVEN[:5], "1"], answer=[r"\frac{1}{2}"] * 5 + [None])
-    assert found == [1.0, 1.0, 0.0, 0.0, 1.0, None]
+    scores = math_answers([*GIVEN[:5], "1"], answer=[r"\frac{1}{2}"] * 5 + [None])
+    assert scores == [1.0, 1.0, 0.0, 0.0, 1.0, None]
 
 
 @needs_math_verify
 def test_a_worker_thread_finds_what_the_main_thread_finds():
     """math-verify's own time limit works in a main thread alone; some versions then silently find all wrong."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(math_answers(GIVEN, answer=["1/2"] * 6)))
+    scores = []
+    thread = threading.Thread(target=lambda: scores.append(math_answers(GIVEN, answer=["1/2"] * 6)))
     thread.start()
     thread.join()
-    assert found == [math_answers(GIVEN, answer=["1/2"] * 6)]
-    assert found[0][:4] == [1.0, 1.0, 0.0, 0.0]
+    assert scores == [math_answers(GIVEN, answer=["1/2"] * 6)]
+    assert scores[0][:4] == [1.0, 1.0, 0.0, 0.0]
 
 
 @needs_math_verify
@@ -195,8 +188,8 @@ def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
     monkeypatch.setattr(mathematics, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
-        found = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
-    assert found == [0.0, 1.0]
+        scores = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
+    assert scores == [0.0, 1.0]
 
 
 @needs_math_verify
@@ -280,10 +273,10 @@ def test_the_reward_model_gives_what_it_gives_one_by_one(reward_model):
             return [plain(input_ids=torch.tensor([row])).logits.item() for row in rows]
 
     adapter = RewardModel(str(reward_model), "cpu")
-    found, expected = adapter(prompts, completions), one_by_one()
-    assert found == pytest.approx(expected, rel=0, abs=1e-6)
+    actual, expected = adapter(prompts, completions), one_by_one()
+    assert actual == pytest.approx(expected, rel=0, abs=1e-6)
     assert max(expected) - min(expected) > 0.1
-    assert adapter(prompts, completions) == found
+    assert adapter(prompts, completions) == actual
     # Rounding aside, nothing is left: padding takes no part.
     adapter._model.double()
     plain.double()
@@ -296,9 +289,9 @@ def test_the_reward_model_is_one_more_function(reward_model):
     both = build_rewards(config)
     prompts = [Prompt(str(place), "abc>", (1,), {"answer": "abc"}) for place in range(3)]
     completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
-    found = both.score(prompts, completions, ["abc", "ab", "a"])
-    assert [list(scores) for _, scores in found] == [["exact", "model"]] * len(found)
-    assert [total for total, _ in found] == [by["exact"] + 0.5 * by["model"] for _, by in found]
+    rewards = both.score(prompts, completions, ["abc", "ab", "a"])
+    assert [list(scores) for _, scores in rewards] == [["exact", "model"]] * len(rewards)
+    assert [total for total, _ in rewards] == [by["exact"] + 0.5 * by["model"] for _, by in rewards]
     with pytest.raises(RewardError, match=r"model raised ValueError: 25 tokens, .* takes 24, on sample 1"):
         both.score(prompts, completions, ["abc", "a" * 21, "a"])
 

@@ -50,14 +50,14 @@ def settings(tokens=8, data="", **reward):
 
 def test_a_function_gets_what_it_has_parameters_for():
     """By name, whatever their order: TRL's functions needn't take prompts."""
-    seen = {}
+    received = {}
 
     def spy(completions, answer, prompts=None, absent="default"):
-        seen.update(completions=completions, answer=answer, prompts=prompts, absent=absent)
+        received.update(completions=completions, answer=answer, prompts=prompts, absent=absent)
         return [0, True]
 
     assert scored(spy, ["a", "b"], answer=["x", "y"], level=[1, 2]) == [0.0, 1.0]
-    assert seen == {
+    assert received == {
         "completions": ["a", "b"],
         "answer": ["x", "y"],
         "prompts": ["prompt 0", "prompt 1"],
@@ -67,16 +67,16 @@ def test_a_function_gets_what_it_has_parameters_for():
 
 def test_open_parameters_get_every_column():
     """Those that only some rows have are None elsewhere."""
-    seen = {}
+    received = {}
 
     def spy(prompts, completions, **columns):
-        seen.update(columns)
+        received.update(columns)
         return [0.0] * len(prompts)
 
     prompts, completions, texts = batch(["a", "b"], answer=["x", "y"])
     prompts[1] = Prompt("p1", "prompt 1", (1,), {"answer": "y", "level": 3})
     RewardSet({"spy": spy}, (1.0,)).score(prompts, completions, texts)
-    assert seen == {"answer": ["x", "y"], "level": [None, 3]}
+    assert received == {"answer": ["x", "y"], "level": [None, 3]}
 
 
 def test_a_column_that_the_data_lacks_is_a_setting_to_mend():
@@ -102,8 +102,8 @@ def test_what_a_function_does_to_its_lists_stays_its_own():
     def reader(completions, answer):
         return [float(len(answer))] * len(completions)
 
-    found = RewardSet({"vandal": vandal, "reader": reader}, (1.0, 1.0)).score(*batch(["a"], answer=["x"]))
-    assert by_function(found)["reader"] == [1.0]
+    rewards = RewardSet({"vandal": vandal, "reader": reader}, (1.0, 1.0)).score(*batch(["a"], answer=["x"]))
+    assert by_function(rewards)["reader"] == [1.0]
 
 
 # What comes of the numbers.
@@ -115,9 +115,9 @@ def test_the_sum_is_weighted_and_leaves_out_who_says_nothing():
         "first": lambda completions: [1.0, None, 3.0],
         "second": lambda completions: [10.0, 20.0, None],
     }
-    found = RewardSet(functions, (0.5, -2.0)).score(*batch(["a", "b", "c"]))
-    assert totals(found) == [0.5 - 20.0, -40.0, 1.5]
-    assert by_function(found) == {"first": [1.0, None, 3.0], "second": [10.0, 20.0, None]}
+    rewards = RewardSet(functions, (0.5, -2.0)).score(*batch(["a", "b", "c"]))
+    assert totals(rewards) == [0.5 - 20.0, -40.0, 1.5]
+    assert by_function(rewards) == {"first": [1.0, None, 3.0], "second": [10.0, 20.0, None]}
 
 
 def test_a_sample_that_nobody_has_a_reward_for_is_named():
@@ -129,8 +129,8 @@ def test_a_sample_that_nobody_has_a_reward_for_is_named():
 
 def test_numbers_of_numpy_and_torch_are_numbers():
     """They come out as Python floats, also out of an array."""
-    found = scored(lambda completions: [np.float32(0.5), torch.tensor(1.0)], ["a", "b"])
-    assert (found, [type(value) for value in found]) == ([0.5, 1.0], [float, float])
+    rewards = scored(lambda completions: [np.float32(0.5), torch.tensor(1.0)], ["a", "b"])
+    assert (rewards, [type(value) for value in rewards]) == ([0.5, 1.0], [float, float])
     assert scored(lambda completions: np.array([0.5, 2]), ["a", "b"]) == [0.5, 2.0]
 
 
@@ -140,8 +140,8 @@ def test_a_batch_of_none_is_scored_without_a_call():
     def never(completions):
         raise AssertionError
 
-    found = RewardSet({"never": never}, (1.0,)).score([], [], [])
-    assert found == []
+    rewards = RewardSet({"never": never}, (1.0,)).score([], [], [])
+    assert rewards == []
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_threads_change_nothing_but_who_calls(three_torch_threads):
     """Same bits with torch inside, in the functions' order; at the same time, each in its own thread."""
     together, callers = threading.Barrier(3, timeout=500), set()
 
-    def make(seed):
+    def build(seed):
         def function(completions):
             if threading.current_thread() is not threading.main_thread():
                 together.wait()  # passes only when all three are inside
@@ -167,7 +167,7 @@ def test_threads_change_nothing_but_who_calls(three_torch_threads):
 
         return function
 
-    functions = {f"f{seed}": make(seed) for seed in range(3)}
+    functions = {f"f{seed}": build(seed) for seed in range(3)}
     alone, threaded = (RewardSet(functions, (1.0, 0.1, 0.01), n).score(*batch(["a", "b"])) for n in (1, 3))
     assert alone == threaded
     assert [values[1] for values in by_function(threaded).values()] == [3.0] * 3
@@ -274,9 +274,9 @@ def test_a_function_that_raises_only_on_the_batch_blames_no_sample():
 
 def test_nothing_asked_for_is_the_shipped_tasks_reward():
     """The share of letters in place, unweighted."""
-    found = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
-    assert totals(found) == [1.0, 2 / 3]
-    assert by_function(found) == {"letters_in_place": [1.0, 2 / 3]}
+    rewards = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
+    assert totals(rewards) == [1.0, 2 / 3]
+    assert by_function(rewards) == {"letters_in_place": [1.0, 2 / 3]}
 
 
 def test_functions_weights_and_the_overlong_penalty_come_together():
@@ -284,9 +284,9 @@ def test_functions_weights_and_the_overlong_penalty_come_together():
     config = settings(
         functions=("exact", "repetition"), weights=(2.0, 1.0), overlong_buffer=4, overlong_penalty=0.5
     )
-    found = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
-    assert totals(found) == [2.0, -0.25, -0.5]
-    assert by_function(found) == {
+    rewards = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
+    assert totals(rewards) == [2.0, -0.25, -0.5]
+    assert by_function(rewards) == {
         "exact": [1.0, 0.0, 0.0],
         "repetition": [0.0, 0.0, 0.0],
         "overlong": [0.0, -0.25, -0.5],
@@ -308,8 +308,8 @@ def test_functions_of_ones_own_files(tmp_path):
         f"{tmp_path}/a/random.py:count",
         f"{tmp_path}/b/random.py:first2",
     ]
-    found = build_rewards(settings(functions=tuple(specs))).score(*batch(["x"]))
-    assert by_function(found) == {
+    rewards = build_rewards(settings(functions=tuple(specs))).score(*batch(["x"]))
+    assert by_function(rewards) == {
         "random.py:first1": [1.0],
         "random.py:count": [2.0],
         "random.py:first2": [2.0],
@@ -365,17 +365,20 @@ def conversation(text, *messages, step=0, function=None):
 
 def test_a_function_of_trl_gets_messages_ids_and_state():
     """As keywords, whether it names them or takes all."""
-    seen = {}
+    received = {}
 
     def spy(prompts, completions, **kwargs):
-        seen.update(kwargs, prompts=prompts, completions=completions)
+        received.update(kwargs, prompts=prompts, completions=completions)
         return [1.0]
 
     user = {"role": "user", "content": "hi"}
     assert conversation("yes", user, step=4, function=spy) == 1.0
-    assert (seen["prompts"], seen["completions"]) == ([[user]], [[{"role": "assistant", "content": "yes"}]])
-    assert (seen["completion_ids"], seen["answer"]) == ([[7, 7, 7]], ["x"])
-    assert (seen["trainer_state"].global_step, seen["trainer_state"].max_steps) == (4, 9)
+    assert (received["prompts"], received["completions"]) == (
+        [[user]],
+        [[{"role": "assistant", "content": "yes"}]],
+    )
+    assert (received["completion_ids"], received["answer"]) == ([[7, 7, 7]], ["x"])
+    assert (received["trainer_state"].global_step, received["trainer_state"].max_steps) == (4, 9)
 
 
 def test_an_assistant_message_at_the_end_of_a_prompt_begins_the_completion():
@@ -385,24 +388,24 @@ def test_an_assistant_message_at_the_end_of_a_prompt_begins_the_completion():
         assert len(prompts[0]) == 1
         return [len(completions[0][0]["content"])]
 
-    begun = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "So: "})
-    assert conversation("yes", *begun, function=length) == len("So: yes")
+    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "So: "})
+    assert conversation("yes", *messages, function=length) == len("So: yes")
 
 
 def test_ids_and_state_go_to_functions_that_name_them_whatever_the_convention():
     """Others with ** get the columns of the data alone."""
-    seen = {}
+    received = {}
 
-    def named(completion_ids, trainer_state):
+    def by_name(completion_ids, trainer_state):
         return [float(len(ids) + trainer_state.global_step) for ids in completion_ids]
 
     def everything(completions, **columns):
-        seen.update(columns)
+        received.update(columns)
         return [0.0] * len(completions)
 
-    assert scored(named, ["a", "bc"]) == [1.0, 2.0]
+    assert scored(by_name, ["a", "bc"]) == [1.0, 2.0]
     scored(everything, ["a"], answer=["x"])
-    assert set(seen) == {"prompts", "answer"}
+    assert set(received) == {"prompts", "answer"}
 
 
 def test_async_functions_are_waited_for_and_their_errors_are_named():

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from grpo_core.config import Config, ConfigError
-from grpo_core.settings import load
-from grpo_core.show.help_texts import documented_settings
+from grpo_core.settings import describe_settings, load
 
 
 def test_nothing_given_is_the_shipped_task():
@@ -47,6 +46,11 @@ def test_the_examples_are_valid(name, request):
         ("[train]\nlearning_rate = 0.0", "train.learning_rate = 0.0: expected more than 0"),
         ("[train]\nlearning_rate = nan", "train.learning_rate = nan: expected a finite number"),
         ('[rollout]\nmode = "both"', "rollout.mode = 'both': expected one of 'colocate', 'async', 'server'"),
+        ("[sampling]\ntop_p = 0.9", "sampling.top_p: the engine samples from the full distribution"),
+        ("[sampling]\nrepetition_penalty = 1.1", "whose log-probs the trainer computes; use temperature"),
+        ("[train]\nbeta1 = 1.0", "train.beta1 = 1.0: expected less than 1"),
+        ("[train]\nfinal_rate = 2", "train.final_rate = 2: expected at most 1"),
+        ('[model]\nfloat32_parts = ["head", "x"]', "expected one of 'head', 'norms'"),
         ("[rollout", "not TOML"),
     ],
 )
@@ -81,6 +85,10 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
             ["--rollout.dtype", "fp8"],
             "rollout.dtype = 'fp8': expected one of 'auto', 'float32', 'bfloat16', 'float16'",
         ),
+        (
+            ["--train.epochs", "2"],
+            "data.path = '' (default): the shipped task has no last row; set train.steps",
+        ),
         (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
         (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
         (["--model.max_length", "5"], "need 10 tokens; raise model.max_length"),
@@ -107,10 +115,10 @@ def test_a_bad_command_line_is_refused(arguments, says):
 
 def test_what_is_set_twice_is_told():
     """The last counts, as in any command line; but nobody has to find that out from the numbers."""
-    told = []
-    config = load(None, ["--train.steps=3", "--train.seed=1", "--train.steps", "4"], told.append)
+    warnings = []
+    config = load(None, ["--train.steps=3", "--train.seed=1", "--train.steps", "4"], warnings.append)
     assert config.train.steps == 4
-    assert told == ["command line: train.steps is given 2 times; the last, 4, counts"]
+    assert warnings == ["command line: train.steps is given 2 times; the last, 4, counts"]
 
 
 @pytest.mark.parametrize(
@@ -129,14 +137,14 @@ def test_what_is_set_twice_is_told():
 )
 def test_settings_of_the_loss_without_effect_are_noted(settings, idle, why):
     """Beside the others of the loss."""
-    told = []
-    load(None, [f"--loss.{setting}" for setting in settings], told.append)
+    warnings = []
+    load(None, [f"--loss.{setting}" for setting in settings], warnings.append)
     if idle:
-        (note,) = told
+        (note,) = warnings
         assert note.startswith(f"command line: loss.{idle} = ")
         assert why in note
     else:
-        assert told == []
+        assert warnings == []
 
 
 def test_a_floor_above_the_cap_is_refused():
@@ -155,7 +163,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_every_key_is_documented():
     """The help has a default and a sentence for each."""
-    lines = documented_settings().splitlines()
+    lines = describe_settings().splitlines()[1:]
     keys, texts = lines[0::2], lines[1::2]
     assert len(keys) == len(texts) >= 40
     assert all(key.startswith("  --") for key in keys)

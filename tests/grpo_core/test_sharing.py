@@ -15,8 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from grpo_core.learn.logprobs import completion_logprobs
-from grpo_core.learn.sharing import can_share
+from grpo_core.learn.logprobs import can_share, completion_logprobs
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.embedded import AlikeDecoder
 
@@ -88,8 +87,8 @@ def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
         decoder = Decoder(model, prompts, room=5)
         for place in range(5):
             for row, prompt in enumerate(prompts):
-                seen = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
-                expected = model(torch.tensor([seen])).logits[0, -1]
+                prefix = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
+                expected = model(torch.tensor([prefix])).logits[0, -1]
                 torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=1e-5)
             decoder.follow(torch.tensor([(11 * row + 5 * place) % 50 for row in range(len(prompts))]))
 

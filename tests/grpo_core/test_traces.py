@@ -21,18 +21,18 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_steps_that_are_recorded_are_those_that_the_setting_says(short_run, every, expected):
     """The first, every so many behind it, and the last; none at 0."""
     document = run.train(short_run(**{"output.record_every": every}), lambda _: None)
-    folder, found = Path(document["metrics"]).parent, []
+    folder, frames = Path(document["metrics"]).parent, []
     for step in range(1, 5):
         with contextlib.suppress(RecordError):
             read_step(folder, step)
-            found.append(step)
-    assert found == expected
+            frames.append(step)
+    assert frames == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    ["colocate", "server", *(pytest.param(one, marks=pytest.mark.long) for one in ("async", "probe"))],
+    ["colocate", "server", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "probe"))],
 )
 def test_nothing_is_left_where_temporary_things_go(tmp_path, command):
     """In each mode, and of a probe, which trains in a folder of its own."""

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from grpo_core.learn.batch import make_batch
-from grpo_core.learn.kl import kl_sums
 from grpo_core.learn.policy import Policy
-from grpo_core.learn.update import NotFiniteError, Updater
+from grpo_core.learn.update import NotFiniteError, Updater, kl_sums
 from grpo_core.machine.world import World
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
@@ -40,11 +39,11 @@ def test_micro_batches_change_nothing_but_rounding(model_dir, aggregation):
     up to rounding, the parameters differ by rounding's sign.
     """
     settings = {"loss.aggregation": aggregation, "train.warmup_updates": 0, "loss.kl_coefficient": 0.1}
-    whole, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
-    assert whole.abs().max() > 1e-3
+    full_batch, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
+    assert full_batch.abs().max() > 1e-3
     for size in (1, 2):
         split, split_metrics = updated(model_dir, **{"train.micro_batch": size}, **settings)
-        torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
+        torch.testing.assert_close(split, full_batch, rtol=0, atol=1e-6)
         assert split_metrics == pytest.approx(whole_metrics, rel=1e-5, abs=1e-6)
 
 
@@ -81,11 +80,11 @@ def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
 def test_the_entropy_threshold_is_the_steps_whatever_the_split(model_dir, size):
     """Tokens of low entropy get no gradient, and which they are does not depend on the micro-batch."""
     settings = {"train.warmup_updates": 0, "loss.entropy_quantile": 0.6}
-    whole, _ = updated(model_dir, **{"train.micro_batch": 5}, **settings)
+    full_batch, _ = updated(model_dir, **{"train.micro_batch": 5}, **settings)
     split, _ = updated(model_dir, **{"train.micro_batch": size}, **settings)
     every, _ = updated(model_dir, **{"train.micro_batch": 5, "train.warmup_updates": 0})
-    torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
-    assert not torch.allclose(whole, every, atol=1e-4)
+    torch.testing.assert_close(split, full_batch, rtol=0, atol=1e-6)
+    assert not torch.allclose(full_batch, every, atol=1e-4)
 
 
 def test_a_kl_in_the_reward_is_that_of_the_closed_form(model_dir):

@@ -7,15 +7,15 @@ import threading
 import pytest
 
 from grpo_core.config import ConfigError, TrainConfig
-from grpo_core.show import watchdog
-from grpo_core.show.watchdog import Watchdog
+from grpo_core.machine import process
+from grpo_core.machine.process import Watchdog
 
 
 def stand_until(path, pattern):
     """Waits for what the watchdog itself writes."""
-    seen = threading.Event()
+    never = threading.Event()
     while not (path.exists() and re.search(pattern, path.read_text())):
-        seen.wait(0.05)
+        never.wait(0.05)
 
 
 def test_a_stall_writes_the_stacks_of_all_threads(tmp_path):
@@ -38,12 +38,12 @@ def test_a_stall_is_looked_at_from_outside(tmp_path):
     watching.beat()
     stand_until(tmp_path / "hang.txt", r"train: no heartbeat[\s\S]*process(es)? observed for")
     watching.close()
-    assert watching._looks.returncode == 0
+    assert watching._observer.returncode == 0
 
 
 def test_what_looks_is_asked_for_before_the_run(tmp_path, monkeypatch):
     """The trainer runs where the diagnostics are not installed; then it says so at once."""
-    monkeypatch.setattr(watchdog, "find_spec", lambda _: None)
+    monkeypatch.setattr(process, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"train\.stall_look = true: needs grpo-doctor itself"):
         Watchdog(tmp_path / "stalls.txt", TrainConfig(stall_s=0.2, stall_look=True))
     assert "diagnostics" not in {name.partition(".")[0] for name in vars(sys.modules[Watchdog.__module__])}

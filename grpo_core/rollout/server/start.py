@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import LOOPBACK, Config, ConfigError
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.http_client import PROTOCOL
@@ -77,7 +77,7 @@ def serve(
         raise ConfigError(f"serve needs {' and '.join(missing)} in this environment; install them there")
     threads = config.train.threads
     with ExitStack() as stack:
-        thread = stack.enter_context(ThreadPoolExecutor(1, "engine", lambda: settle(threads)))
+        thread = stack.enter_context(ThreadPoolExecutor(1, "engine", lambda: make_deterministic(threads)))
         host, port = listener.getsockname()[:2]
         where = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
         if token is None and not allow_unauthenticated:

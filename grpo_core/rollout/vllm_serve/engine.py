@@ -269,7 +269,7 @@ class VllmServerEngine:
         check_temperature(params, self.name)
 
 
-connect = VllmServerEngine  # see `grpo_core.extras`
+connect = VllmServerEngine
 
 
 def capabilities(server: VllmServer, no_update: str) -> Capabilities:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.extras import MODULES, extra
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.weights.transports import (
     KINDS,
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
     from grpo_core.rollout.engine import Engine
     from grpo_core.rollout.weights.transports import Call, Incoming, Sender
+
+
+_MODULES = {
+    "gloo": "grpo_core.rollout.weights.group",
+    "nccl": "grpo_core.rollout.weights.group",
+    "files": "grpo_core.rollout.weights.files",
+}
 
 
 def open_sender(
@@ -54,8 +61,8 @@ def open_sender(
         return InlineSender(kind, call)
     if kind == "shm":
         return ShmSender(call)
-    if kind in KINDS and kind in MODULES:
-        sender: Sender = extra(kind).open_sender(
+    if kind in _MODULES:
+        sender: Sender = importlib.import_module(_MODULES[kind]).open_sender(
             kind, call, timeout_s=timeout_s, root=root, device=device, host=host
         )
         return sender
@@ -137,7 +144,9 @@ def open_receiver(
     """
     if kind == "shm":
         return ShmReceiver(arguments)
-    if kind in KINDS and kind in MODULES:
-        found: Incoming = extra(kind).open_receiver(kind, arguments, timeout_s=timeout_s, root=root)
+    if kind in _MODULES:
+        found: Incoming = importlib.import_module(_MODULES[kind]).open_receiver(
+            kind, arguments, timeout_s=timeout_s, root=root
+        )
         return found
     raise EngineError(f"weight sync: no receiver is called {kind!r}; there are shm, gloo, nccl and files")

@@ -71,9 +71,9 @@ def losses(types):
             if iterations == 1:
                 data.proximal = data.current
             record = DIALECTS[f"trl-0.17.0/{loss_type}"].loss
-            found = trl_loss.ours(data, replace(record, kl_coefficient=beta, clip_high=high))
+            actual = trl_loss.ours(data, replace(record, kl_coefficient=beta, clip_high=high))
             expected = theirs(data, loss_type=loss_type, beta=beta, high=high, iterations=iterations)
-            worst[dtype][loss_type] = max(worst[dtype][loss_type], trl_loss.differences([(found, expected)]))
+            worst[dtype][loss_type] = max(worst[dtype][loss_type], trl_loss.differences([(actual, expected)]))
             cases += 1
     return {"worst": worst, "cases": cases}
 
@@ -112,12 +112,12 @@ def main() -> None:
     torch.set_num_threads(1)
     types = [record.form for name, record in DIALECTS.items() if name.startswith("trl-0.17.0/")]
     scales = {"true": "group", "false": "none"}
-    seen = {
+    report = {
         **losses(types),
         "advantages": trl_loss.advantages(scales, their_advantages, (4, 2)),
         "defaults": defaults(),
     }
-    json.dump({"trl": version("trl"), **seen}, answer)
+    json.dump({"trl": version("trl"), **report}, answer)
     answer.close()
 
 

@@ -67,7 +67,7 @@ def tensors(seed):
     shape = (len(LENGTHS), max(LENGTHS))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
     current = noise(0.5) - 1.5
-    made = {
+    streams = {
         "current": current,
         "proximal": current + noise(0.25),
         "reference": current + noise(0.4),
@@ -75,9 +75,9 @@ def tensors(seed):
         "entropy": noise(0.3).abs() + 0.5,
         "advantages": torch.randn(shape[0], generator=generator, dtype=torch.float64),
     }
-    made = {name: values.to(torch.get_default_dtype()) for name, values in made.items()}
+    streams = {name: values.to(torch.get_default_dtype()) for name, values in streams.items()}
     mask = torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None]
-    return SimpleNamespace(mask=mask, tool=None, **made)
+    return SimpleNamespace(mask=mask, tool=None, **streams)
 
 
 class Accelerator:
@@ -197,10 +197,10 @@ def theirs(
 
 
 def ours(data, options, bonus=None):
-    found = value_and_gradient(data, options, bonus)
+    result = value_and_gradient(data, options, bonus)
     spare = None if bonus is None else bonus.detach()
-    note_loss(options, found, lambda other: value_and_gradient(data, other, spare))
-    return found
+    note_loss(options, result, lambda other: value_and_gradient(data, other, spare))
+    return result
 
 
 def value_and_gradient(data, options, bonus):
@@ -209,8 +209,8 @@ def value_and_gradient(data, options, bonus):
     mask = data.mask if data.tool is None else data.mask & (data.tool > 0)
     weights = token_weights(mask, options.aggregation, LONGEST)
     learned = entropy_mask(data.entropy, mask, options.entropy_quantile)
-    given = (current, streams, data.advantages, mask, weights, options, learned)
-    loss = policy_loss(*given, bonus).value
+    arguments = (current, streams, data.advantages, mask, weights, options, learned)
+    loss = policy_loss(*arguments, bonus).value
     loss.backward()
     return loss.detach(), current.grad
 
@@ -237,7 +237,7 @@ def relative(one, other):
 
 def differences(pairs):
     """The largest relative difference of losses and of gradients."""
-    return max(relative(one, other) for ours_and_theirs in pairs for one, other in zip(*ours_and_theirs))  # noqa: B905
+    return max(relative(ours, theirs) for ours_and_theirs in pairs for ours, theirs in zip(*ours_and_theirs))  # noqa: B905
 
 
 def losses(types):
@@ -259,13 +259,13 @@ def losses(types):
             case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": delta}
             case |= {"bias": bias, "correction": correction, "entropy": entropy}
             data = tensors(seed)
-            found = differences([(ours(data, options_for(**case)), theirs(data, **case))])
-            worst[dtype][loss_type] = max(worst[dtype][loss_type], found)
+            actual = differences([(ours(data, options_for(**case)), theirs(data, **case))])
+            worst[dtype][loss_type] = max(worst[dtype][loss_type], actual)
             cases += 1
     return {"worst": worst, "cases": cases}
 
 
-def beside():
+def side_effects():
     """Worst differences of what stands beside the loss types: off-policy masks, the entropy bonus, a reward each."""
     torch.set_default_dtype(torch.float64)
     usual = {
@@ -286,13 +286,13 @@ def beside():
     for loss_type, seed in itertools.product(("dapo", "vespo"), range(3)):
         case, data = {"loss_type": loss_type, **usual}, tensors(seed)
         options = replace(options_for(**case), entropy_coefficient=0.01)
-        mine, other = (data.entropy.clone().requires_grad_() for _ in range(2))
-        data.entropy = other
+        mine, their_entropy = (data.entropy.clone().requires_grad_() for _ in range(2))
+        data.entropy = their_entropy
         their = theirs(data, **case, bonus=0.01)
         our = ours(data, options, bonus=mine)
         worst[f"entropy {loss_type}"] = max(
             differences([(our, their)]),
-            relative(mine.grad, other.grad),
+            relative(mine.grad, their_entropy.grad),
             worst.get(f"entropy {loss_type}", 0.0),
         )
     for loss_type, seed in itertools.product(("sapo", "vespo"), range(3)):
@@ -304,7 +304,7 @@ def beside():
     return {"beside": worst | {"normalize_then_sum": each_reward()}}
 
 
-def spoken(types):
+def make_data(types):
     """Worst differences where a tool said a part, or all, of a completion; one advantage a sample, and one a token."""
     torch.set_default_dtype(torch.float64)
     worst, cases = {}, 0
@@ -328,8 +328,8 @@ def spoken(types):
         options = replace(options_for(**case), off_policy_limit=off_policy or 0.0)
         if left_out("TRL's off-policy mask with an advantage a token", off_policy and by_token):
             continue
-        found = differences([(ours(data, options), theirs(data, **case, off_policy=off_policy))])
-        worst[loss_type] = max(worst.get(loss_type, 0.0), found)
+        actual = differences([(ours(data, options), theirs(data, **case, off_policy=off_policy))])
+        worst[loss_type] = max(worst.get(loss_type, 0.0), actual)
         cases += 1
     return {"spoken": worst, "spoken_cases": cases}
 
@@ -384,7 +384,7 @@ def advantages(scales, upstreams, groups):
     for (scale, ours_scale), group in itertools.product(scales.items(), groups):
         options = replace(DIALECTS["trl-1.16.0/grpo"].loss, advantage_scale=ours_scale)
         note_advantages(options)
-        found = group_advantages(
+        actual = group_advantages(
             summed.view(-1, group).tolist(),
             baseline=options.advantage_baseline,
             scale=ours_scale,
@@ -392,7 +392,7 @@ def advantages(scales, upstreams, groups):
             epsilon=options.advantage_epsilon,
         )
         expected = upstreams(rewards, weights, scale, group)
-        worst[f"{scale}/{group}"] = float((torch.tensor(found).flatten() - expected).abs().max())
+        worst[f"{scale}/{group}"] = float((torch.tensor(actual).flatten() - expected).abs().max())
     return worst
 
 
@@ -420,15 +420,15 @@ def main() -> None:
     torch.set_num_threads(1)
     types = [record.form for name, record in DIALECTS.items() if name.startswith("trl-1.16.0/")]
     scales = {scale: scale for scale in ("group", "batch", "none")}
-    seen = {
+    report = {
         **losses(types),
-        **beside(),
-        **spoken(types),
+        **side_effects(),
+        **make_data(types),
         "advantages": advantages(scales, their_advantages, (4, 2, 1)),
         "defaults": defaults(),
         "switches": told(),
     }
-    json.dump({"trl": version("trl"), **seen}, answer)
+    json.dump({"trl": version("trl"), **report}, answer)
     answer.close()
 
 

@@ -36,7 +36,7 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.machine.determinism import settle
+from grpo_core.machine.process import make_deterministic
 from grpo_core.settings import load
 from grpo_core.tasks import model
 from tests.grpo_core.faults import judge
@@ -400,7 +400,7 @@ def main() -> int:
         "--json", action="store_true", help="print every case as a line of JSON, and no table"
     )
     options = parser.parse_args()
-    settle(1)
+    make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
     wanted = cases(quick=options.quick, only=options.only)
     found = done(wanted, options.workers)

@@ -15,7 +15,7 @@ import torch
 from used import note, note_loss, told
 
 from grpo_core.config import LossConfig
-from grpo_core.learn.advantages import configured, group_advantages
+from grpo_core.learn.advantages import advantage_options, group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
@@ -42,7 +42,7 @@ def tensors(seed):
     )
 
 
-def spoken(seed, *, by_token):
+def make_data(seed, *, by_token):
     """The same, where an environment said a part of each completion, nonsense by its numbers."""
     data, generator = tensors(seed), torch.Generator().manual_seed(seed)
     holes = torch.rand(data.mask.shape, generator=generator) < 0.4
@@ -62,9 +62,9 @@ def of_tokens(data):
 def ours(data, settings, length_epsilon=0.0, parts=PARTS):
     """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
     options = LossConfig(**settings)
-    found = value_and_gradient(data, options, length_epsilon, parts)
-    note_loss(options, found, lambda other: value_and_gradient(data, other, length_epsilon, parts))
-    return found
+    actual = value_and_gradient(data, options, length_epsilon, parts)
+    note_loss(options, actual, lambda other: value_and_gradient(data, other, length_epsilon, parts))
+    return actual
 
 
 def value_and_gradient(data, options, length_epsilon, parts):
@@ -76,8 +76,8 @@ def value_and_gradient(data, options, length_epsilon, parts):
     reference = data.reference if options.kl_coefficient else None
     total = torch.zeros(())
     for rows in parts:
-        kept = None if reference is None else reference[rows]
-        streams = Streams(data.behaviour[rows], data.proximal[rows], kept)
+        rows_reference = None if reference is None else reference[rows]
+        streams = Streams(data.behaviour[rows], data.proximal[rows], rows_reference)
         part = policy_loss(
             current[rows], streams, data.advantages[rows], data.mask[rows], weights[rows], options
         )
@@ -95,8 +95,8 @@ def our_advantages(groups, **settings):
 def records(release, their_loss, their_advantages, length_epsilon=0.0):
     """The dialects of a release as they stand, against `their_loss(data, form)` and `their_advantages(groups)`."""
     worst = Worst()
-    for record in (each for each in DIALECTS.values() if f"{each.project}-{each.version}" == release):
-        options = configured(record.loss)
+    for record in (item for item in DIALECTS.values() if f"{item.project}-{item.version}" == release):
+        options = advantage_options(record.loss)
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)
             our = ours(data, record.settings, length_epsilon)
@@ -122,13 +122,13 @@ class Worst(dict):
     """Case -> the largest difference seen."""
 
     def add(self, name, *pairs):
-        for one, other in pairs:
-            self[name] = max(self.get(name, 0.0), relative(one, other))
+        for ours, theirs in pairs:
+            self[name] = max(self.get(name, 0.0), relative(ours, theirs))
 
 
 def answer_all(peer, losses, advantages, recorded):
     """What the programs of today's peers answer."""
-    answer(
+    report(
         lambda: {
             "version": version(peer),
             "losses": losses(),
@@ -138,7 +138,7 @@ def answer_all(peer, losses, advantages, recorded):
     )
 
 
-def answer(compare):
+def report(compare):
     """Prints what `compare()` returns as JSON, and nothing else that the peer may print."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -173,8 +173,8 @@ def advantages():
         centred = our_advantages(groups, scale="none")
         worst.add("group_norm", (our_advantages(groups, epsilon=1e-9), estimated(rewards, "group_norm")))
         worst.add("dr_grpo", (centred, estimated(rewards, "dr_grpo")))
-        apart = our_advantages(groups, baseline="leave_one_out", scale="none")
-        worst.add("rloo", (apart, estimated(rewards, "rloo")))
+        differences = our_advantages(groups, baseline="leave_one_out", scale="none")
+        worst.add("rloo", (differences, estimated(rewards, "rloo")))
     return worst
 
 

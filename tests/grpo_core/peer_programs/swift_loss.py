@@ -147,11 +147,11 @@ def advantages():
         groups = reward_groups(seed)
         rewards = torch.tensor(groups).flatten()[:, None]
         centred = our_advantages(groups, scale="none")
-        apart = our_advantages(groups, baseline="leave_one_out", scale="none")
+        differences = our_advantages(groups, baseline="leave_one_out", scale="none")
         for name, our, options in (
             ("grpo", our_advantages(groups), {}),
             ("grpo no std", centred, {"scale_rewards": "none"}),
-            ("rloo", apart, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
+            ("rloo", differences, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
         ):
             worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
         for scale in ("batch", "group", "none"):

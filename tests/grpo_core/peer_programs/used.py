@@ -37,7 +37,7 @@ def note_loss(options: Any, found: Any, again: Callable[[Any], Any]) -> None:
             continue
         if value != entry.default:
             without = again(replace(options, **{entry.name: entry.default}))
-            if all(torch.equal(one, other) for one, other in zip(found, without)):  # noqa: B905 - Python 3.10
+            if all(torch.equal(first, second) for first, second in zip(found, without)):  # noqa: B905 - Python 3.10
                 continue
         note(entry.name, value)
 
@@ -48,6 +48,6 @@ def left_out(case: str, when: object) -> bool:
     return bool(when)
 
 
-def told() -> dict[str, list[str]]:
+def used_settings() -> dict[str, list[str]]:
     """All of it, for JSON."""
     return {name: sorted(map(str, values)) for name, values in sorted(SEEN.items())}

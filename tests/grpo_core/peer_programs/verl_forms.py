@@ -25,7 +25,7 @@ from verl_loss import theirs as theirs_of_loss
 
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import step_advantages
-from grpo_core.learn.losses import Streams, policy_loss, token_weights, within
+from grpo_core.learn.losses import Streams, accepted_tokens, policy_loss, token_weights
 
 WHOLE = (slice(0, len(LENGTHS)),)
 LIMITED = {"log_ratio_limit": 20.0}
@@ -62,10 +62,10 @@ def weights_of(data, correction):
     if not correction:
         return None
     threshold = CAP if correction == "truncate" else f"{FLOOR}_{CAP}"
-    found, _ = compute_rollout_correction_weights(
+    weights, _ = compute_rollout_correction_weights(
         data.proximal - data.behaviour, data.mask.long(), "token", threshold
     )
-    return found
+    return weights
 
 
 def theirs(data, loss, correction):
@@ -78,8 +78,8 @@ def theirs(data, loss, correction):
         global_batch_size=len(LENGTHS),
         loss_scale_factor=LONGEST,
     )
-    drawn = torch.randperm
-    torch.randperm = lambda count: drawn(count, generator=torch.Generator().manual_seed(count))
+    permutation = torch.randperm
+    torch.randperm = lambda count: permutation(count, generator=torch.Generator().manual_seed(count))
     try:
         value, _ = core_algos.get_policy_loss_fn(loss)(
             old_log_prob=data.proximal, log_prob=current, advantages=of_tokens(data),
@@ -87,7 +87,7 @@ def theirs(data, loss, correction):
             rollout_is_weights=weights_of(data, correction),
         )  # fmt: skip
     finally:
-        torch.randperm = drawn
+        torch.randperm = permutation
     value.backward()
     return value.detach(), current.grad
 
@@ -112,7 +112,7 @@ def rejections(worst):
                 data.proximal - data.behaviour, data.mask.long(), option, spec
             )
             options = LossConfig(reject=option, reject_low=low, reject_high=high)
-            our = within(data.proximal, data.behaviour, data.mask, options)
+            our = accepted_tokens(data.proximal, data.behaviour, data.mask, options)
             assert 0 < int(our.sum()) < int(data.mask.sum()) or level != "token", option
             worst.add(f"reject {option}", (our.double(), their.double()))
             data.mask, settings = their.bool(), {"correction": "none", "clip_high": 0.28, **LOSSES["vanilla"]}
@@ -128,7 +128,7 @@ def entropies(worst):
     for mode, seed in itertools.product(AGGREGATIONS, SEEDS):
         data = tensors(seed)
         entropy = data.reference.abs()
-        mine, other = entropy.clone().requires_grad_(), entropy.clone().requires_grad_()
+        mine, theirs = entropy.clone().requires_grad_(), entropy.clone().requires_grad_()
         options = LossConfig(aggregation=AGGREGATIONS[mode], entropy_coefficient=0.01, correction="none")
         weights = token_weights(data.mask, options.aggregation, LONGEST)
         if options.aggregation == "sequence":
@@ -142,10 +142,10 @@ def entropies(worst):
             "global_batch_size": len(LENGTHS),
             "loss_scale_factor": LONGEST,
         }
-        their = -0.01 * core_algos.agg_loss(other, data.mask.long(), mode, **batch)
+        their = -0.01 * core_algos.agg_loss(theirs, data.mask.long(), mode, **batch)
         our.backward()
         their.backward()
-        worst.add(f"entropy {mode}", (our.detach(), their.detach()), (mine.grad, other.grad))
+        worst.add(f"entropy {mode}", (our.detach(), their.detach()), (mine.grad, theirs.grad))
         note("entropy_coefficient", options.entropy_coefficient)
 
 
@@ -170,8 +170,8 @@ def estimated(name, groups, lengths, **options):
         options["norm_adv_by_std_in_grpo"] = True
         return estimate(rewards, mask.long(), index, **options)[0][:, 0]
     config = type("Config", (dict,), {"__getattr__": dict.get})(config)
-    given = {"index": index} if name != "reinforce_plus_plus" else {}
-    return estimate(rewards, mask.long(), config=config, **given)[0][:, 0]
+    arguments = {"index": index} if name != "reinforce_plus_plus" else {}
+    return estimate(rewards, mask.long(), config=config, **arguments)[0][:, 0]
 
 
 def advantages():
@@ -211,7 +211,7 @@ def advantages():
 
 def gdpo(first, second, lengths, rows):
     """Two rewards, weighed; verl whitens over tokens at last, ours over samples, so whiten it is and no batch scale."""
-    flat = [np.asarray(torch.tensor(one).flatten()) for one in (first, second)]
+    flat = [np.asarray(torch.tensor(nested).flatten()) for nested in (first, second)]
     prompts, mask = torch.zeros(12, 1), torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     batch = {"prompts": prompts, "attention_mask": torch.cat([torch.ones(12, 1), mask.long()], 1).long()}
     config = {"gdpo_reward_keys": ["a", "b"], "gdpo_reward_weights": [1.0, 0.5]}
@@ -225,8 +225,8 @@ def gdpo(first, second, lengths, rows):
     )
     options = LossConfig(advantage_epsilon=1e-6, advantage_rewards="each", advantage_whiten="tokens")
     note_advantages(options)
-    found = step_advantages(first, rows, options, [(1.0, first), (0.5, second)])
-    return torch.tensor(found).flatten(), their
+    actual = step_advantages(first, rows, options, [(1.0, first), (0.5, second)])
+    return torch.tensor(actual).flatten(), their
 
 
 if __name__ == "__main__":

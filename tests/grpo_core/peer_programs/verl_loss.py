@@ -75,11 +75,11 @@ def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, le
         kl_loss_coef=0.04,
         kl_loss_type=kl or "low_var_kl",
     )
-    whole = torch.arange(data.mask.shape[1])[None] < torch.tensor(LENGTHS)[:, None]
+    positions = torch.arange(data.mask.shape[1])[None] < torch.tensor(LENGTHS)[:, None]
     fields = {
         "prompts": torch.zeros(len(LENGTHS), 1, dtype=torch.long),
         "responses": torch.zeros(data.mask.shape, dtype=torch.long),
-        "attention_mask": torch.nn.functional.pad(whole.long(), (1, 0), value=1),
+        "attention_mask": torch.nn.functional.pad(positions.long(), (1, 0), value=1),
         "response_mask": data.mask.long(),
         "old_log_probs": data.proximal,
         "ref_log_prob": data.reference,
@@ -166,14 +166,16 @@ def advantages():
         groups = reward_groups(seed)
         verls = functools.partial(estimated, groups)
         centred = our_advantages(groups, scale="none")
-        apart = our_advantages(groups, baseline="leave_one_out", scale="none")
+        differences = our_advantages(groups, baseline="leave_one_out", scale="none")
         for name in ("grpo", "grpo_vectorized"):
             estimate = core_algos.get_adv_estimator_fn(name)
             case = name.replace("_", " ")
             worst.add(case, (our_advantages(groups, epsilon=1e-6), verls(estimate)))
             worst.add(f"{case} no std", (centred, verls(estimate, norm_adv_by_std_in_grpo=False)))
-        worst.add("rloo", (apart, verls(core_algos.compute_rloo_outcome_advantage)))
-        worst.add("rloo vectorized", (apart, verls(core_algos.compute_rloo_vectorized_outcome_advantage)))
+        worst.add("rloo", (differences, verls(core_algos.compute_rloo_outcome_advantage)))
+        worst.add(
+            "rloo vectorized", (differences, verls(core_algos.compute_rloo_vectorized_outcome_advantage))
+        )
     return worst
 
 

@@ -1,4 +1,4 @@
-"""Errors as one line: what to install or to free, with control characters escaped."""
+"""Errors as one line: which package to install or what to free, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -22,32 +22,27 @@ _COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
 
 def explain(error: Exception) -> str:
     """Return the cause of an error in a sentence; empty if the error is a bug of this program."""
-    return not_installed(error) or _full(error)
-
-
-def _full(error: Exception) -> str:
-    """Return what to do when the disk is full."""
-    if not (isinstance(error, OSError) and error.errno in _FULL) and not _PRINTED.search(str(error)):
-        return ""
-    return (
-        f"the disk is full: {error}; free space on output.dir's file system, then --resume continues from the "
-        "last checkpoint"
-    )
+    if (isinstance(error, OSError) and error.errno in _FULL) or _PRINTED.search(str(error)):
+        return (
+            f"the disk is full: {error}; free space on output.dir's file system, then --resume continues from the "
+            "last checkpoint"
+        )
+    return not_installed(error)
 
 
 def not_installed(error: Exception) -> str:
     """Return what to install for a missing module; empty for any other error and for our own modules."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     # Transformers raises an error without a name, from the one that has it.
-    while isinstance(found, ModuleNotFoundError) and not found.name:
-        found = found.__cause__
-    module = (found.name or "").partition(".")[0] if isinstance(found, ModuleNotFoundError) else ""
+    while isinstance(cause, ModuleNotFoundError) and not cause.name:
+        cause = cause.__cause__
+    module = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
     if module in {"", "grpo_core"}:
         return ""
-    wanted = "'grpo-doctor[train]'" if module in _TRAIN else module
+    requirement = "'grpo-doctor[train]'" if module in _TRAIN else module
     # The default build is large.
     more = f" (with CUDA: gigabytes; the CPU's comes by {_CPU} first)" if module == "torch" else ""
-    return f"{module} is not installed here: pip install {wanted}{more}"
+    return f"{module} is not installed here: pip install {requirement}{more}"
 
 
 def escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: lines of metrics, and a sign of life while a step takes long."""
+"""Progress of a run on standard error: lines of metrics, and a note every 20 s of a long step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TextIO
-
-_EIGHTHS = "▁▂▃▄▅▆▇█"
 # Seconds without a line after which one says that a step is running; seconds between two checks.
 _QUIET_S, _CHECK_S = 20.0, 1.0
 
@@ -22,12 +18,12 @@ class StepProgress:
     """Print a line for about twenty of the steps; call it with each step's metrics."""
 
     def __init__(
-        self, steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, steps: int = 0, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Print nothing yet.
 
         Args:
-            steps: Number of steps of the whole run.
+            steps: Number of steps of the whole run; 0: `start` sets it.
             stream: None: standard error.
             clock: Returns the time in seconds.
         """
@@ -36,6 +32,10 @@ class StepProgress:
         self._printed = 0
         self._stepped = self._wrote = clock()
         self._lock = threading.RLock()
+
+    def start(self, steps: int) -> None:
+        """Set the number of steps of the whole run."""
+        self._steps = steps
 
     def __call__(self, entry: Mapping[str, Any]) -> None:
         """Take a step's metrics."""
@@ -52,6 +52,8 @@ class StepProgress:
                 return
             step = self._last["step"] + 1 if self._last else 1
             name = "ending" if step > self._steps else f"step {step}/{self._steps}"
+            if not self._steps:
+                name = "starting"
             self._write(f"{name}: running for {now - self._stepped:.0f} s")
 
     def close(self) -> None:
@@ -90,18 +92,3 @@ class StepProgress:
         self._wrote = self._clock()
         self._stream.write(line + "\n")
         self._stream.flush()
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return one line of block characters, from the lowest value to the highest: means of neighbouring values.
-
-    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8)
-    '▁▂▃▄▅▆▇█'
-    >>> sparkline([0, 1, 2, 3], 2)
-    '▁█'
-    """
-    count = min(width, len(values))
-    edges = [round(i * len(values) / count) for i in range(count + 1)] if count else []
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:])]  # noqa: B905, RUF007 - on 3.10
-    low, high = min(means, default=0.0), max(means, default=0.0)
-    return "".join(_EIGHTHS[round((value - low) / ((high - low) or 1.0) * 7)] for value in means)

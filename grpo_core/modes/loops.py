@@ -1,0 +1,72 @@
+"""The loops of the three rollout modes, to be read side by side."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from grpo_core.modes.ahead import Ahead
+from grpo_core.modes.connection import connected
+from grpo_core.rollout.build import build_engine, engine_spec
+from grpo_core.rollout.engine import Sleeper
+from grpo_core.rollout.subprocess_engine import ProcessEngine
+from grpo_core.trainer import Trainer
+
+
+def colocate(trainer: Trainer) -> None:
+    """Wake, publish, sample, sleep, train. No token is older than the policy that it trains."""
+    in_process = build_engine(engine_spec(trainer.config, trainer.model_dir))
+    with closing(trainer.shared(in_process, each=True)) as engine:
+        sync = trainer.publisher(engine)
+        sleeper = engine if engine.capabilities.sleep and isinstance(engine, Sleeper) else None
+        for _ in trainer.steps():
+            if sleeper is not None:
+                sleeper.wake()
+            trainer.publish(sync)
+            trainer.evaluate(engine)
+            while not trainer.ready():
+                rollout = trainer.next_rollout()
+                with trainer.timed("rollout"):
+                    completions = engine.generate(rollout.requests, trainer.sampling)
+                trainer.add_rollout(rollout, completions)
+            if sleeper is not None:
+                sleeper.sleep()
+            trainer.learn()
+
+
+def asynchronous(trainer: Trainer) -> None:
+    """Keep the engine busy in a process of its own, and train on what is finished (see `ahead`)."""
+    options, process = trainer.config.rollout, None
+    if trainer.world.first:
+        spec = engine_spec(trainer.config, trainer.model_dir)
+        process = ProcessEngine(spec, timeout_s=options.timeout_s, sync=options.sync)
+    with closing(trainer.shared(process)) as engine:
+        ahead = Ahead(trainer, engine)
+        for _ in trainer.steps():
+            ahead.fill()
+            while not trainer.ready():
+                with trainer.timed("rollout"):  # only the time that the trainer waits
+                    rollout, completions = ahead.next()
+                trainer.add_rollout(rollout, completions, max_age=options.max_staleness)
+                ahead.fill()
+            trainer.learn()
+
+
+def server(trainer: Trainer) -> None:
+    """Publish, sample, train; the engine is behind HTTP and may go away and come back."""
+    with connected(trainer) as connection:
+        for _ in trainer.steps():
+            connection.publish()
+            while not trainer.ready():
+                rollout = trainer.next_rollout()
+                with trainer.timed("rollout"):
+                    completions = connection.generate(rollout)
+                trainer.add_rollout(rollout, completions)
+            trainer.learn()
+
+
+LOOPS = {"colocate": colocate, "async": asynchronous, "server": server}
+
+
+def run_mode(trainer: Trainer) -> None:
+    """Train in the configured mode."""
+    LOOPS[trainer.config.rollout.mode](trainer)

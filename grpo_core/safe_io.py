@@ -1,0 +1,48 @@
+"""Reading files from untrusted sources: regular files of a bounded size, inside of a folder where required."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+# A step of a thousand long completions takes some hundred megabytes.
+LARGEST = 4 << 30
+# Raised when data of another kind is parsed.
+UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+def read_bytes(path: Path, *, inside: Path | None = None) -> bytes:
+    """Read a regular file.
+
+    Args:
+        path: The file.
+        inside: The folder that must contain it, links resolved; None: any.
+
+    Raises:
+        OSError: It does not exist, or can't be read.
+        ValueError: It is not a regular file, too large, or outside of the folder.
+    """
+    target = resolve_file(path, inside=inside)
+    with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+            raise ValueError(f"{path}: expected a regular file of at most {LARGEST >> 30} GiB")
+        data = file.read(status.st_size + 1)
+    if len(data) > status.st_size:
+        raise ValueError(f"{path}: it grows while it is read, or is made up by the kernel")
+    return data
+
+
+def resolve_file(path: Path, *, inside: Path | None = None) -> Path:
+    """Return the real path of a regular file, for another program to open. Raises as `read_bytes` does."""
+    try:
+        target = path.resolve()
+    except RuntimeError:  # circular links, in Python before 3.13
+        raise ValueError(f"{path}: links that lead in a circle") from None
+    if inside is not None and not target.is_relative_to(inside.resolve()):
+        raise ValueError(f"{path}: outside of {inside}")
+    # Checked before opening: opening a pipe would block, and opening a device may have effects.
+    if not stat.S_ISREG(target.stat().st_mode):
+        raise ValueError(f"{path}: no regular file")
+    return target

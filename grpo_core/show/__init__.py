@@ -1,1 +1,0 @@
-"""A run for people: terminal, loggers, and what notices that it stands still."""
