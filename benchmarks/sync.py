@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,13 @@ import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
-from grpo_core.rollout.pipes import read_frame, write_frame  # noqa: E402
+from grpo_core.rollout.pipes import read_message, write_message  # noqa: E402
 from grpo_core.rollout.remote import Upload  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
 from grpo_core.rollout.weights.sync import open_sender  # noqa: E402
 
-PIPED = ("shm", "inline", "files", "gloo")
+PIPED = ("shm",)
 GOALS = {"shm": 0.5, "http": 0.25}
 DIGEST_GOAL = 0.05
 WARM = 2
@@ -44,10 +43,10 @@ CROWDED = 0.1  # of the wall that both sides may have waited for a core
 class Side:
     """The receiving process."""
 
-    def __init__(self, kind: str, root: str) -> None:
+    def __init__(self, kind: str) -> None:
         """Starts it."""
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        program = [sys.executable, "-m", "benchmarks.programs.receiver", kind, root]
+        program = [sys.executable, "-m", "benchmarks.programs.receiver", kind]
         self.process = subprocess.Popen(
             program, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -61,12 +60,12 @@ class Side:
         """The control channel."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        extra = () if payload is None else (payload.size, payload.pieces())
-        write_frame(self.process.stdin, {"method": method, "arguments": arguments}, *extra)
-        answer = read_frame(self.process.stdout)
+        assert payload is None  # only announced transports go by this channel
+        write_message(self.process.stdin, {"method": method, "arguments": arguments})
+        answer = read_message(self.process.stdout)
         if answer is None:
             raise RuntimeError(f"the receiver ended with {self.process.wait()}")
-        return dict(answer[0]["result"])
+        return dict(answer["result"])
 
     def facts(self) -> dict[str, Any]:
         """What the engine says of its last load."""
@@ -105,30 +104,29 @@ def measured(mib: int, rounds: int) -> list[dict[str, dict[str, float]]]:
     tensors = model(mib)
     copies = [torch.zeros_like(value) for _, value in tensors]
     found = []
-    with tempfile.TemporaryDirectory() as root:
-        pipe, server = Side("pipe", root), Side("http", root)
-        senders = {kind: open_sender(kind, pipe.call, timeout_s=60, root=Path(root)) for kind in PIPED}
-        for version in range(rounds + WARM):
-            began = now()
-            for copy, (_, value) in zip(copies, tensors, strict=True):
-                copy.copy_(value)
-            times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
-            for kind in (*PIPED, "http"):
-                side = server if kind == "http" else pipe
-                side.facts()
-                began, stood = now(), waited()
-                if kind == "http":
-                    server.upload(tensors, version)
-                else:
-                    senders[kind].send(tensors, version)
-                spent, stood = since(began), waited() - stood
-                times[kind] = _costs(tensors, version, spent, side.facts())
-                times[kind]["waited"] = (stood + times[kind]["waited"]) / spent[0]
-            found.append(times)
-        for sender in senders.values():
-            sender.close()
-        pipe.close()
-        server.close()
+    pipe, server = Side("pipe"), Side("http")
+    senders = {kind: open_sender(kind, pipe.call) for kind in PIPED}
+    for version in range(rounds + WARM):
+        began = now()
+        for copy, (_, value) in zip(copies, tensors, strict=True):
+            copy.copy_(value)
+        times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
+        for kind in (*PIPED, "http"):
+            side = server if kind == "http" else pipe
+            side.facts()
+            began, stood = now(), waited()
+            if kind == "http":
+                server.upload(tensors, version)
+            else:
+                senders[kind].send(tensors, version)
+            spent, stood = since(began), waited() - stood
+            times[kind] = _costs(tensors, version, spent, side.facts())
+            times[kind]["waited"] = (stood + times[kind]["waited"]) / spent[0]
+        found.append(times)
+    for sender in senders.values():
+        sender.close()
+    pipe.close()
+    server.close()
     return found[WARM:]
 
 

@@ -126,7 +126,7 @@ def _probe(config: Config, flags: set[str], answer: Callable[[str], None]) -> in
 
 def _serve(config: Config, flags: set[str], answer: Callable[[str], None]) -> int:
     from grpo_core.rollout.engine import EngineError
-    from grpo_core.rollout.server.start import serve
+    from grpo_core.rollout.server.process import serve
 
     try:
         serve(config, answer, **{name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS})

@@ -167,7 +167,7 @@ class RolloutConfig:
     0: each is finished under the version it began with."""
     on_update: str = key("wait", choices=("wait", "abort"))
     """Of `serve`: when weights arrive while a call samples, the update waits for its end, or ends it (`abort`)."""
-    sync: str = key("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
+    sync: str = key("auto", choices=("auto", "inline", "shm", "http", "files"))
     """How weights go to the engine; `auto`: the fastest way that the engine has. See docs/sync.md, and for other
     servers docs/servers.md."""
     reconnect_s: float = key(0.0, low=0)

@@ -9,12 +9,6 @@ import importlib
 from typing import Any
 
 MODULES = {
-    # The engine behind a server of somebody else: `connect`.
-    "vllm": "rollout.vllm_serve.engine",
-    # Ways for weights: `open_sender` and `open_receiver`.
-    "gloo": "rollout.weights.group",
-    "nccl": "rollout.weights.group",
-    "files": "rollout.weights.files",
     # What else is written of a run: `StepRecorder`, `build_loggers`, `Watchdog`.
     "recorder": "records.recording",
     "loggers": "show.loggers",
@@ -25,7 +19,7 @@ MODULES = {
 def extra(name: str) -> Any:
     """The module of one of `MODULES`.
 
-    >>> extra("files").__name__
-    'grpo_core.rollout.weights.files'
+    >>> extra("loggers").__name__
+    'grpo_core.show.loggers'
     """
     return importlib.import_module(f"{__package__}.{MODULES[name]}")

@@ -16,7 +16,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.config import ConfigError
-from grpo_core.rollout.pipes import end_child, read_frame, start_child, write_frame
+from grpo_core.rollout.pipes import end_child, read_message, start_child, write_message
 
 if TYPE_CHECKING:
     import subprocess
@@ -68,20 +68,20 @@ def _math(gold: str, completion: str) -> float:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            write_frame(child.stdin, {"gold": gold, "completion": completion, "cpu_s": CPU_S})
-            answer = read_frame(child.stdout)
+            write_message(child.stdin, {"gold": gold, "completion": completion, "cpu_s": CPU_S})
+            answer = read_message(child.stdout)
         finally:
             if answer is None:  # what it may still say must not be taken for another sample's
                 _checker.cache_clear()
                 _end(child)
     if answer is None:
         raise ChildProcessError("the process that runs math-verify ended")
-    if not answer[0]["readable"]:
+    if not answer["readable"]:
         raise ValueError(f"math-verify (0.8 or newer) can't read the expected answer {gold!r}")
-    if answer[0]["equal"] is None:
+    if answer["equal"] is None:
         text = f"math: not checked in {CPU_S:g} s, so 0: the completion that ends in {completion[-80:]!r}"
         warnings.warn(text, stacklevel=2)
-    return float(answer[0]["equal"] or 0)
+    return float(answer["equal"] or 0)
 
 
 class _OutOfTime(BaseException):  # no Exception: math-verify catches those, and finds the answer wrong
@@ -125,17 +125,17 @@ def _equal(expected: tuple[Any, ...], completion: str) -> bool:
 def _serve() -> None:
     """The checking process: answers until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed must not get between the frames
+    os.dup2(2, 1)  # what is printed must not get between the messages
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn that its own limit is off
     signal.signal(signal.SIGPROF, _out_of_time)
     importlib.import_module("math_verify")  # takes a second or two, which is nobody's answer's
-    while (question := read_frame(sys.stdin.buffer)) is not None:
+    while (question := read_message(sys.stdin.buffer)) is not None:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
-        gold, completion, cpu_s = (question[0][key] for key in ("gold", "completion", "cpu_s"))
+        gold, completion, cpu_s = (question[key] for key in ("gold", "completion", "cpu_s"))
         expected = _limited(cpu_s, _expected, gold)
         equal = _limited(cpu_s, _equal, expected, completion) if expected else None
         faulthandler.cancel_dump_traceback_later()
-        write_frame(answers, {"readable": bool(expected), "equal": equal})
+        write_message(answers, {"readable": bool(expected), "equal": equal})
 
 
 if __name__ == "__main__":

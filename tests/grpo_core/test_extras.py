@@ -12,8 +12,6 @@ from grpo_core.extras import MODULES, extra
 from tests.cells import ROOT
 
 OFFERS = {
-    ("vllm",): ("connect",),
-    ("gloo", "nccl", "files"): ("open_sender", "open_receiver"),
     ("recorder",): ("StepRecorder",),
     ("loggers",): ("build_loggers",),
     ("watchdog",): ("Watchdog",),
