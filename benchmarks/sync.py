@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,13 @@ import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
-from grpo_core.rollout.pipes import read_frame, write_frame  # noqa: E402
+from grpo_core.rollout.pipes import read_message, write_message  # noqa: E402
 from grpo_core.rollout.remote import Upload  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
 from grpo_core.rollout.weights.sync import open_sender  # noqa: E402
 
-PIPED = ("shm", "inline", "files", "gloo")
+PIPED = ("shm",)
 GOALS = {"shm": 0.5, "http": 0.25}
 DIGEST_GOAL = 0.05
 WARM = 2
@@ -44,12 +43,12 @@ CROWDED = 0.1  # of the wall that both sides may have waited for a core
 class Side:
     """The receiving process."""
 
-    def __init__(self, kind: str, root: str) -> None:
+    def __init__(self, kind: str) -> None:
         """Starts it."""
-        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        program = [sys.executable, "-m", "benchmarks.programs.receiver", kind, root]
+        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        program = [sys.executable, "-m", "benchmarks.programs.receiver", kind]
         self.process = subprocess.Popen(
-            program, env=os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            program, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         os.sched_setaffinity(
             self.process.pid, {max(CORES)}
@@ -61,12 +60,12 @@ class Side:
         """The control channel."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        extra = () if payload is None else (payload.size, payload.pieces())
-        write_frame(self.process.stdin, {"method": method, "arguments": arguments}, *extra)
-        answer = read_frame(self.process.stdout)
+        assert payload is None  # only announced transports go by this channel
+        write_message(self.process.stdin, {"method": method, "arguments": arguments})
+        answer = read_message(self.process.stdout)
         if answer is None:
             raise RuntimeError(f"the receiver ended with {self.process.wait()}")
-        return dict(answer[0]["result"])
+        return dict(answer["result"])
 
     def facts(self) -> dict[str, Any]:
         """What the engine says of its last load."""
@@ -104,32 +103,31 @@ def measured(mib: int, rounds: int) -> list[dict[str, dict[str, float]]]:
     """Of each round and transport: seconds by the wall and of CPU."""
     tensors = model(mib)
     copies = [torch.zeros_like(value) for _, value in tensors]
-    result = []
-    with tempfile.TemporaryDirectory() as root:
-        pipe, server = Side("pipe", root), Side("http", root)
-        senders = {kind: open_sender(kind, pipe.call, timeout_s=60, root=Path(root)) for kind in PIPED}
-        for version in range(rounds + WARM):
-            began = now()
-            for copy, (_, value) in zip(copies, tensors, strict=True):
-                copy.copy_(value)
-            times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
-            for kind in (*PIPED, "http"):
-                side = server if kind == "http" else pipe
-                side.facts()
-                began, stood = now(), waited()
-                if kind == "http":
-                    server.upload(tensors, version)
-                else:
-                    senders[kind].send(tensors, version)
-                spent, stood = since(began), waited() - stood
-                times[kind] = _costs(tensors, version, spent, side.facts())
-                times[kind]["waited"] = (stood + times[kind]["waited"]) / spent[0]
-            result.append(times)
-        for sender in senders.values():
-            sender.close()
-        pipe.close()
-        server.close()
-    return result[WARM:]
+    found = []
+    pipe, server = Side("pipe"), Side("http")
+    senders = {kind: open_sender(kind, pipe.call) for kind in PIPED}
+    for version in range(rounds + WARM):
+        began = now()
+        for copy, (_, value) in zip(copies, tensors, strict=True):
+            copy.copy_(value)
+        times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
+        for kind in (*PIPED, "http"):
+            side = server if kind == "http" else pipe
+            side.facts()
+            began, stood = now(), waited()
+            if kind == "http":
+                server.upload(tensors, version)
+            else:
+                senders[kind].send(tensors, version)
+            spent, stood = since(began), waited() - stood
+            times[kind] = _costs(tensors, version, spent, side.facts())
+            times[kind]["waited"] = (stood + times[kind]["waited"]) / spent[0]
+        found.append(times)
+    for sender in senders.values():
+        sender.close()
+    pipe.close()
+    server.close()
+    return found[WARM:]
 
 
 def _costs(
@@ -152,7 +150,7 @@ def _costs(
     }
 
 
-def describe_ratio(
+def shown(
     values: list[float], goal: float | None = None, *, most: bool = False, measured: bool = True
 ) -> str:
     """Median and interval, and whether that is the goal."""
@@ -167,37 +165,39 @@ def main(mib: int = 512, rounds: int = 15) -> None:
     """Two lines a transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
-    rounds_measured = measured(mib, rounds)
+    found = measured(mib, rounds)
     size = sum(value.numel() * 4 for _, value in model(mib)) / 1e9
-    memcpy = interval([times["memcpy"]["wall"] for times in rounds_measured])[0]
+    memcpy = interval([times["memcpy"]["wall"] for times in found])[0]
     print(
         f"{size:.3f} GB of float32, {rounds} rounds; memcpy {size / memcpy:.2f} GB/s; medians [95 %] of ratios"
     )
     print("arrived, loaded: memcpy / sync, until the receiver has it, until its engine has copied it, too")
     for kind in (*PIPED, "http"):
-        busy = interval([times[kind]["waited"] for times in rounds_measured])[0]
+        busy = interval([times[kind]["waited"] for times in found])[0]
         for clock in ("wall", "cpu"):
             free, goal = clock == "cpu" or busy <= CROWDED, GOALS.get(kind) if clock == "wall" else None
-            costs = [(times["memcpy"][clock], times[kind]) for times in rounds_measured]
-            arrived = [base / (times[clock] - times[f"load_{clock}"]) for base, times in costs]
-            loaded = [base / times[clock] for base, times in costs]
-            digest = [times[f"digest_{clock}"] / times[clock] for _, times in costs]
-            arrival = describe_ratio(arrived, goal, measured=free)
-            print(f"{kind:6} {clock:4} arrived {arrival}; loaded {describe_ratio(loaded)}", end="; ")
-            print(f"digests {describe_ratio(digest, DIGEST_GOAL, most=True)}", flush=True)
+            each = [(times["memcpy"][clock], times[kind]) for times in found]
+            there = [base / (times[clock] - times[f"load_{clock}"]) for base, times in each]
+            loaded = [base / times[clock] for base, times in each]
+            digest = [times[f"digest_{clock}"] / times[clock] for _, times in each]
+            print(
+                f"{kind:6} {clock:4} arrived {shown(there, goal, measured=free)}; loaded {shown(loaded)}",
+                end="; ",
+            )
+            print(f"digests {shown(digest, DIGEST_GOAL, most=True)}", flush=True)
         # What is streamed takes, on two free cores, about as long as the busier side is busy.
         sides = [
             (times["memcpy"]["cpu"], times[kind]["sender"], times[kind]["cpu"] - times[kind]["sender"])
-            for times in rounds_measured
+            for times in found
         ]
         sender, receiver = (interval([side[place] for side in sides])[0] / size for place in (1, 2))
         busier = [
             base / max(mine, theirs - times[kind]["load_cpu"])
-            for (base, mine, theirs), times in zip(sides, rounds_measured, strict=True)
+            for (base, mine, theirs), times in zip(sides, found, strict=True)
         ]
         print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", end="; ")
         print(f"CPU s/GB: sender {sender:.3f}, receiver {receiver:.3f} (loading included)", end="; ")
-        print(f"memcpy / the busier side without loading {describe_ratio(busier)}", flush=True)
+        print(f"memcpy / the busier side without loading {shown(busier)}", flush=True)
     part = [("a", torch.randn(2**23))]
     began = now()
     fingerprint_of(part)

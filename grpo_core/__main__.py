@@ -104,7 +104,7 @@ def _serve(arguments: list[str], flags: set[str], answer: Answer) -> int:
     """
     config = _load(arguments, serving=True)
     from grpo_core.rollout.engine import EngineError
-    from grpo_core.rollout.server.start import serve
+    from grpo_core.rollout.server.process import serve
 
     try:
         serve(config, answer, **{name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS})

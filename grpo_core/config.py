@@ -159,7 +159,7 @@ class RolloutConfig:
     finished with the version it began with."""
     on_update: str = option("wait", choices=("wait", "abort"))
     """`serve`: a weight update waits for a running call, or ends it (`abort`)."""
-    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "gloo", "nccl", "files"))
+    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"))
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
     reconnect_s: float = option(0.0, low=0)
     """Server mode: seconds to search for a running server that went away."""

@@ -1,4 +1,4 @@
-"""Asks an engine, before anybody trains with it: are its log-probs the trainer's, before and after an update?"""
+"""The command `probe`: compare an engine's log-probs to the trainer's, before and after a weight update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = "grpo-doctor.engine.v1"
 
 
 def probe(config: Config) -> dict[str, Any]:
-    """Starts the configured engine on the model, samples, changes the weights, samples again.
+    """Start the configured engine on the model, sample, change the weights, and sample again.
 
     Returns:
         The document of `probe --json`. `outcome` is `ok`, or `failed` with the reason in `error`.
@@ -36,12 +36,12 @@ def probe(config: Config) -> dict[str, Any]:
     document: dict[str, Any] = {"schema": SCHEMA, "engine": config.rollout.engine, "engine_version": None}
     with tempfile.TemporaryDirectory(prefix="grpo-core-probe-") as folder:
         try:
-            seen = _observe(config, config.model.path or folder)
+            observed = _observe(config, config.model.path or folder)
         except EngineError as failure:
             return {**document, "outcome": "failed", "error": str(failure), "versions": versions()}
-    error = _judge(seen, config.rollout.sync_tolerance)
+    error = _find_fault(observed, config.rollout.sync_tolerance)
     outcome = "ok" if error is None else "failed"
-    return {**document, **seen, "outcome": outcome, "error": error, "versions": versions()}
+    return {**document, **observed, "outcome": outcome, "error": error, "versions": versions()}
 
 
 def _observe(config: Config, folder: str) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
         }
 
 
-def _judge(seen: dict[str, Any], tolerance: float) -> str | None:
-    if not seen["max_logprob_difference_before"] <= tolerance:
+def _find_fault(observed: dict[str, Any], tolerance: float) -> str | None:
+    if not observed["max_logprob_difference_before"] <= tolerance:
         return (
             f"the engine's log-probs differ from the trainer's by more than {tolerance:g} on the same weights"
         )
-    if not seen["change_seen"]:
+    if not observed["change_seen"]:
         return "the engine answers as if its weights had not been updated"
-    if not seen["max_logprob_difference_after"] <= tolerance:
+    if not observed["max_logprob_difference_after"] <= tolerance:
         return f"after a weight update the engine's log-probs differ from the trainer's by more than {tolerance:g}"
     return None
 
@@ -88,7 +88,7 @@ def _sample(engine: Engine, requests: Sequence[Request], params: SamplingParams)
 
 
 def _move(trained: Any, seed: int) -> None:
-    """Moves every parameter by a tenth of its own size, so that stale weights can't be mistaken for new ones."""
+    """Move every parameter by a tenth of its own size, so that stale weights can't be mistaken for new ones."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -105,7 +105,7 @@ def _largest_difference(
     params: SamplingParams,
     config: Config,
 ) -> float:
-    """Largest |trainer - engine| over the log-probs of all sampled tokens."""
+    """Return the largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 
     from grpo_core.learn.batch import completion_batch

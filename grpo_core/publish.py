@@ -1,13 +1,13 @@
 """Publishing a policy version to an engine, and proving that it arrived.
 
-Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that
-did nothing looked like one that worked. Here each sync is proven, or the run ends:
+Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that did
+nothing looked like one that worked. Here each sync is proven, or the run ends:
 
-1. *Fingerprint*: a digest of the weights the engine holds equals that of the trainer's, for engines that can read
-   their weights back. As the engine has it: the exact one, or the one that is cheap enough for every update
+1. *Fingerprint*: the digest of the engine's weights equals that of the trainer's, for engines that can read their
+   weights. The engine chooses the exact digest, or one that is cheap enough for every update
    (`grpo_core.rollout.weights.digest`).
-2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared
-   to the trainer's for the same ids. Works for every engine, kernels and caches included.
+2. *Probe*: the engine samples a short completion from a fixed prompt and seed, and its log-probs are compared to the
+   trainer's for the same ids. Works for every engine, kernels and caches included.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class SyncError(RunError):
 
 @dataclass(frozen=True)
 class Proof:
-    """What was seen after one weight update.
+    """The measurements after one weight update.
 
     Attributes:
         version: The policy version that was published.
-        fingerprint: True: equal digests. None: the engine can't say.
+        fingerprint: True: equal digests. None: the engine can't read its weights.
         difference: Largest difference of a log-prob on the probe, trainer against engine.
         moved: How far the update moved the previous probe's log-probs; None at the first. A probe can tell new
             weights from old ones only if this is well above rounding.
@@ -54,7 +54,7 @@ class Proof:
 
 
 class Publisher:
-    """Publishes a policy to an engine, and remembers the last probe to know what a change looks like.
+    """Publishes a policy to an engine, and keeps the last probe to measure how far an update moved it.
 
     Attributes:
         last: The last probe's completion; None before the first.
@@ -69,11 +69,11 @@ class Publisher:
         tolerance: float,
         exact: bool = True,
     ) -> None:
-        """Takes both sides of the seam.
+        """Take both sides.
 
         Args:
-            policy: What is trained.
-            engine: What samples.
+            policy: The trainer's side.
+            engine: The engine.
             probe_ids: The prompt of the probe.
             tolerance: Largest difference of a log-prob that counts as rounding.
             exact: Trainer and engine both compute in float32.
@@ -85,7 +85,7 @@ class Publisher:
         self.last: Completion | None = None
 
     def publish(self, version: int) -> Proof:
-        """Sends all parameters and proves that they arrived.
+        """Send all parameters and prove that they arrived.
 
         Raises:
             SyncError: The engine reports another version, holds other weights, or samples from others.
@@ -98,24 +98,24 @@ class Publisher:
             raise SyncError(
                 f"weight sync to the {name} engine: sent version {version}, it reports {reported}"
             )
-        held = self._engine.fingerprint()
-        expected = None if held is None else fingerprint_like(held, sent, version)
-        if held is not None and held != expected:
+        digest = self._engine.fingerprint()
+        expected = None if digest is None else fingerprint_like(digest, sent, version)
+        if digest is not None and digest != expected:
             raise SyncError(
-                f"weight sync to the {name} engine: after version {version} it holds weights {held[:24]}, but "
+                f"weight sync to the {name} engine: after version {version} it holds weights {digest[:24]}, but "
                 f"{str(expected)[:24]} were sent: the update was lost or incomplete"
             )
         completions = self._engine.generate([self._request], self._params)
         (probe,) = check_answers(completions, [self._request], name, vocabulary=self._policy.vocabulary)
-        # In one pass, which reads their prompt once: it is most of what a proof costs.
+        # In one pass, which reads their prompt once: it is most of the cost of a proof.
         *moves, difference = self._differences([probe] if self.last is None else [self.last, probe])
         moved = moves[0] if moves else None
-        # Never so wide that an engine on the old weights would pass: there, the fixed seed gives the old completion, so
-        # the difference would be exactly `moved`. Half of it is the limit, unless it drowns in rounding.
+        # An engine on the old weights must not pass: there, the fixed seed gives the old completion, so the difference
+        # would be exactly `moved`. Half of it is the limit, unless it is as small as rounding.
         # In 16 bits rounding is as large as a small update; weights that are proven by fingerprint need no such limit.
-        rounding = self._tolerance / 50 if self._exact else self._tolerance / (4 if held is None else 1)
+        rounding = self._tolerance / 50 if self._exact else self._tolerance / (4 if digest is None else 1)
         limit = self._tolerance if moved is None else min(self._tolerance, max(rounding, moved / 2))
-        # Written so that NaN, too, is a failure.
+        # Written so that NaN is a failure, too.
         if not difference <= limit:
             raise SyncError(
                 f"weight sync to the {name} engine: after version {version} its log-probs differ from the "
@@ -124,13 +124,12 @@ class Publisher:
                 "weights, or keys cached under old ones; if it is rounding, raise rollout.sync_tolerance"
             )
         self.last = probe
-        return Proof(version, None if held is None else True, difference, moved)
+        return Proof(version, None if digest is None else True, difference, moved)
 
     def _differences(self, completions: list[Completion]) -> list[float]:
-        """Largest |trainer - engine| over the log-probs of each of these completions of the probe."""
-        batch = completion_batch(
-            [(self._request.prompt_ids, each) for each in completions], self._policy.device
-        )
+        """Return the largest |trainer - engine| over the log-probs of each of these completions of the probe."""
+        pairs = [(self._request.prompt_ids, completion) for completion in completions]
+        batch = completion_batch(pairs, self._policy.device)
         with torch.no_grad():
             ours_BT, _ = self._policy.logprobs(batch, self._params.temperature)
         return [float(value) for value in (ours_BT - batch.behaviour_BT).abs().amax(1)]

@@ -1,4 +1,4 @@
-"""The other side of the weight sync benchmark: `receiver.py pipe ROOT`, called by frames, or `receiver.py http ROOT`.
+"""The other side of the weight sync benchmark: `receiver.py pipe`, called by messages, or `receiver.py http`.
 
 What stands for an engine copies what it is given into tensors of its own, as the embedded engine does.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from grpo_core.rollout.engine import Capabilities
-from grpo_core.rollout.pipes import read_frame, write_frame
+from grpo_core.rollout.pipes import read_message, write_message
 from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.rollout.weights.sync import Receiver
 
@@ -68,21 +68,21 @@ def waited() -> float:
         return 0.0
 
 
-def pipe(engine: Engine, root: Path) -> None:
-    """Answers frames. A receiver has one transport open at a time, so here each transport has its own."""
-    receivers = {kind: Receiver(timeout_s=60, root=root) for kind in ("shm", "inline", "files", "gloo")}
+def pipe(engine: Engine) -> None:
+    """Answers messages until stdin ends."""
+    receiver = Receiver()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    while (message := read_frame(sys.stdin.buffer)) is not None:
-        (document, payload), result = message, {}
+    while (document := read_message(sys.stdin.buffer)) is not None:
+        result = {}
         method, arguments = document["method"], document["arguments"]
         if method == "sync_load":
-            result = receivers[arguments["kind"]].load(arguments, engine, payload)
+            result = receiver.load(arguments, engine)
         elif method == "facts":
             result = engine.facts()
         else:
-            result = getattr(receivers[arguments["kind"]], method.removeprefix("sync_"))(arguments)
-        write_frame(answers, {"result": result})
+            result = receiver.open(arguments)
+        write_message(answers, {"result": result})
 
 
 def http(engine: Engine) -> None:
@@ -91,8 +91,7 @@ def http(engine: Engine) -> None:
 
     import uvicorn
 
-    from grpo_core.rollout.server.app import create_app
-    from grpo_core.rollout.server.guard import Limits
+    from grpo_core.rollout.server.app import Limits, create_app
 
     with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
         app = create_app(engine, thread, token=None, limits=Limits(weights_bytes=2**34))
@@ -108,6 +107,6 @@ if __name__ == "__main__":
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     if sys.argv[1] == "pipe":
-        pipe(Engine(), Path(sys.argv[2]))
+        pipe(Engine())
     else:
         http(Engine())

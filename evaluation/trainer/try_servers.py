@@ -71,7 +71,7 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
     yield Kind("vllm serve 0.31.0, files", vllm_command(python, model_dir, port), port, "vllm", "files")
     port = free_port()
     ours = vllm_command(python, model_dir, port, *RECEIVER_ARGUMENTS)
-    yield Kind("vllm serve 0.31.0 with our receiver, gloo", ours, port, "vllm", "gloo")
+    yield Kind("vllm serve 0.31.0 with our receiver, shm", ours, port, "vllm", "shm")
     port = free_port()
     yield Kind(
         "trl vllm-serve 1.16.0, as installed", trl_command(python, model_dir, port), port, "trl", "auto"

@@ -1,1 +1,1 @@
-"""What samples completions: the engine protocol, and the engines that the three modes need."""
+"""Sampling of completions: the engine protocol, and the engines of the three modes."""

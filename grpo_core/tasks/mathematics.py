@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grpo_core.config import ConfigError
-from grpo_core.rollout.pipes import end_child, read_frame, start_child, write_frame
+from grpo_core.rollout.pipes import end_child, read_message, start_child, write_message
 
 CPU_S = 5.0  # processor time that one answer may take to check
 STUCK_S = 120.0  # wall time after which the checking process gives up on one answer
@@ -66,20 +66,20 @@ def _check(gold: str, completion: str) -> float:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            write_frame(child.stdin, {"gold": gold, "completion": completion, "cpu_s": CPU_S})
-            answer = read_frame(child.stdout)
+            write_message(child.stdin, {"gold": gold, "completion": completion, "cpu_s": CPU_S})
+            answer = read_message(child.stdout)
         finally:
             if answer is None:  # a late answer must not be used for another sample
                 _checker.cache_clear()
                 _end_checker(child)
     if answer is None:
         raise ChildProcessError("the process that runs math-verify ended")
-    if not answer[0]["readable"]:
+    if not answer["readable"]:
         raise ValueError(f"math-verify (0.8 or newer) can't read the expected answer {gold!r}")
-    if answer[0]["equal"] is None:
+    if answer["equal"] is None:
         text = f"math: not checked in {CPU_S:g} s, so 0: the completion that ends in {completion[-80:]!r}"
         warnings.warn(text, stacklevel=2)
-    return float(answer[0]["equal"] or 0)
+    return float(answer["equal"] or 0)
 
 
 class _OutOfTime(BaseException):  # math-verify catches every Exception, and finds the answer wrong
@@ -123,17 +123,17 @@ def _equal(expected: tuple[Any, ...], completion: str) -> bool:
 def _serve() -> None:
     """Run the checking process: answer until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not get between the frames
+    os.dup2(2, 1)  # printed text must not get between the messages
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn that its own limit is off
     signal.signal(signal.SIGPROF, _out_of_time)
     importlib.import_module("math_verify")  # takes a second or two, which must not count for an answer
-    while (question := read_frame(sys.stdin.buffer)) is not None:
+    while (question := read_message(sys.stdin.buffer)) is not None:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
-        gold, completion, cpu_s = (question[0][key] for key in ("gold", "completion", "cpu_s"))
+        gold, completion, cpu_s = (question[key] for key in ("gold", "completion", "cpu_s"))
         expected = _limited(cpu_s, _expected, gold)
         equal = _limited(cpu_s, _equal, expected, completion) if expected else None
         faulthandler.cancel_dump_traceback_later()
-        write_frame(answers, {"readable": bool(expected), "equal": equal})
+        write_message(answers, {"readable": bool(expected), "equal": equal})
 
 
 if __name__ == "__main__":

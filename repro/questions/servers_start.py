@@ -101,9 +101,7 @@ def _sample_once(http: HttpClient) -> dict[str, Any]:
     answer = http.json("POST", "/v1/completions", body)
     tokens = _value(answer, "usage", "completion_tokens")
     if tokens != TOKENS:
-        raise EngineError(
-            f"{http.where('/v1/completions')}: {tokens!r} tokens, where {TOKENS} were asked for"
-        )
+        raise http.error("/v1/completions", f"{tokens!r} tokens, where {TOKENS} were asked for")
     return {"protocol": "/v1/completions", "tokens": tokens}
 
 

@@ -8,7 +8,7 @@ import torch
 from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
 from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout.decoding import Decoder
-from grpo_core.rollout.embedded import AlikeDecoder, TransformersEngine, choose
+from grpo_core.rollout.embedded import EqualLengthDecoder, TransformersEngine, sample_tokens
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.gpu.devices import DEVICES, ROUNDING, on_gpu
@@ -97,14 +97,14 @@ def test_our_decoding_is_that_of_transformers(device, family):
     model, found = model_of(family, device), []
     with torch.inference_mode():
         ours = Decoder(model, list(PROMPTS), 6)
-        alone = [AlikeDecoder(model, [prompt]) for prompt in PROMPTS]
+        alone = [EqualLengthDecoder(model, [prompt]) for prompt in PROMPTS]
         for place in range(6):
             expected = torch.cat([each.logits_BV for each in alone])
             found.append(float((ours.logits_BV - expected).abs().max()))
             chosen = torch.tensor([20 + place, 30, 40 + place, 50], device=device)
-            ours.follow(chosen)
+            ours.append(chosen)
             for row, each in enumerate(alone):
-                each.follow(chosen[row : row + 1])
+                each.append(chosen[row : row + 1])
     assert max(found) < ROUNDING * 10
 
 
@@ -116,13 +116,13 @@ def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
     logits[:, ::3] = -torch.inf
     draw = torch.rand(64, generator=generator, dtype=torch.float64)
     draw[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    expected, logprobs = choose(logits, draw, 0.9)
-    found, there = choose(logits.to(device), draw.to(device), 0.9)
+    expected, logprobs = sample_tokens(logits, draw, 0.9)
+    found, there = sample_tokens(logits.to(device), draw.to(device), 0.9)
     assert torch.equal(found.cpu(), expected)
     assert torch.isfinite(there).all()
     torch.testing.assert_close(there.cpu(), logprobs, rtol=1e-4, atol=1e-5)
     for row in (0, 1, 40):
-        one, _ = choose(logits[row : row + 1].to(device), draw[row : row + 1].to(device), 0.9)
+        one, _ = sample_tokens(logits[row : row + 1].to(device), draw[row : row + 1].to(device), 0.9)
         assert one.item() == expected[row].item()
 
 

@@ -11,7 +11,6 @@ from tests.cells import ROOT
 ALONE = {
     "test_chunks_keep_a_devices_memory": "a CPU's peak is measured by benchmarks/logprobs.py",
     "test_the_device_has_the_bytes_back": "the storages' bytes are counted on both: test_an_engine_asleep_...",
-    "test_nccl_between_two_ranks_on_one_gpu_is_an_error_in_time": "NCCL has no CPUs; gloo's ways are tests/grpo_core",
     "test_a_fact_is_that_of_nvidia_smi": "there is nothing to ask; how its words are read is tested",
     "test_the_facts_are_those_that_cuda_itself_tells": "there is nothing to ask",
     "test_vllm_asleep_gives_memory_back": "vLLM's CPU build cannot sleep",

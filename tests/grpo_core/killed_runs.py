@@ -20,9 +20,7 @@ import uvicorn  # noqa: F401 - paid for once
 from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.machine.process import make_deterministic
-from grpo_core.rollout import pipes as frames
-from grpo_core.rollout import subprocess_engine as process
-from grpo_core.rollout.server import launch
+from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
 
@@ -41,8 +39,7 @@ class Forked:
             os.dup2(child_out, 1)
             os.closerange(3, 256)  # a pipe ends only when nobody else holds its other side
             sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
-            module, *rest = arguments
-            code = process._child() if module == "grpo_core.rollout.subprocess_engine" else cli.main(rest)
+            code = cli.main(arguments[1:])  # `python -m grpo_core serve`
             sys.stdout.flush()
             os._exit(code or 0)
         os.close(child_in)
@@ -59,7 +56,7 @@ class Forked:
         os.kill(self.pid, signal.SIGKILL)
 
 
-frames.start_child = process.start_child = launch.start_child = Forked
+server_process.start_child = Forked
 
 WRITERS = ("checkpoint.py", "metrics.py", "files.py")
 

@@ -34,7 +34,7 @@ def decoded(model, tokens=3):
     """The logits behind some tokens, by a decoder made now."""
     decoder = Decoder(model, PROMPTS, room=tokens)
     for token in range(tokens):
-        decoder.follow(torch.full((len(PROMPTS),), token + 4))
+        decoder.append(torch.full((len(PROMPTS),), token + 4))
     return decoder.logits_BV
 
 

@@ -36,7 +36,7 @@ def answer(**changes):
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
     """The first entry of a position is the likeliest id, not always the sampled one."""
-    completion = vllm_messages.completion(REQUEST, answer(), 3, PARAMS)
+    completion = vllm_messages.decode_completion(REQUEST, answer(), 3, PARAMS)
     assert completion.ids == (4, 5)
     assert completion.logprobs == (-0.5, -2.0)
     assert completion.versions == (3, 3)
@@ -57,7 +57,7 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
 def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
     """Nothing is guessed, padded or dropped."""
     with pytest.raises(EngineError) as raised:
-        vllm_messages.completion(REQUEST, answer(**changes), 0, PARAMS)
+        vllm_messages.decode_completion(REQUEST, answer(**changes), 0, PARAMS)
     assert str(raised.value) == f"vllm engine, generate: request r0: {says}"
 
 
@@ -66,11 +66,11 @@ def test_a_stop_id_at_the_last_place_is_a_stop():
     params = SamplingParams(max_tokens=9, stop_ids=(5,))
     budget = Request("r0", (1, 2, 3), seed=0, budget=2)
     assert (
-        vllm_messages.completion(REQUEST, answer(), 0, SamplingParams(2, stop_ids=(5,))).finish_reason
+        vllm_messages.decode_completion(REQUEST, answer(), 0, SamplingParams(2, stop_ids=(5,))).finish_reason
         == "stop"
     )
-    assert vllm_messages.completion(budget, answer(), 0, params).finish_reason == "stop"
-    assert vllm_messages.completion(budget, answer(), 0, SamplingParams(9)).finish_reason == "abort"
+    assert vllm_messages.decode_completion(budget, answer(), 0, params).finish_reason == "stop"
+    assert vllm_messages.decode_completion(budget, answer(), 0, SamplingParams(9)).finish_reason == "abort"
 
 
 def test_what_was_aborted_keeps_what_was_sampled():
@@ -78,9 +78,9 @@ def test_what_was_aborted_keeps_what_was_sampled():
     running = answer(
         token_ids=[4], logprobs=[{4: SimpleNamespace(logprob=-0.5)}], finish_reason=None, finished=False
     )
-    begun = vllm_messages.completion(REQUEST, running, 3, PARAMS)
+    begun = vllm_messages.decode_completion(REQUEST, running, 3, PARAMS)
     assert (begun.ids, begun.logprobs, begun.finish_reason) == ((4,), (-0.5,), "abort")
-    unbegun = vllm_messages.completion(REQUEST, None, 3, PARAMS)
+    unbegun = vllm_messages.decode_completion(REQUEST, None, 3, PARAMS)
     assert (unbegun.ids, unbegun.finish_reason) == ((), "abort")
 
 
@@ -88,7 +88,7 @@ def test_every_bit_of_a_seed_counts_in_the_lowest_32():
     """All that torch's generator on a CPU looks at; a prefix makes another one."""
     seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
     requests = [Request("r", (1,), seed, prefix) for seed in seeds for prefix in ((), (4,))]
-    given = [vllm_messages.mixed_seed(request) for request in requests]
+    given = [vllm_messages.mix_seed(request) for request in requests]
     assert len({seed % 2**32 for seed in given}) == len(requests)
     assert all(0 <= seed < 2**63 for seed in given)
 

@@ -50,7 +50,7 @@ class CountingEngine:
 @pytest.fixture(autouse=True)
 def plain_prompts(monkeypatch):
     """A prompt in vLLM's words takes vLLM."""
-    monkeypatch.setattr(vllm_steps, "prompt", lambda ids: ids)
+    monkeypatch.setattr(vllm_steps, "engine_prompt", lambda ids: ids)
 
 
 def jobs(*lengths, most=3):
@@ -105,9 +105,9 @@ def test_an_abort_ends_the_loop_with_what_there_is():
     [
         (
             lambda engine: [SimpleNamespace(request_id="7", finished=True)],
-            "an answer to request 7, not asked",
+            "an answer to unknown request 7",
         ),
-        (lambda engine: engine.left.clear() or [], "vLLM has no more of 2 requests, none ended"),
+        (lambda engine: engine.left.clear() or [], "vLLM lost 2 requests before they ended"),
     ],
 )
 def test_a_scheduler_that_loses_count_is_found_out(fault, says):

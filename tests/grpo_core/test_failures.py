@@ -34,7 +34,7 @@ def ends(pid: int, within_s: float) -> bool:
 @pytest.mark.parametrize(
     ("mode", "module", "says"),
     [
-        ("async", "grpo_core.rollout.subprocess_engine", r"its process \d+ ended with signal 9"),
+        ("async", "grpo_core serve", r"its process \d+ ended with signal 9"),
         ("server", "grpo_core serve", "The server started for this run has ended with signal 9"),
     ],
 )
@@ -60,7 +60,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
 
     def forgetful(self, tensors, version):
         if version == 2:
-            self._version, self._empty = version, False
+            self.policy_version, self._empty = version, False
         else:
             honest(self, tensors, version)
 

@@ -130,7 +130,7 @@ def test_a_busy_server_is_asked_again_until_time_is_up(monkeypatch):
 )
 def test_other_answers_are_errors_that_name_the_place(monkeypatch, text, status, says):
     """Garbage, refusals and floods."""
-    monkeypatch.setattr(client, "_LARGEST_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
+    monkeypatch.setattr(client, "_MAX_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
     with (
         simulated(lambda call: call.answer(text=text, status=status)) as server,
         pytest.raises(EngineError, match=f"some engine, http://127.0.0.1:[0-9]+/x: .*{says}"),

@@ -26,7 +26,7 @@ from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.pipes import start_child
 from grpo_core.rollout.remote import RemoteEngine
-from grpo_core.rollout.server.launch import ServerProcess
+from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.tasks.model import load_model, make_tiny
 from grpo_core.types import Request, SamplingParams
 
@@ -37,7 +37,7 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture(scope="module")
 def server(model_dir):
     """A server that wants a token."""
-    with mock.patch("grpo_core.rollout.server.launch.new_token", return_value=TOKEN):
+    with mock.patch("grpo_core.rollout.server.process.new_token", return_value=TOKEN):
         process = ServerProcess(EngineSpec("transformers", str(model_dir), max_model_len=256), timeout_s=500)
     with closing(process):
         yield process

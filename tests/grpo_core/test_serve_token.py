@@ -17,9 +17,9 @@ from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.pipes import end_child, start_child
-from grpo_core.rollout.server import launch
-from grpo_core.rollout.server.launch import ServerProcess
-from grpo_core.rollout.server.token import client_token, given_token, kept_at, kept_token, new_token
+from grpo_core.rollout.server import process as server_process
+from grpo_core.rollout.server.process import ServerProcess
+from grpo_core.rollout.server.token import client_token, new_token, saved_token, server_token, token_path
 
 
 def status(host, port, token=None, path="/info") -> int:
@@ -45,7 +45,7 @@ def test_a_trainers_own_server_has_a_token_that_nobody_sees(model_dir):
 def test_a_run_leaves_no_token_in_its_files(short_run, monkeypatch, capfd):
     """Neither its own server's, nor one that is in the environment; nor is one printed."""
     made, given = [], "given-to-nobody-in-particular"
-    monkeypatch.setattr(launch, "new_token", lambda: made.append(new_token()) or made[-1])
+    monkeypatch.setattr(server_process, "new_token", lambda: made.append(new_token()) or made[-1])
     monkeypatch.setenv("GRPO_CORE_TOKEN", given)
     config = short_run("server", **{"train.steps": 2, "output.record_every": 1})
     document = run.train(config, lambda _: None)
@@ -103,11 +103,12 @@ def test_what_contradicts_is_refused(model_dir, options, variables, says):
 def test_the_environment_goes_before_the_file(tmp_path, monkeypatch):
     """And is taken out of it where it must not be handed on."""
     (tmp_path / "token").write_text("of the file\n")
-    assert given_token("") is None
-    assert given_token(str(tmp_path / "token")) == "of the file"
+    file = str(tmp_path / "token")
+    assert server_token("") is client_token("", "10.0.0.5", 1) is None
+    assert server_token(file) == client_token(file, "10.0.0.5", 1) == "of the file"
     monkeypatch.setenv("GRPO_CORE_TOKEN", "of the environment")
-    assert given_token(str(tmp_path / "token")) == "of the environment"
-    assert given_token("", take=True) == "of the environment"
+    assert client_token(file, "10.0.0.5", 1) == "of the environment"
+    assert server_token(file) == "of the environment"
     assert "GRPO_CORE_TOKEN" not in os.environ
 
 
@@ -116,20 +117,20 @@ def test_what_is_no_token_is_refused_without_being_shown(tmp_path, text):
     """By the file's name."""
     (tmp_path / "token").write_text(text)
     with pytest.raises(ConfigError, match=f"^{tmp_path}/token: a token is a line of 1 to 4096 printable"):
-        given_token(str(tmp_path / "token"))
+        server_token(str(tmp_path / "token"))
 
 
 def test_a_file_that_waits_for_a_writer_is_not_waited_for(tmp_path):
     """A pipe."""
     os.mkfifo(tmp_path / "token")
     with pytest.raises(ConfigError, match="no regular file"):
-        given_token(str(tmp_path / "token"))
+        server_token(str(tmp_path / "token"))
 
 
 def test_only_a_file_that_is_the_users_alone_is_looked_up():
     """And only for this machine."""
-    with kept_token("", 4711) as (token, place):
-        assert place == kept_at(4711)
+    with saved_token("", 4711) as (token, place):
+        assert place == token_path(4711)
         assert client_token("", "127.0.0.1", 4711) == token
         assert client_token("", "10.0.0.5", 4711) is None
         assert client_token("", "127.0.0.1", 4712) is None
@@ -142,7 +143,7 @@ def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path):
     """What it points to stays as it is; and what a later server keeps there is not taken away."""
     (tmp_path / "other").write_text("other")
     (tmp_path / "token").symlink_to(tmp_path / "other")
-    with kept_token(str(tmp_path / "token"), 1) as (token, place):
+    with saved_token(str(tmp_path / "token"), 1) as (token, place):
         assert (tmp_path / "other").read_text() == "other"
         assert place.read_text().strip() == token
         place.write_text("a later one's")

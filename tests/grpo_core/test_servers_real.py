@@ -54,7 +54,7 @@ def served(tmp_path_factory):
         yield port, folder / "model"
 
 
-@pytest.fixture(params=["files", "gloo", "shm"])
+@pytest.fixture(params=["files", "shm"])
 def sync(request):
     return request.param
 

@@ -17,7 +17,7 @@ from transformers import (
 
 from grpo_core.learn.logprobs import can_share, completion_logprobs
 from grpo_core.rollout.decoding import Decoder
-from grpo_core.rollout.embedded import AlikeDecoder
+from grpo_core.rollout.embedded import EqualLengthDecoder
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -90,7 +90,7 @@ def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
                 prefix = [*prompt, *((11 * row + 5 * at) % 50 for at in range(place))]
                 expected = model(torch.tensor([prefix])).logits[0, -1]
                 torch.testing.assert_close(decoder.logits_BV[row], expected, rtol=0, atol=1e-5)
-            decoder.follow(torch.tensor([(11 * row + 5 * place) % 50 for row in range(len(prompts))]))
+            decoder.append(torch.tensor([(11 * row + 5 * place) % 50 for row in range(len(prompts))]))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_other_models_go_the_plain_way(kind, settings):
     if "attn_implementation" in settings:
         return
     with torch.no_grad():
-        decoder = AlikeDecoder(model, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3, 4)])
-        decoder.follow(torch.tensor([9, 10, 11]))
+        decoder = EqualLengthDecoder(model, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3, 4)])
+        decoder.append(torch.tensor([9, 10, 11]))
         expected = model(torch.tensor([[1, 2, 3, 4, 9], [5, 6, 7, 8, 10], [1, 2, 3, 4, 11]])).logits[:, -1]
     torch.testing.assert_close(decoder.logits_BV, expected, rtol=0, atol=1e-5)

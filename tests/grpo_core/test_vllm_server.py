@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.vllm_requests import mixed_seed
+from grpo_core.rollout.vllm_requests import mix_seed
 from grpo_core.rollout.vllm_serve import BACKEND
 from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
 from grpo_core.rollout.weights.sync import Receiver
@@ -134,7 +134,7 @@ class SimulatedVllm:
 
     def on_init_weight_transfer_engine(self, call) -> None:
         info = call.document()["init_info"]
-        self.receiver = Receiver(timeout_s=info["timeout_s"])
+        self.receiver = Receiver()
         self.receiver.open(info["arguments"])
         call.answer({})
 
@@ -144,10 +144,7 @@ class SimulatedVllm:
 
     def on_update_weights(self, call) -> None:
         info = call.document()["update_info"]
-        if info["step"] == "sync_begin":
-            self.receiver.begin(info["arguments"])
-        else:
-            self.receiver.load(info["arguments"], self)
+        self.receiver.load(info["arguments"], self)
         call.answer({})
 
     def on_finish_weight_update(self, call) -> None:
@@ -206,7 +203,7 @@ def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):
     """Each call has its own seed and id, and leaves no default to the server or to the model's files."""
     completions = engine.generate(REQUESTS, PARAMS)
     assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
-    assert {body["seed"] for body in vllm.asked} == {mixed_seed(request) for request in REQUESTS}
+    assert {body["seed"] for body in vllm.asked} == {mix_seed(request) for request in REQUESTS}
     assert len({body["request_id"] for body in vllm.asked}) == 5
     pinned = {
         "model": "the-model", "n": 1, "max_tokens": 6, "min_tokens": 0, "temperature": 0.8, "top_p": 1.0, "top_k": 0,
@@ -228,8 +225,8 @@ def test_a_prefix_goes_behind_the_prompt_and_a_budget_ends_the_call(engine, vllm
     request = Request("r", (1, 2), seed=100, prefix=(8, 7), budget=2)
     (completion,) = engine.generate([request], PARAMS)
     (body,) = vllm.asked
-    assert (body["prompt"], body["max_tokens"], body["seed"]) == ([1, 2, 8, 7], 2, mixed_seed(request))
-    assert mixed_seed(request) != mixed_seed(replace(request, prefix=()))
+    assert (body["prompt"], body["max_tokens"], body["seed"]) == ([1, 2, 8, 7], 2, mix_seed(request))
+    assert mix_seed(request) != mix_seed(replace(request, prefix=()))
     assert (len(completion.ids), completion.finish_reason) == (2, "abort")
 
 
@@ -327,11 +324,10 @@ def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
 
 
-@pytest.mark.parametrize("sync", ["gloo", "shm"])
-def test_weights_reach_our_receiver_by_the_native_endpoints(vllm, tmp_path, sync):
+def test_weights_reach_our_receiver_by_the_native_endpoints(vllm, tmp_path):
     """Set up once, started and finished each time; an update that a trainer left unfinished is ended first."""
     vllm.backend, vllm.begun = BACKEND, True
-    with simulated(vllm) as server, closing(connected(server, tmp_path, sync=sync)) as engine:
+    with simulated(vllm) as server, closing(connected(server, tmp_path, sync="shm")) as engine:
         engine._shapes = {}
         for version in (1, 2):
             sent = {name: value + version for name, value in WEIGHTS.items()}
@@ -454,17 +450,17 @@ def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacki
 @pytest.mark.parametrize(
     ("sync", "backend", "says"),
     [
-        ("gloo", None, "backend is None; for rollout.sync = 'gloo' start it with --weight-transfer-config"),
+        ("shm", None, "backend is None; for rollout.sync = 'shm' start it with --weight-transfer-config"),
         ("shm", "nccl", "its weight-transfer backend is 'nccl'"),
-        ("http", None, "weights don't go to it by rollout.sync = 'http', but by files, gloo, shm"),
+        ("http", None, "weights don't go to it by rollout.sync = 'http', but by files or shm"),
         ("auto", BACKEND, ""),
         ("auto", "nccl", ""),
         ("files", BACKEND, ""),
-        ("gloo", BACKEND, ""),
+        ("shm", BACKEND, ""),
     ],
 )
 def test_how_weights_go_is_what_was_asked_for_or_a_reason(vllm, tmp_path, sync, backend, says):
-    """`auto` is gloo where the server has our receiver, else files."""
+    """`auto` is shm where the server has our receiver, else files."""
     vllm.backend = backend
     with simulated(vllm) as server:
         engine = connected(server, tmp_path, sync=sync)
@@ -492,7 +488,7 @@ def test_our_receiver_answers_for_itself_where_the_configuration_is_not_told(vll
     """Before the first update."""
     vllm.backend, vllm.failing["/server_info"] = backend, (500, {})
     with simulated(vllm) as server:
-        engine = connected(server, tmp_path, sync="gloo")
+        engine = connected(server, tmp_path, sync="shm")
     assert engine.capabilities.update is bool(backend)
 
 

@@ -16,7 +16,7 @@ class LostUpdate(TransformersEngine):
     def update_weights(self, tensors, version):
         """Not what it should be."""
         if version > 0:
-            self._version = version
+            self.policy_version = version
         else:
             super().update_weights(tensors, version)
 

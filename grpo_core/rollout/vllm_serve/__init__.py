@@ -1,3 +1,3 @@
 """`vllm serve` as the rollout server."""
 
-BACKEND = "grpo_core"  # what our receiver is called in --weight-transfer-config
+BACKEND = "grpo_core"  # the name of our receiver in --weight-transfer-config

@@ -1,12 +1,12 @@
 """Our half of a weight update inside `vllm serve`: imported by the server's worker, never by the trainer.
 
-vLLM takes weight-transfer engines of others by name. Started with
+vLLM loads weight-transfer engines of other packages by name. Started with
 
     --worker-extension-cls grpo_core.rollout.vllm_serve.worker.WorkerExtension
     --weight-transfer-config '{"backend": "grpo_core"}'
 
-and grpo_core importable, a server of one worker registers this one and serves it by its native endpoints. Written
-against, and run with, vLLM 0.31.0 (vllm/distributed/weight_transfer/base.py and nccl_engine.py).
+and grpo_core importable, a server of one worker registers this one and calls it by its native endpoints. Written for,
+and tested with, vLLM 0.31.0 (vllm/distributed/weight_transfer/base.py and nccl_engine.py).
 """
 
 from __future__ import annotations
@@ -33,81 +33,75 @@ if TYPE_CHECKING:
 
 
 class WorkerExtension:
-    """Naming it is how this module gets imported by a worker."""
+    """Makes a worker import this module."""
 
     def grpo_core_backend(self) -> list[str]:
-        """Answers `/collective_rpc` for the receiver, if that is the worker's weight-transfer engine."""
+        """Answer `/collective_rpc` if our receiver is the worker's weight-transfer engine."""
         engine = getattr(self, "weight_transfer_engine", None)
         return [BACKEND] if isinstance(engine, ReceivingEngine) else []
 
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """How a sender wants to send (see `grpo_core.rollout.weights.sync.Receiver.open`)."""
+    """The sender's memory (see `grpo_core.rollout.weights.sync.Receiver.open`)."""
 
-    timeout_s: float
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """A sender's call: `sync_begin` or `sync_load`."""
+    """A version in that memory (see `grpo_core.rollout.weights.sync.Receiver.load`)."""
 
-    step: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-class Loaded:
-    """The model, as a receiver sees an engine."""
+class ModelEngine:
+    """The model with the part of the engine interface that a receiver calls."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self._model, self._device = model, device
         self.policy_version = -1
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Loads copies: layers keep what they are given until they are whole, the receiver's memory is its own."""
+        """Load copies: layers keep their tensors until they are complete, the receiver reuses its memory."""
         self._model.load_weights((name, tensor.to(self._device, copy=True)) for name, tensor in tensors)
         self.policy_version = version
 
 
 class ReceivingEngine(WeightTransferEngine):  # type: ignore[misc]
-    """Has everything before it loads the first parameter, so that a torn transfer changes nothing."""
+    """Receives everything before it loads the first parameter, so that an incomplete transfer changes nothing."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
     _receiver: Receiver | None = None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Sets a transport up, in place of an earlier one."""
+        """Map the sender's memory, in place of an earlier one."""
         if self.parallel_config.world_size_across_dp != 1:
             raise EngineError("weights go to one worker; this server has several")
-        if self._receiver is None:
-            self._receiver = Receiver(timeout_s=init_info.timeout_s)
+        self._receiver = Receiver()
         self._receiver.open(init_info.arguments)
 
     def start_weight_update(self) -> None:
-        """Makes the layers ready for weights as a checkpoint has them."""
+        """Prepare the layers for weights in a checkpoint's layout."""
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As vLLM's own, but waits for no accelerator: there may be none."""
+        """Receive weights as vLLM does, but wait for no accelerator: there may be none."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Begins to receive, or waits for what comes and loads it."""
+        """Load the weights."""
         if self._receiver is None:
             raise EngineError("init_weight_transfer_engine has not been called")
-        if update_info.step == "sync_begin":
-            self._receiver.begin(update_info.arguments)
-        else:
-            self._receiver.load(update_info.arguments, Loaded(self.model, self.device))  # type: ignore[arg-type]
+        self._receiver.load(update_info.arguments, ModelEngine(self.model, self.device))  # type: ignore[arg-type]
 
     def finish_weight_update(self) -> None:
-        """Has the layers put the weights where their kernels want them."""
+        """Convert the weights to the layout of the kernels."""
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Frees what the transport holds."""
+        """Unmap the memory."""
         if self._receiver is not None:
             self._receiver.close()
 

@@ -1,1 +1,1 @@
-"""Getting a policy version from the trainer to an engine that is somewhere else, and proving that it arrived."""
+"""Moving a policy version from the trainer to an engine in another process, and the proof of its arrival."""

@@ -1,14 +1,14 @@
-"""Weights as one run of bytes, in safetensors' format: what every transport but the direct one moves.
+"""Weights as one run of bytes in safetensors' format: what every transport but the direct one moves.
 
-Bytes are read and written in place. Large tensors start on multiples of 4 KiB wherever their sizes allow it, so they
-are checksummed and sent from where they lie; what comes is used where it was received.
+Bytes are read and written in place. Large tensors start on multiples of 4 KiB wherever their sizes allow it, so the
+sender checksums and sends them from their own memory, and the receiver uses them where they arrived.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,13 +16,14 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.digest import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
-# safetensors has 100 MB; a hundred thousand tensors take 13, and reading them is the one thing no thread can share.
-_LARGEST_HEAD = 2**24
-_MOST_DIMENSIONS, _MOST_ELEMENTS = 16, 2**63  # their product is computed of what somebody wrote
+# safetensors allows 100 MB. A hundred thousand tensors take 13 MB, and parsing the header blocks every other thread.
+_MAX_HEADER = 2**24
+_MAX_DIMENSIONS, _MAX_ELEMENTS = 16, 2**63  # both come from the file, and their product is computed
+_MALFORMED = (AttributeError, TypeError, KeyError, ValueError, RecursionError, OverflowError, RuntimeError)
 _TYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
     "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
@@ -31,184 +32,131 @@ _TYPES = {
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 
-class FlatError(ValueError):
-    """Raised when bytes are not weights in safetensors' format, or weights have no place in it."""
-
-
-class Span(NamedTuple):
-    """Where a tensor's bytes are, counted from the first byte of all."""
-
-    tensor: torch.Tensor
-    start: int
-    stop: int
-
-
 class Flat:
-    """Tensors and the places they have among the bytes.
+    """Tensors laid out as a safetensors file.
 
     Attributes:
-        head: What comes before the tensors.
-        places: In the order of the bytes.
-        size: Of everything, in bytes.
+        header: The bytes before the tensors.
+        spans: Each tensor with start and end of its bytes, in their order.
+        size: Size of the whole, in bytes.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Lays tensors out.
+        """Compute the layout.
 
         Raises:
-            FlatError: A type that safetensors doesn't have, or a name twice.
+            EngineError: safetensors has no such type, or a name occurs twice.
         """
         entries = sorted(tensors, key=_order)
         table: dict[str, Any] = {"__metadata__": {"format": "pt", "policy_version": str(version)}}
-        at, spans = 0, []
+        end = 0
         for name, tensor in entries:
             if tensor.dtype not in _NAMES or name in table:
-                raise FlatError(f"{name}: its type is {tensor.dtype}, or there are two of this name")
-            stop = at + tensor.numel() * tensor.element_size()
-            table[name] = {
-                "dtype": _NAMES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [at, stop],
-            }
-            spans.append((at, stop))
-            at = stop
+                raise EngineError(f"weight sync: {name} has type {tensor.dtype}, or occurs twice")
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            shape = list(tensor.shape)
+            table[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
         text = json.dumps(table).encode()
         text += b" " * (-(len(text) + 8) % BLOCK)
-        self.head = bytearray(len(text).to_bytes(8, "little") + text)
-        begin = len(self.head)
-        self.places = [
-            Span(tensor.detach(), begin + start, begin + stop)
-            for (_, tensor), (start, stop) in zip(entries, spans, strict=True)
+        self.header = bytearray(len(text).to_bytes(8, "little") + text)
+        self.size = len(self.header) + end
+        self.spans = [
+            (tensor.detach(), *(len(self.header) + offset for offset in table[name]["data_offsets"]))
+            for name, tensor in entries
         ]
-        self.size = begin + at
 
     def fill(self, memory: torch.Tensor) -> None:
-        """Writes everything to memory [size] of bytes, wherever the tensors are."""
-        memory[: len(self.head)] = torch.frombuffer(self.head, dtype=torch.uint8)
-        for tensor, start, stop in self.places:
+        """Write everything to memory [size] of bytes, whichever device the tensors are on."""
+        memory[: len(self.header)] = torch.frombuffer(self.header, dtype=torch.uint8)
+        for tensor, start, stop in self.spans:
             if start < stop:
                 memory[start:stop].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def runs(self) -> Iterator[torch.Tensor]:
-        """Everything in order: the head, and then each tensor's bytes [N] where the tensor is."""
-        yield torch.frombuffer(self.head, dtype=torch.uint8)
-        for place in self.places:
-            yield place.tensor.contiguous().reshape(-1).view(torch.uint8)
-
-    def buckets(self, memory: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Everything in order, through two buffers [N] in turns: one may be in use while the other is filled."""
-        turn, used = 0, 0
-        for data in self.runs():
-            at = 0
-            while at < data.numel():
-                count = min(len(memory[turn]) - used, data.numel() - at)
-                memory[turn][used : used + count] = data[at : at + count]
-                at, used = at + count, used + count
-                if used == len(memory[turn]):
-                    yield memory[turn]
-                    turn, used = 1 - turn, 0
-        if used:
-            yield memory[turn][:used]
+    def buffers(self) -> Iterator[torch.Tensor]:
+        """Yield the header and then each tensor's bytes [N], on the tensor's own device."""
+        yield torch.frombuffer(self.header, dtype=torch.uint8)
+        for tensor, _, _ in self.spans:
+            yield tensor.contiguous().reshape(-1).view(torch.uint8)
 
     def pieces(self) -> Iterator[memoryview]:
-        """Everything in order, in whole blocks of 4 KiB but for the last piece; each to be used before the next."""
-        held, used = bytearray(PIECE), 0  # what is too small, or lies badly, is collected here
-        for data in map(torch.Tensor.cpu, self.runs()):
-            at = 0
-            while at < data.numel():
-                if used % BLOCK == 0 and data.numel() - at >= PIECE:
+        """Yield all bytes in whole blocks of 4 KiB but for the last piece; use each piece before the next."""
+        joined, used = bytearray(PIECE), 0  # collects what is too small or lies on no block boundary
+        for data in map(torch.Tensor.cpu, self.buffers()):
+            position = 0
+            while position < len(data):
+                if used % BLOCK == 0 and len(data) - position >= PIECE:
                     if used:
-                        yield memoryview(held)[:used]
+                        yield memoryview(joined)[:used]
                         used = 0
-                    yield memoryview(data[at : at + PIECE].numpy())
-                    at += PIECE
+                    yield memoryview(data[position : position + PIECE].numpy())
+                    position += PIECE
                     continue
-                count = min(PIECE - used, data.numel() - at)
-                torch.frombuffer(held, dtype=torch.uint8)[used : used + count] = data[at : at + count]
-                at, used = at + count, used + count
+                count = min(PIECE - used, len(data) - position)
+                torch.frombuffer(joined, dtype=torch.uint8)[used : used + count] = data[
+                    position : position + count
+                ]
+                position, used = position + count, used + count
                 if used == PIECE:
-                    yield memoryview(held)
+                    yield memoryview(joined)
                     used = 0
         if used:
-            yield memoryview(held)[:used]
+            yield memoryview(joined)[:used]
 
 
-def tensors_in(memory: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors of such bytes [N], which stay where they are.
+def parse_tensors(memory: torch.Tensor, source: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file in memory [N] of bytes, without a copy.
 
     Raises:
-        FlatError: It isn't safetensors, is cut off, or is more than its header says.
+        EngineError: It is no safetensors file, is cut off, or is longer than its header says; begins with `source`.
     """
     try:
         length = int.from_bytes(bytes(memory[:8].tolist()), "little")
-        if not 2 <= length <= min(_LARGEST_HEAD, memory.numel() - 8):
-            raise FlatError(f"of {memory.numel()} bytes {length} would be the header")
+        if not 2 <= length <= min(_MAX_HEADER, memory.numel() - 8):
+            raise ValueError(f"its header would have {length} of {memory.numel()} bytes")
         table = json.loads(memory[8 : 8 + length].cpu().numpy().tobytes())
         if not isinstance(table, dict):
-            raise FlatError("a header that is no object")
+            raise TypeError("a header that is no object")
         table.pop("__metadata__", None)
-        found = {name: _tensor(memory[8 + length :], **entry) for name, entry in table.items()}
-        spans = sorted(entry["data_offsets"] for entry in table.values())
-    except (
-        AttributeError,
-        TypeError,
-        KeyError,
-        ValueError,
-        RecursionError,
-        OverflowError,
-        RuntimeError,
-    ) as error:
-        raise FlatError(f"not safetensors: {error}") from error
-    at = 0
-    for start, stop in spans:
-        if start != at:
-            raise FlatError(f"not safetensors: the byte {at} of the data is no tensor's, or that of two")
-        at = stop
-    if at != memory.numel() - 8 - length:
-        raise FlatError(f"{memory.numel() - 8 - length} bytes of tensors, where the header has {at}")
-    return found
-
-
-def received(memory: torch.Tensor, way: str) -> dict[str, torch.Tensor]:
-    """`tensors_in` for the receiver of a transport, which `way` names.
-
-    Raises:
-        EngineError: These bytes are no weights.
-    """
-    try:
-        return tensors_in(memory)
-    except FlatError as error:
-        raise EngineError(f"{way}: {error}; nothing was loaded") from error
+        data = memory[8 + length :]
+        tensors = {name: _tensor(data, **entry) for name, entry in table.items()}
+        end = 0
+        for start, stop in sorted(entry["data_offsets"] for entry in table.values()):
+            if start != end:
+                raise ValueError(f"byte {end} of the data belongs to no tensor or to two")
+            end = stop
+        if end != data.numel():
+            raise ValueError(f"{data.numel()} bytes of tensors, where the header has {end}")
+    except _MALFORMED as error:
+        raise EngineError(f"{source}: not safetensors: {error}; nothing was loaded") from error
+    return tensors
 
 
 def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> torch.Tensor:
     kind, (start, stop) = _TYPES[dtype], data_offsets
-    if len(shape) > _MOST_DIMENSIONS:
-        raise FlatError(f"a shape of {len(shape)} dimensions, where {_MOST_DIMENSIONS} are the most")
-    if (
-        not all(type(n) is int and 0 <= n < _MOST_ELEMENTS for n in (start, stop, *shape))
-        or stop > data.numel()
-    ):
-        raise FlatError(f"a shape, or a place, that is none in {data.numel()} bytes")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"a shape of {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are read")
+    sizes = (start, stop, *shape)
+    if not all(type(size) is int and 0 <= size < _MAX_ELEMENTS for size in sizes) or stop > data.numel():
+        raise ValueError(f"a shape or an offset that does not fit in {data.numel()} bytes")
     if stop - start != math.prod(shape) * kind.itemsize:
-        raise FlatError(f"shape {shape} of {dtype} is not of {stop - start} bytes")
+        raise ValueError(f"shape {shape} of {dtype} does not have {stop - start} bytes")
     part = data[start:stop]
     if (part.data_ptr() | part.storage_offset()) % kind.itemsize:
-        part = part.clone()  # another writer's order, or of no bytes
+        part = part.clone()  # another program's alignment, or no bytes at all
     return part.view(kind).view(shape)
 
 
 def _order(entry: tuple[str, torch.Tensor]) -> tuple[bool, int, str]:
-    """Whole blocks first, then by the size of an element: every tensor starts where its type may."""
+    """Sort whole blocks first, then by element size, so that every tensor is aligned to its type."""
     name, tensor = entry
     return bool(tensor.numel() * tensor.element_size() % BLOCK), -tensor.element_size(), name
 
 
-def stored_shapes(folder: Path, where: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors in a folder's safetensors files; none where there is no such file.
+def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors in a folder's safetensors files; empty where there are none.
 
     Raises:
-        EngineError: One of them is no safetensors file; begins with `where`.
+        EngineError: A file is no safetensors file; begins with `source`.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -217,6 +165,6 @@ def stored_shapes(folder: Path, where: str) -> dict[str, tuple[int, ...]]:
                 header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
             header.pop("__metadata__", None)
             shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
-        except (OSError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise EngineError(f"{where}: {path} is no safetensors file: {error}") from error
+        except (OSError, *_MALFORMED) as error:
+            raise EngineError(f"{source}: {path} is no safetensors file: {error}") from error
     return shapes

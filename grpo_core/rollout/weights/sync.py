@@ -1,152 +1,231 @@
-"""The trainer's side of a sync: the sender that `rollout.sync` asks for."""
+"""Both ends of a weight sync: the trainer's sender, and the receiver next to an engine in another process.
+
+In the same process nothing has to be moved: the engine gets the tensors. Elsewhere sender and receiver share a control
+channel, HTTP, and the bytes go
+
+* `http` (also called `inline`): through that channel itself;
+* `shm`: through memory that both processes have mapped.
+
+`auto` is shared memory where it works, and prints a line where it doesn't. Only whole versions are loaded: the engine
+is called when everything has arrived. docs/sync.md describes what proves the arrival.
+"""
 
 from __future__ import annotations
 
-import importlib
+import fcntl
+import mmap
+import os
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
-from grpo_core.rollout.weights.transports import (
-    KINDS,
-    InlineReceiver,
-    InlineSender,
-    SetUpError,
-    ShmReceiver,
-    ShmSender,
-)
+from grpo_core.rollout.weights.flat import Flat, parse_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    import torch
+    from collections.abc import Callable, Iterable, Mapping
 
     from grpo_core.rollout.engine import Engine
-    from grpo_core.rollout.weights.transports import Call, Incoming, Sender
+
+    # The control channel, called with `sync_open` or `sync_load`, the arguments (see `Receiver`), and for the latter
+    # perhaps a `Flat`. It returns the receiver's answer, and raises EngineError for a refusal.
+    Call = Callable[..., dict[str, Any]]
+
+_PAGE = 4096
+_LABEL = "grpo-core-weights"
+_DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
 
 
-_MODULES = {
-    "gloo": "grpo_core.rollout.weights.group",
-    "nccl": "grpo_core.rollout.weights.group",
-    "files": "grpo_core.rollout.weights.files",
-}
+class SetUpError(EngineError):
+    """Raised when a transport can't be set up between these two processes; nothing was sent."""
 
 
-def open_sender(
-    kind: str,
-    call: Call,
-    *,
-    timeout_s: float,
-    root: Path | None = None,
-    device: str = "cpu",
-    host: str = "127.0.0.1",
-) -> Sender:
-    """A sender of one of `KINDS`.
-
-    Args:
-        kind: How the bytes go.
-        call: The control channel.
-        timeout_s: The longest wait for the other side, at any point.
-        root: For `files`: the folder, which the receiver was given, too.
-        device: For `nccl`: the trainer's.
-        host: For `gloo` and `nccl`: this machine's address, as the engine's machine reaches it.
-
-    Raises:
-        EngineError: There is no such kind, or `files` without a folder.
-    """
-    if kind == "auto":
-        return _AutoSender(call)
-    if kind in ("inline", "http"):
-        return InlineSender(kind, call)
-    if kind == "shm":
-        return ShmSender(call)
-    if kind in _MODULES:
-        sender: Sender = importlib.import_module(_MODULES[kind]).open_sender(
-            kind, call, timeout_s=timeout_s, root=root, device=device, host=host
-        )
-        return sender
-    raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(KINDS)}")
+class TornError(EngineError):
+    """Raised when a version was replaced while an engine loaded it: the engine may hold a mix of two."""
 
 
-class _AutoSender:
-    """Shared memory; where that can't be set up, through the channel itself from then on, and it says so."""
+class Sender:
+    """Sends weights through the control channel."""
 
     def __init__(self, call: Call) -> None:
+        """Open nothing yet: the size is known with the first version."""
         self._call = call
+
+    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
+        """Send all parameters, wait until the engine has loaded them, and return the version it then reports.
+
+        Raises:
+            SetUpError: The transport does not work here.
+            EngineError: The other side died, refused or did not answer in time.
+        """
+        flat = Flat(tensors, version)
+        return int(self._call("sync_load", {"version": version, "size": flat.size}, flat)["version"])
+
+    def close(self) -> None:
+        """Free what the transport holds; safe to call twice."""
+
+
+class ShmSender(Sender):
+    """Sends weights through memory that both processes have mapped."""
+
+    _memory: torch.Tensor | None = None
+
+    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
+        """See `Sender`."""
+        flat = Flat(tensors, version)
+        if self._memory is None or self._memory.numel() < flat.size + _PAGE:
+            self._memory = None  # given back before more is allocated
+            self._memory = self._share(flat.size + _PAGE)
+        counters = _counters(self._memory)
+        generation = int(counters[0]) + 1
+        counters[0] = generation
+        flat.fill(self._memory[_PAGE : _PAGE + flat.size])
+        counters[1] = generation
+        arguments = {"version": version, "size": flat.size, "generation": generation}
+        return int(self._call("sync_load", arguments)["version"])
+
+    def close(self) -> None:
+        """See `Sender`. The mapping ends with the last tensor that uses it."""
+        self._memory = None
+
+    def _share(self, size: int) -> torch.Tensor:
+        try:
+            descriptor = _allocate(size)
+            try:
+                memory = _map_memory(descriptor, size)
+                self._call("sync_open", {"name": f"/proc/{os.getpid()}/fd/{descriptor}", "size": size})
+            finally:
+                os.close(descriptor)
+        except (OSError, EngineError) as error:
+            raise SetUpError(
+                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, let the engine "
+                "see the trainer's processes, or choose another rollout.sync"
+            ) from error
+        return memory
+
+
+class AutoSender(Sender):
+    """Uses shared memory; where that can't be set up, the channel itself from then on, and prints a line."""
+
+    def __init__(self, call: Call) -> None:
+        """See `Sender`."""
+        super().__init__(call)
         self._sender: Sender = ShmSender(call)
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
-        whole = list(tensors)
+        """See `Sender`."""
+        pairs = list(tensors)
         try:
-            return self._sender.send(whole, version)
+            return self._sender.send(pairs, version)
         except SetUpError as error:
             if isinstance(error.__cause__, EngineTimeoutError):
                 raise
             print(f"grpo_core: {error}; weights go inline, which is slower", file=sys.stderr)
             self.close()
-            self._sender = InlineSender("inline", self._call)
-            return self._sender.send(whole, version)
+            self._sender = Sender(self._call)
+            return self._sender.send(pairs, version)
 
     def close(self) -> None:
+        """See `Sender`."""
         self._sender.close()
 
 
-class Receiver:
-    """What stands beside the engine, and answers a sender's calls. One transport is open at a time."""
+_SENDERS = {"auto": AutoSender, "inline": Sender, "http": Sender, "shm": ShmSender}
 
-    def __init__(self, *, timeout_s: float, root: Path | None = None) -> None:
-        """Takes what no sender may choose: how long is waited for it, and below which folder files are read."""
-        self._timeout_s, self._root = timeout_s, root
-        self._kind, self._open = "", None  # type: tuple[str, Incoming | None]
+
+def open_sender(kind: str, call: Call) -> Sender:
+    """Return a sender for a value of `rollout.sync`.
+
+    Raises:
+        EngineError: There is no such kind.
+    """
+    if kind not in _SENDERS:
+        raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(_SENDERS)}")
+    return _SENDERS[kind](call)
+
+
+class Receiver:
+    """Maps a sender's memory: only a sealed memfd of the same user that has the announced size."""
+
+    _memory: torch.Tensor | None = None
 
     def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Sets a transport up, in place of an earlier one."""
+        """Map the memory `name` of `size` bytes, in place of an earlier one."""
         self.close()
-        self._open = open_receiver(arguments["kind"], arguments, timeout_s=self._timeout_s, root=self._root)
-        self._kind = arguments["kind"]
+        name, size = arguments["name"], arguments["size"]
+        try:
+            target = str(Path(name).readlink()) if _DESCRIPTOR.fullmatch(name) else ""
+            if not target.startswith(f"/memfd:{_LABEL}"):
+                raise EngineError(f"weight sync by shared memory: {name!r} is nothing that a sender makes")
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+                if status.st_uid != os.geteuid() or status.st_size != size or size < _PAGE or not sealed:
+                    raise EngineError(
+                        f"weight sync by shared memory: {name} has {status.st_size} bytes and user "
+                        f"{status.st_uid}; expected {size} bytes of user {os.geteuid()}, sealed"
+                    )
+                self._memory = _map_memory(descriptor, size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise EngineError(f"weight sync by shared memory: {error}") from error
         return {}
 
-    def begin(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Starts to receive a version."""
-        self._found(arguments).begin(arguments)
-        return {}
-
-    def load(
-        self, arguments: Mapping[str, Any], engine: Engine, payload: bytearray | None = None
-    ) -> dict[str, Any]:
-        """Gives a version that has come to the engine, and returns the one that the engine then reports."""
-        with self._found(arguments).tensors(arguments, payload) as tensors:
-            engine.update_weights(tensors.items(), arguments["version"])
+    def load(self, arguments: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
+        """Load a version of `size` bytes into the engine; return the version that the engine then reports."""
+        memory, size, generation = self._memory, arguments["size"], arguments["generation"]
+        if memory is None or not 0 < size <= memory.numel() - _PAGE:
+            raise EngineError(f"weight sync by shared memory: {size} bytes are not open; open them first")
+        if fault := _counter_fault(memory, generation):
+            raise EngineError(f"{fault}; nothing was loaded")
+        tensors = parse_tensors(memory[_PAGE : _PAGE + size], "weight sync by shared memory")
+        engine.update_weights(tensors.items(), arguments["version"])
+        if fault := _counter_fault(memory, generation):
+            raise TornError(f"{fault}; the engine may hold a mix of two versions; send one again")
         return {"version": engine.policy_version}
 
     def close(self) -> None:
-        """Frees what the transport holds; safe to call twice."""
-        found, self._open, self._kind = self._open, None, ""
-        if found is not None:
-            found.close()
-
-    def _found(self, arguments: Mapping[str, Any]) -> Incoming:
-        if arguments["kind"] in ("inline", "http"):  # come with the call: nothing had to be opened
-            return InlineReceiver()
-        if self._open is None or self._kind != arguments["kind"]:
-            raise EngineError(f"weight sync by {arguments['kind']}: it isn't open; open it first")
-        return self._open
+        """Unmap the memory; safe to call twice."""
+        self._memory = None
 
 
-def open_receiver(
-    kind: str, arguments: Mapping[str, Any], *, timeout_s: float, root: Path | None = None
-) -> Incoming:
-    """The receiving end that a sender asked for.
+def _counter_fault(memory: torch.Tensor, generation: int) -> str:
+    """Describe what is wrong if the memory doesn't hold this very update, complete; else an empty text."""
+    started, finished = _counters(memory).tolist()
+    if started == finished == generation:
+        return ""
+    return (
+        f"weight sync by shared memory: the writing of update {generation} was announced, but {started} had begun and "
+        f"{finished} was done: it was replaced while it was read, or is half written"
+    )
 
-    Raises:
-        EngineError: It can't be had here.
-    """
-    if kind == "shm":
-        return ShmReceiver(arguments)
-    if kind in _MODULES:
-        found: Incoming = importlib.import_module(_MODULES[kind]).open_receiver(
-            kind, arguments, timeout_s=timeout_s, root=root
-        )
-        return found
-    raise EngineError(f"weight sync: no receiver is called {kind!r}; there are shm, gloo, nccl and files")
+
+def _counters(memory: torch.Tensor) -> torch.Tensor:
+    """Return the counts of started and finished updates [2], in place."""
+    return memory[:16].view(torch.int64)
+
+
+def _allocate(size: int) -> int:
+    """Return a descriptor of memory without a name."""
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no memory without a name (memfd_create)")
+    descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        # Allocated now: a page that isn't there when it is used would end the process (SIGBUS).
+        os.posix_fallocate(descriptor, 0, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _map_memory(descriptor: int, size: int) -> torch.Tensor:
+    # Populated at once, which is cheaper than a fault at each page.
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    return torch.frombuffer(mmap.mmap(descriptor, size, flags=flags), dtype=torch.uint8)

@@ -193,7 +193,7 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
 
         return ProcessEngine(spec, timeout_s=LIMIT_S)
     if where == "server":
-        from grpo_core.rollout.server.launch import ServerProcess
+        from grpo_core.rollout.server.process import ServerProcess
 
         server = stack.enter_context(closing(ServerProcess(spec, timeout_s=LIMIT_S)))
         return connect("remote", server.host, server.port, stack, token=server.token)

@@ -24,7 +24,7 @@ import torch
 from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.rollout.build import build_engine
-from grpo_core.rollout.server import start as serve_run
+from grpo_core.rollout.server import process as serve_run
 from grpo_core.settings import load
 
 POINTS = ("", "update_weights", "fingerprint", "generate")

@@ -1,0 +1,241 @@
+"""Start and stop the rollout server: `serve` in this process, `ServerProcess` as the trainer's child."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.config import LOOPBACK, Config, ConfigError
+from grpo_core.machine.process import make_deterministic
+from grpo_core.machine.resources import resolve
+from grpo_core.rollout.build import EngineSpec, build_engine, engine_spec
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
+from grpo_core.rollout.http_client import PROTOCOL
+from grpo_core.rollout.pipes import end_child, start_child
+from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
+from grpo_core.rules import check_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# A running call may end by itself in the first seconds after SIGTERM; then it is aborted and may answer in the second.
+_END_ALONE_S, _GRACE_S = 4, 5
+_CONNECTIONS = 64  # at a time; further calls are answered with status 503
+_BACKLOG = 2048  # connections that wait to be accepted
+
+
+def serve(
+    config: Config,
+    announce: Callable[[str], None],
+    *,
+    exit_with_stdin: bool,
+    allow_unauthenticated: bool = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
+
+    Args:
+        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
+            `timeout_s`, `token_file` and `on_update`, `train.threads` and `train.seed` count.
+        announce: Called with one line of JSON, with the address, when the server is ready.
+        exit_with_stdin: End when stdin does, as a trainer's own server must.
+        allow_unauthenticated: Answer calls without a token, on loopback only.
+
+    Raises:
+        ConfigError: No model, an address that needs a token or can't be bound, or an engine that lacks what
+            `rollout.on_update` needs.
+        EngineError: The engine did not start.
+    """
+    rollout, threads = config.rollout, config.train.threads
+    if not config.model.path:
+        raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
+    token = server_token(rollout.token_file)
+    if allow_unauthenticated and token is not None:
+        source = f"{TOKEN_VARIABLE} or rollout.token_file"
+        raise ConfigError(f"--allow-unauthenticated: {source} gives a token; leave one of the two out")
+    if rollout.host not in LOOPBACK and (allow_unauthenticated or not (token or rollout.token_file)):
+        raise ConfigError(
+            f"rollout.host = {rollout.host!r}: other machines could sample from and overwrite the model; set "
+            f"{TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"
+        )
+    listener = _bind(rollout.host, rollout.port)
+    check_folders(config)
+    config = resolve(config)
+    if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
+        raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
+    with ExitStack() as stack:
+        thread = stack.enter_context(ThreadPoolExecutor(1, "engine", lambda: make_deterministic(threads)))
+        host, port = listener.getsockname()[:2]
+        address = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
+        if token is None and not allow_unauthenticated:
+            token, path = stack.enter_context(saved_token(rollout.token_file, port))
+            address["token_file"] = str(path)
+        engine = thread.submit(build_engine, engine_spec(config, config.model.path)).result()
+        server = _make_server(config, engine, thread, token)
+        if exit_with_stdin:
+            threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
+        listener.listen(_BACKLOG)  # from here on connections wait, they are not refused
+        # For a signal before uvicorn installs its own handlers, and after: it raises the signal again when done.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        announce(json.dumps(address))
+        server.run(sockets=[listener])
+        _close_engine(engine, thread)
+
+
+def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
+    import uvicorn
+
+    from grpo_core.rollout.server.app import Limits, create_app
+
+    rollout = config.rollout
+    if rollout.on_update == "abort" and not engine.capabilities.abort:
+        reason = engine.capabilities.why_not.get("abort", "")
+        message = f"the {engine.name} engine can't end a running call: {reason}; use 'wait'"
+        raise ConfigError(f"rollout.on_update = 'abort': {message}")
+    # Twice the model's files, which may be in 16 bits where an upload is in 32, and room for names.
+    stored = sum(path.stat().st_size for path in Path(config.model.path).iterdir() if path.is_file())
+    limits = Limits(weights_bytes=2 * stored + 2**20, call_s=rollout.timeout_s)
+    app = create_app(
+        engine, thread, token=token, limits=limits, on_update=rollout.on_update, host=rollout.host
+    )
+    options = uvicorn.Config(
+        app,
+        http="h11",  # the stricter parser, which also limits the size of headers
+        ws="none",
+        limit_concurrency=_CONNECTIONS,
+        proxy_headers=False,  # the client is who is connected, not who a header names
+        log_level="error",  # one line for each malformed call would let anybody fill a disk
+        timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S,
+        server_header=False,
+    )
+
+    class GracefulServer(uvicorn.Server):  # type: ignore[misc]
+        """Ends running calls before uvicorn cuts off their connections."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.queue.stop)
+            await super().shutdown(sockets)
+
+    return GracefulServer(options)
+
+
+def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
+    """Close the engine in its thread; a call that can't be ended in time ends with the process."""
+    if engine.capabilities.abort:
+        engine.abort()
+    closing = thread.submit(engine.close)
+    try:
+        closing.result(timeout=_GRACE_S)
+    except FutureTimeoutError:  # not the built-in one on Python 3.10
+        message = "grpo_core: the engine's running call did not end; it ends with the process"
+        print(message, file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError, UnicodeError) as error:
+        address = f"rollout.host = {host!r}, rollout.port = {port}"
+        raise ConfigError(f"{address}: can't listen there: {error}") from error
+    return listener
+
+
+def _end_with_stdin(server: Any) -> None:
+    """Stop when the trainer is gone; if a call does not end, end the process."""
+    sys.stdin.buffer.read()
+    server.should_exit = True
+    time.sleep(_GRACE_S + 1)
+    os._exit(0)
+
+
+class ServerProcess:
+    """A server on a free port of loopback that ends when the trainer does.
+
+    Attributes:
+        host: The address it listens on.
+        port: Its port.
+        token: Its own token, passed by the environment, because other users see command lines.
+    """
+
+    def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
+        """Start the server and wait until it announces its address.
+
+        Raises:
+            EngineError: It ended, or announced nothing in time.
+        """
+        settings = {
+            "model.path": spec.model_dir,
+            "model.max_length": spec.max_model_len,
+            "rollout.engine": spec.engine,
+            "rollout.device": spec.device,
+            "rollout.max_batch": spec.max_batch,
+            "rollout.timeout_s": timeout_s,
+            "train.threads": spec.threads,
+            "train.seed": spec.seed,
+            "rollout.dtype": spec.dtype,
+        }
+        if spec.memory_share:  # the trainer's own GPU
+            settings |= {
+                "rollout.mode": "server",
+                "train.device": spec.device,
+                "rollout.memory_share": spec.memory_share,
+            }
+        command = [
+            "grpo_core",
+            "serve",
+            "--exit-with-stdin",
+            *(f"--{key}={settings[key]}" for key in settings),
+        ]
+        self.token = new_token()
+        self._process = start_child(command, spec.threads, {TOKEN_VARIABLE: self.token})
+        try:
+            address = self._read_address(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self.host, self.port = str(address["host"]), int(address["port"])
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def death(self) -> str | None:
+        """Return how the server ended; None while it runs (it gets a moment to end)."""
+        try:
+            code = self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            return None
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def close(self) -> None:
+        """End the server."""
+        end_child(self._process, grace_s=10)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _read_address(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            raise EngineTimeoutError(f"rollout server: not up after {timeout_s:g} s (rollout.timeout_s)")
+        line = self._process.stdout.readline()
+        if not line:
+            raise EngineError(f"rollout server: ended at the start with {self.death()}; see above")
+        return dict(json.loads(line))
