@@ -139,7 +139,7 @@ def spoiled(numbers, document):
             if numbers.random() < 0.2:
                 del node[key]
             elif numbers.random() < 0.1 and isinstance(node, dict):
-                node[numbers.choice([str(one) for one in HOSTILE if isinstance(one, str)])] = node[key]
+                node[numbers.choice([str(value) for value in HOSTILE if isinstance(value, str)])] = node[key]
             else:
                 node[key] = copy.deepcopy(numbers.choice(HOSTILE))  # it may be spoiled in its turn
     return document
@@ -182,9 +182,9 @@ def metadata(numbers, folder):
     ):
         (info / name).write_bytes(damaged(numbers, data))
     (folder / "pyvenv.cfg").write_bytes(damaged(numbers, b"home = /usr\nversion = 3.11.7\n"))
-    found = environment.collect(folder, {"VLLM_X": "1"})
-    assert len(found.packages) + len(found.broken) == 1
-    found.releases, found.installer("install")
+    packages = environment.collect(folder, {"VLLM_X": "1"})
+    assert len(packages.packages) + len(packages.broken) == 1
+    packages.releases, packages.installer("install")
 
 
 _ELF = []
@@ -248,12 +248,12 @@ def compat(numbers, folder):
     from diagnostics import compat_table as reader
 
     (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
-    found = reader.load(folder / "compat.json")
-    assert found.problem or found.cells is not None
-    found.pairs()
-    for trl in list(found.breadth)[:3]:
-        found.read("0.8.5", trl)
-    if found.problem:
+    report = reader.load(folder / "compat.json")
+    assert report.problem or report.cells is not None
+    report.pairs()
+    for trl in list(report.breadth)[:3]:
+        report.read("0.8.5", trl)
+    if report.problem:
         raise RefusedError
 
 
@@ -276,13 +276,13 @@ def nodes(numbers, _folder):
         "models": ["a/b"],
     }
     line = as_json(numbers, document).decode("utf-8", "replace").replace("\n", " ")
-    found = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, ended=3.0))
+    answer = reader.read_answer(NodeAnswer(text=f"{MARK} {line}\n", started=1.0, ended=3.0))
     nodes = [{"id": "a", "alive": True, "address": "b", "host": "c", "port": 1, "reason": ""}]
     for document in ({"id": "a", "text": "x", "started": 1.0, "ended": 2.0}, {"nodes": nodes}):
         remote._ray_document(as_json(numbers, document).decode("utf-8", "replace"))
-    assert ("facts" in found) != ("problem" in found)
-    if "problem" in found:
-        assert "\n" not in found["problem"]
+    assert ("facts" in answer) != ("problem" in answer)
+    if "problem" in answer:
+        assert "\n" not in answer["problem"]
         raise RefusedError
 
 
@@ -483,7 +483,7 @@ def _mischief(numbers, folder, outside):
         log.write_bytes(b"seen")
 
 
-def _tree(folder):
+def _random_tree(folder):
     return {
         str(path): path.read_bytes() if path.is_file() else b""
         for path in sorted(folder.rglob("*"))
@@ -502,8 +502,8 @@ def merge(numbers, folder):
         (folder / name).mkdir()
         if name == "theirs" or numbers.random() < 0.3:
             _mischief(numbers, folder / name, outside)
-    one = spoiled(numbers, event(numbers))
-    if numbers.random() < 0.3 and isinstance(one.get("answer"), dict):
+    spoiled_event = spoiled(numbers, event(numbers))
+    if numbers.random() < 0.3 and isinstance(spoiled_event.get("answer"), dict):
         parts = [
             numbers.choice(
                 ("logs", "..", ".", "", "cell", "import.log", "/etc", "a b", "\0", "~", "sitecustomize.py")
@@ -512,8 +512,8 @@ def merge(numbers, folder):
         parts += numbers.choices(
             ("..", ".", "", "cell", "logs", "x.log", "\ud800", "a\n", "-"), k=numbers.randrange(5)
         )
-        one["answer"]["log"] = "/".join(parts)
-    lines = [json.dumps(event(numbers)), json.dumps(one), '{"torn": ']
+        spoiled_event["answer"]["log"] = "/".join(parts)
+    lines = [json.dumps(event(numbers)), json.dumps(spoiled_event), '{"torn": ']
     (folder / "theirs" / "store.jsonl").write_bytes(
         damaged(numbers, "\n".join(lines).encode("utf-8", "replace"))
         if numbers.random() < 0.3
@@ -530,17 +530,17 @@ def took_in(folder, outside):
     """`mine` after it took in what it takes of `theirs`; nothing else was written, and nothing from outside read."""
     from diagnostics.matrix.store import Store, StoreError
 
-    before = _tree(outside)
+    before = _random_tree(outside)
     mine = Store(folder / "mine")
     try:
         with refusing(StoreError), mine.locked():
             mine.merge(Store(folder / "theirs"))
     finally:
-        assert _tree(outside) == before, "something outside of the store was written"
+        assert _random_tree(outside) == before, "something outside of the store was written"
         assert {path.name for path in folder.iterdir()} == {"outside", "mine", "theirs"}
         names = {path.name for path in (folder / "mine").iterdir()}
         assert names <= {"store.jsonl", "lock", "logs"}, names
-        for path, data in _tree(folder / "mine").items():
+        for path, data in _random_tree(folder / "mine").items():
             assert data != b"secret", path
     return mine
 
@@ -637,10 +637,10 @@ def run(reader, count, seed):
                 outcomes["refusals"] += 1
             except Exception:  # noqa: BLE001 - whatever it is, it is what is looked for
                 wrong.append((number, traceback.format_exc(limit=-4)))
-            taken = time.process_time() - started
-        slowest = max(slowest, (taken, number))
-        if taken > MOST_CPU_S:
-            wrong.append((number, f"{taken:.1f} s of CPU time"))
+            seconds = time.process_time() - started
+        slowest = max(slowest, (seconds, number))
+        if seconds > MOST_CPU_S:
+            wrong.append((number, f"{seconds:.1f} s of CPU time"))
         if len(wrong) >= 5:
             break
     return outcomes, slowest, wrong
@@ -651,17 +651,17 @@ def main(readers, count, seed=0, *only):
     # A case that hangs shows where, by its own stack.
     faulthandler.register(signal.SIGALRM, all_threads=False, chain=True)
     count, seed = int(count), int(seed)
-    whole, failed = sum(readers.values()), False
+    cases_total, failed = sum(readers.values()), False
     total = 0
     for reader, share in readers.items():
         if only and reader.__name__ not in only:
             continue
-        cases = max(1, count * share // whole)
-        outcomes, (taken, number), wrong = run(reader, cases, seed)
+        cases = max(1, count * share // cases_total)
+        outcomes, (slowest, number), wrong = run(reader, cases, seed)
         total += outcomes.total() + len(wrong)
         print(
             f"{reader.__name__:<10} {outcomes.total() + len(wrong):>7} cases: {outcomes['answers']} answers, "
-            f"{outcomes['refusals']} refusals, {len(wrong)} wrong; slowest {taken:.3f} s (case {number})",
+            f"{outcomes['refusals']} refusals, {len(wrong)} wrong; slowest {slowest:.3f} s (case {number})",
             flush=True,
         )
         for case, text in wrong:

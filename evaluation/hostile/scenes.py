@@ -68,14 +68,14 @@ SCENES: dict[str, Scene] = {}
 def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
     """Puts a function into the table."""
 
-    def put(make: Make) -> Make:
+    def register(make: Make) -> Make:
         SCENES[make.__name__] = Scene(make, tuple(forms), files)
         return make
 
-    return put
+    return register
 
 
-def raw(text: str) -> bytes:
+def encode(text: str) -> bytes:
     """As a file holds it."""
     return text.encode("utf-8", "surrogatepass")
 
@@ -84,7 +84,7 @@ def raw(text: str) -> bytes:
 def triage_known(place, words):
     """A log's name, and the line that an entry knows."""
     log = place / f"{words.file('file name')}.log"
-    log.write_bytes(raw(LOG.replace("already in use", f"already in use {words.line('line')}")))
+    log.write_bytes(encode(LOG.replace("already in use", f"already in use {words.text_line('line')}")))
     return ["triage", str(log)]
 
 
@@ -98,7 +98,7 @@ def triage_unknown(place, words):
         f'Traceback (most recent call last):\n  File "/job/{put("path")}/train.py", line 3, in {put("function")}\n'
         f"    {put('source')}\nOwnError: {put('error')}\n[rank1 {put('rank')}]: KeyError: {put('error')}\n"
     )
-    (place / "a.log").write_bytes(raw(text))
+    (place / "a.log").write_bytes(encode(text))
     return ["triage", "a.log"]
 
 
@@ -108,7 +108,7 @@ def triage_groups(place, words):
     for number in range(2):
         log = place / "runs" / f"{number}{words.file('file name')}.log"
         log.parent.mkdir(exist_ok=True)
-        log.write_bytes(raw(f"{LOG}KeyError: {words.line('error')}\n"))
+        log.write_bytes(encode(f"{LOG}KeyError: {words.text_line('error')}\n"))
     return ["triage", "--group", "runs"]
 
 
@@ -134,8 +134,8 @@ def lint_script(place, words):
     )
     values += f" --{shlex.quote(put('option'))} 1"
     text = f"export VLLM_USE_V1={shlex.quote(put('variable'))}\n{SCRIPT.rstrip()} {values}\n"
-    script.write_bytes(raw(text))
-    (place / "requirements.txt").write_bytes(raw(f"trl=={put('release')}\nvllm @ {put('address')}\n"))
+    script.write_bytes(encode(text))
+    (place / "requirements.txt").write_bytes(encode(f"trl=={put('release')}\nvllm @ {put('address')}\n"))
     return ["lint", str(script)]
 
 
@@ -177,8 +177,8 @@ def lint_toml(place, words):
 @scene(BRIEF)
 def lint_python(place, words):
     """A script of Python's."""
-    told = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
-    text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {told})\n"
+    keywords = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
+    text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {keywords})\n"
     (place / "a.py").write_text(text)
     return ["lint", "a.py"]
 
@@ -190,16 +190,18 @@ def lint_words(_place, words):
 
 
 def _environment(place, words):
-    made = Maker(place / words.file("prefix"))
+    environment = Maker(place / words.file("prefix"))
     put = words.line
-    made.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
+    environment.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
         "vllm", "0.7.3", requires=[f"torch=={put('requirement')}"]
     )
-    made.add(f"odd{put('name')}", "1.0", folder=f"odd-{words.file('folder')}.dist-info")
-    made.add("ray", "2.40", installer=put("installer"))
-    (made.prefix / "pyvenv.cfg").write_bytes(raw(f"home = {put('base')}\nversion = 3.11.{put('python')}\n"))
-    (place / ".nccl.conf").write_bytes(raw(f"NCCL_DEBUG={put('nccl value')}\n{put('nccl key')}=1\n"))
-    return made
+    environment.add(f"odd{put('name')}", "1.0", folder=f"odd-{words.file('folder')}.dist-info")
+    environment.add("ray", "2.40", installer=put("installer"))
+    (environment.prefix / "pyvenv.cfg").write_bytes(
+        encode(f"home = {put('base')}\nversion = 3.11.{put('python')}\n")
+    )
+    (place / ".nccl.conf").write_bytes(encode(f"NCCL_DEBUG={put('nccl value')}\n{put('nccl key')}=1\n"))
+    return environment
 
 
 VARIABLES = (
@@ -239,9 +241,9 @@ def _facts():
 def doctor_hosts(place, words):
     """What nodes say of themselves: names, packages, variables, GPUs, models; and one that says something else."""
     for number in range(3):
-        seen = _facts()
+        facts = _facts()
         package = replace(
-            next(iter(seen.environment.packages.values())),
+            next(iter(facts.environment.packages.values())),
             name="nvidia-nccl-cu12",
             version=f"2.{number}",
             requires=(),
@@ -249,21 +251,21 @@ def doctor_hosts(place, words):
         odd = replace(package, name=words("package"), version=words("version"))
         variables = {"NCCL_DEBUG": words("variable"), words("variable's name"): "1"}
         environment = replace(
-            seen.environment,
+            facts.environment,
             packages={"nvidia-nccl-cu12": package, odd.name: odd},
             variables=variables,
             prefix=words("prefix"),
             python=f"3.1{number}",
         )
         gpus = Gpus("ok", words("problem"), words("driver"), "12.8", (Gpu(0, words("gpu"), words("uuid")),))
-        machine = replace(seen.machine, host=words("host"), gpus=gpus)
+        machine = replace(facts.machine, host=words("host"), gpus=gpus)
         document = {
-            "facts": replace(seen, environment=environment, machine=machine).to_json(),
+            "facts": replace(facts, environment=environment, machine=machine).to_json(),
             "nccl": [words("nccl")],
             "models": [words("model")],
         }
-        told = f"{MARK} {json.dumps(document)}\n" if number < 2 else words("answer")
-        (place / f"gpu-{number}").write_bytes(raw(told))
+        reply = f"{MARK} {json.dumps(document)}\n" if number < 2 else words("answer")
+        (place / f"gpu-{number}").write_bytes(encode(reply))
     (place / "gpu-3").write_text(f"{MARK} {json.dumps({'error': words('error')})}\n")
     (place / "hosts").write_text("".join(f"gpu-{number}\n" for number in range(4)))
     (place / "go").write_text(f"#!/bin/sh\ncat > {place}/in.$$\ncat {place}/$1\n")
@@ -310,7 +312,7 @@ def hang_texts(place, words):
         f"#0  0x7f in {put('symbol')} () from {put('library')}\n",
     }
     for name, text in texts.items():
-        (place / name).write_bytes(raw(text))
+        (place / name).write_bytes(encode(text))
     return ["hang", "--verbose", "--from", *texts]
 
 
@@ -376,7 +378,7 @@ def audit_run(place, words):
             "global_step": words("step"),
         }
         (folder / "trainer_state.json").write_text(json.dumps(state))
-    (run / "completions_00001.parquet").write_bytes(raw(words("parquet")))
+    (run / "completions_00001.parquet").write_bytes(encode(words("parquet")))
     (run / f"{words.file('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
     (run / "metrics.jsonl").write_text(
         "".join(
@@ -421,8 +423,11 @@ def audit_watched(place, words):
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     log = place / f"{words.file('file name')}.log"
     log.write_bytes(
-        raw(
-            "".join(f"{{'loss': 0.1, '{words.line('key')}': 3.0}}\n{words.line('line')}\n" for _ in range(3))
+        encode(
+            "".join(
+                f"{{'loss': 0.1, '{words.text_line('key')}': 3.0}}\n{words.text_line('line')}\n"
+                for _ in range(3)
+            )
             + LOG
         )
     )
@@ -451,22 +456,22 @@ def catalogue(_place, words):
 def baseline(place, words):
     """An earlier report of others."""
     (place / "a.log").write_text(LOG)
-    found = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
-    (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [found]}))
-    return ["triage", "a.log", "--baseline", *[one.name for one in place.iterdir() if one.name != "a.log"]]
+    finding = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
+    (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [finding]}))
+    return ["triage", "a.log", "--baseline", *[path.name for path in place.iterdir() if path.name != "a.log"]]
 
 
 def usage(*command):
     """Puts wrong usage of a command into the table: words in the places of `?`."""
 
-    def make(_place, words):
+    def build_arguments(_place, words):
         return [
             words(f"argument {n}", without="\0\udc80\ud800") if word == "?" else word
             for n, word in enumerate(command)
         ]
 
-    make.__name__ = make.__doc__ = " ".join(command)
-    scene(("",))(make)
+    build_arguments.__name__ = build_arguments.__doc__ = " ".join(command)
+    scene(("",))(build_arguments)
 
 
 for _command in re.split(
@@ -546,11 +551,11 @@ def matrix_merge(place, words):
     (place / "matrix.toml").write_bytes((ROOT / "matrix.toml").read_bytes())
     theirs = place / words.file("store")
     theirs.mkdir()
-    one = event()
-    one["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
-    one["identity"] = question_identity(dict(map(tuple, one["inputs"])))
-    one["command"], one["run"] = words("command"), words("run")
-    one["answer"] |= {
+    damaged = event()
+    damaged["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
+    damaged["identity"] = question_identity(dict(map(tuple, damaged["inputs"])))
+    damaged["command"], damaged["run"] = words("command"), words("run")
+    damaged["answer"] |= {
         "summary": words("summary"),
         "signs": [words("sign")],
         "details": [words("detail")],
@@ -559,7 +564,7 @@ def matrix_merge(place, words):
         "codes": [],
         "ran_with": [[words("package"), words("release")]],
     }
-    (theirs / "store.jsonl").write_text(json.dumps(one) + "\n")
+    (theirs / "store.jsonl").write_text(json.dumps(damaged) + "\n")
     return ["matrix", "merge", "--file", "matrix.toml", "--store", "mine", str(theirs)]
 
 
@@ -599,7 +604,7 @@ OPEN = ("repro", "core", "grpo_core", "matrix")
 LONG = ("catalogue", "matrix report --store ?")
 CASES = [
     pytest.param(name, form, marks=pytest.mark.long if name in LONG else (), id=f"{name} {form}".strip())
-    for name, one in SCENES.items() for form in one.forms
+    for name, entry in SCENES.items() for form in entry.forms
 ]  # fmt: skip
 
 
@@ -620,7 +625,7 @@ def told_by(name, form, rounds, place, capfd, monkeypatch):
             number,
             [
                 *wrong_in(out, err, kind, words, plain),
-                *(f"in a file: {one}" for page in written for one in wrong_in(page, "", "", words)),
+                *(f"in a file: {problem}" for page in written for problem in wrong_in(page, "", "", words)),
             ],
         )
 

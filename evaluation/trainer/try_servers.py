@@ -112,8 +112,8 @@ def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
 
 def first_failure(text: str) -> str:
     """The first exception's line in a log."""
-    found = re.search(r"^(?:\(\w+[^)]*\) )?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", text, re.MULTILINE)
-    return found.group(1) if found else ""
+    match = re.search(r"^(?:\(\w+[^)]*\) )?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", text, re.MULTILINE)
+    return match.group(1) if match else ""
 
 
 def as_table(rows: list[dict]) -> str:

@@ -48,7 +48,7 @@ EDITS = [Edit(*each) for each in edits.each_edit()]
 
 
 def unknown_option(edit):
-    return edits.unknown(edit.framework, edit.text, INDEX) or edits.misfit(
+    return edits.unknown_options(edit.framework, edit.text, INDEX) or edits.misfit(
         edit.framework, edit.text, edit.bound, INDEX
     )
 
@@ -64,7 +64,7 @@ def option_of_vllm_given_to_another_program(edit):
     passed_on = "trl vllm-serve" in edit.text and not edit.is_for("1.10.0")
     return [
         option
-        for option in edits.named(edit.text)
+        for option in edits.option_names(edit.text)
         if own and option != "config" and f"--{option.replace('_', '-')}" in edit.text
         and not any(edits.releases_with(INDEX[package], option) for package in own)
         and not ("vllm serve" in edit.text or passed_on)
@@ -165,7 +165,7 @@ def timeout_of_a_server_that_is_up(edit):
 
 def option_that_newer_transformers_lack(edit):
     below = INDEX["transformers"]
-    for option in edits.named(edit.text) if edit.framework in edits.INHERIT else ():
+    for option in edits.option_names(edit.text) if edit.framework in edits.INHERIT else ():
         have = edits.releases_with(below, option)
         inherited = have and not edits.releases_with(INDEX[edit.framework], option)
         if inherited and have[-1] != below["releases"][-1] and "transformers 4" not in edit.text:
@@ -201,7 +201,7 @@ def test_edits_fit_the_releases_they_are_for():
 
 def test_a_misspelt_option_and_a_bound_too_wide_are_found():
     """Otherwise the test above would prove nothing."""
-    assert edits.unknown("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
+    assert edits.unknown_options("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
     wide = edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
     assert wide.startswith("is for every release, and 0.14.0, ")
     assert edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(">=0.18"), INDEX) == ""

@@ -138,5 +138,5 @@ def test_a_doctor_that_prints_no_document_has_crashed(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
     known = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")
     assert known.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
-    text = plans_real.row(Tried(TRIED, known))
+    text = plans_real.as_row(Tried(TRIED, known))
     assert (text["outcome"], text["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")
