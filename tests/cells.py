@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _how(cell: str) -> str:
+def _install_hint(cell: str) -> str:
     """How it comes there: a cell of the matrix file by a command, an environment of another name by hand."""
     cells = tomllib.loads((ROOT / "matrix.toml").read_text(encoding="utf-8"))["cells"]
     if cell in cells:
@@ -28,7 +28,7 @@ def cell_python(cell: str) -> Path:
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
-        pytest.skip(f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; {_how(cell)}")
+        pytest.skip(f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; {_install_hint(cell)}")
     return python
 
 

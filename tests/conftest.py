@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items):
     """Keeps the tests of a file together where they share a fixture; the others go to whichever worker is free."""
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
-        if any(one.scope == "module" for several in definitions for one in several):
+        if any(definition.scope == "module" for several in definitions for definition in several):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

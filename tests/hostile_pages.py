@@ -26,7 +26,7 @@ ATOMS = (
 )  # fmt: skip
 
 
-def words(numbers: random.Random) -> str:
+def hostile_text(numbers: random.Random) -> str:
     """One text."""
     return "".join(numbers.choices(ATOMS, k=numbers.randrange(1, 9)))
 
@@ -60,13 +60,13 @@ class _Seen(HTMLParser):
 
 def elements(page: str) -> tuple[set[tuple[str, tuple[str, ...]]], set[str]]:
     """The elements with the names of their attributes, and where they lead; by lxml, too, where it is."""
-    seen = _Seen()
-    seen.feed(page)
-    seen.close()
+    collector = _Seen()
+    collector.feed(page)
+    collector.close()
     if importlib.util.find_spec("lxml") is not None:
         from lxml import html
 
-        for one in html.document_fromstring(page.encode()).iter():
-            name = one.tag if isinstance(one.tag, str) else "<!--"
-            seen.found.add((name, tuple(sorted(one.attrib))))
-    return seen.found, seen.leads
+        for element in html.document_fromstring(page.encode()).iter():
+            name = element.tag if isinstance(element.tag, str) else "<!--"
+            collector.found.add((name, tuple(sorted(element.attrib))))
+    return collector.found, collector.leads

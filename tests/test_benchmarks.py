@@ -49,8 +49,8 @@ def names() -> list[object]:
 
 def test_none_is_left_out():
     """A new one gets a line above."""
-    found = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
-    assert found == set(SMALL)
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
+    assert programs == set(SMALL)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 
 def names(*paths: str, near: bool = False) -> set[str]:
-    found = chosen.chosen([ROOT / path for path in paths], near=near)
-    return {str(path.relative_to(ROOT / "tests")) for path in found}
+    test_files = chosen.select_tests([ROOT / path for path in paths], near=near)
+    return {str(path.relative_to(ROOT / "tests")) for path in test_files}
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_what_does_not_is_not(path, test):
 
 def test_the_nearest_are_few_and_of_the_same_part():
     """They name the module themselves."""
-    near = names("diagnostics/catalog/issues/SCH001.toml", near=True)
-    assert "diagnostics/test_catalogue.py" in near
-    assert near < names("diagnostics/catalog/issues/SCH001.toml")
-    assert {name.partition("/")[0] for name in near} == {"diagnostics"}
+    nearest = names("diagnostics/catalog/issues/SCH001.toml", near=True)
+    assert "diagnostics/test_catalogue.py" in nearest
+    assert nearest < names("diagnostics/catalog/issues/SCH001.toml")
+    assert {name.partition("/")[0] for name in nearest} == {"diagnostics"}
     # Who reads the catalogue for something else is no neighbour of an entry.
-    assert "diagnostics/test_fleet.py" not in near
+    assert "diagnostics/test_fleet.py" not in nearest
     # What is found by its folder has neighbours, too.
     assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
     assert names("diagnostics/collect/gpus.py", near=True)

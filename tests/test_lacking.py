@@ -115,8 +115,8 @@ def test_what_is_lacking_is_named_with_what_installs_it(without, module, line, t
 @pytest.mark.parametrize(("modules", "line", "code", "told"), ANSWERED)
 def test_what_is_not_needed_is_not_asked_for(without, modules, line, code, told):
     """The command answers; what it could not read is told in the answer."""
-    left, answer, complained = without(modules, line)
-    assert (left, complained) == (code, "")
+    exit_code, answer, complained = without(modules, line)
+    assert (exit_code, complained) == (code, "")
     assert told in answer
 
 

@@ -151,22 +151,22 @@ MATCHING = [
 ]
 
 
-def held(installed: Installed, asked: list[tuple[list[str], int, str, str | None]]) -> None:
+def check_commands(installed: Installed, asked: list[tuple[list[str], int, str, str | None]]) -> None:
     """Runs each command, and says of all what they did otherwise."""
-    there, wrong = installed.files(), []
-    for arguments, code, said, complained in asked:
-        found, output, errors = installed(*arguments)
-        if found != code or said not in output or complained not in {None, errors}:
-            wrong.append((arguments, found, output[-300:], errors[-300:]))
-        if found == 2 and errors.count("\n") != 1:
+    files_before, wrong = installed.files(), []
+    for arguments, code, expected_output, complained in asked:
+        exit_code, output, errors = installed(*arguments)
+        if exit_code != code or expected_output not in output or complained not in {None, errors}:
+            wrong.append((arguments, exit_code, output[-300:], errors[-300:]))
+        if exit_code == 2 and errors.count("\n") != 1:
             wrong.append((arguments, "more than a line", errors))
     assert wrong == []
-    assert installed.files() == there
+    assert installed.files() == files_before
 
 
 def test_every_command_of_an_installed_wheel_answers(installed):
     """Each runs or says in one line what it lacks; no traceback, and no file written anywhere near."""
-    held(installed, [*COMMANDS, *MATCHING])
+    check_commands(installed, [*COMMANDS, *MATCHING])
 
 
 def test_the_wheel_runs_without_being_installed(wheel, tmp_path):

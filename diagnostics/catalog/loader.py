@@ -103,7 +103,7 @@ def load_file(path: Path) -> model.Issue:
     """Read and check one entry."""
     from diagnostics.catalog import schema  # not needed where the packed file is up to date
 
-    source, document = _read(path)
+    source, document = _read_entry(path)
     try:
         return schema.parse_issue(source, document)
     except TomlError as error:
@@ -113,14 +113,14 @@ def load_file(path: Path) -> model.Issue:
 def _load_check(path: Path) -> model.CheckCode:
     from diagnostics.catalog import schema  # not needed where the packed file is up to date
 
-    source, document = _read(path)
+    source, document = _read_entry(path)
     try:
         return schema.parse_check(source, document)
     except TomlError as error:
         raise CatalogueError(str(error)) from None
 
 
-def _read(path: Path) -> tuple[TomlSource, dict[str, Any]]:
+def _read_entry(path: Path) -> tuple[TomlSource, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
         return TomlSource(path, text), tomllib.loads(text)

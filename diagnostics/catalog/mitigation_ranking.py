@@ -48,10 +48,13 @@ def recommended_fix(
         releases: Installed releases by package.
     """
     known = tuple(triggers)
-    here = possible_triggers(issue, releases or {})
-    possible = known or here
+    not_excluded = possible_triggers(issue, releases or {})
+    possible = known or not_excluded
     names = tuple(frameworks)
-    rated = [(_rate(issue, entry, known, here, names, releases or {}), entry) for entry in issue.mitigations]
+    rated = [
+        (_rate(issue, entry, known, not_excluded, names, releases or {}), entry)
+        for entry in issue.mitigations
+    ]
     helpful = [pair for pair in rated if pair[0].standing != DOES_NOT_HELP]
     helpful.sort(key=lambda pair: _rank(pair[0], pair[1], possible, names))
     return Fix(

@@ -50,7 +50,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
     entry = {key: value for key, value in document.items() if key != "schema"}
     for key in ("mitigations", "triggers"):
         if key in entry:
-            entry[key] = _named(source, entry[key], key)
+            entry[key] = _tables_with_name(source, entry[key], key)
     for mitigation in entry.get("mitigations", ()):
         keys: Keys = ("mitigations", mitigation["name"], "edits")
         mitigation.update(_flat_edits(source, keys, mitigation.pop("edits", {})))
@@ -89,7 +89,7 @@ def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> No
         raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
-def _named(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
+def _tables_with_name(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
     """Return named tables as a list of tables with a `name`."""
     if not isinstance(tables, dict):
         raise source.refuse((key,), tables, "a table")

@@ -37,7 +37,10 @@ def page(document: Mapping[str, Any]) -> str:
         parts += ["## Triggers", "\n".join(map(_trigger, document["triggers"]))]
         parts.append(_block(f"python -m repro run {document['code']}"))
     if document["references"]:
-        text_lines = [f"- {prose(one['ref'])}: {prose(one['about'])}" for one in document["references"]]
+        text_lines = [
+            f"- {prose(reference['ref'])}: {prose(reference['about'])}"
+            for reference in document["references"]
+        ]
         parts += ["## References", "\n".join(text_lines)]
     return "\n\n".join(parts) + "\n"
 

@@ -78,7 +78,7 @@ class Words:
         ]
         (secret_context, secret), (around, person) = map(draw.choice, shapes)
         acts = [draw.choice(ACTS) for _ in range(draw.randrange(1, 4))]
-        parts = [*acts, hostile_pages.words(draw), f" {secret_context.format(secret)} "]
+        parts = [*acts, hostile_pages.hostile_text(draw), f" {secret_context.format(secret)} "]
         if draw.random() < 0.5:
             parts.append(f" {around.format(person)} ")
         draw.shuffle(parts)

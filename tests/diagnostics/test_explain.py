@@ -111,8 +111,8 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
         "unnamed": [str(environment.prefix), str(running)]
     }
     # What is judged is no other, and one that lies near is found by its usual name.
-    beside = chosen.other_environments(SimpleNamespace(prefix=str(running)), {})
-    assert beside == {"unnamed": [str(tmp_path / "env")]}
+    others_listed = chosen.other_environments(SimpleNamespace(prefix=str(running)), {})
+    assert others_listed == {"unnamed": [str(tmp_path / "env")]}
 
 
 def test_a_running_python_is_found_by_how_it_was_started():

@@ -68,7 +68,7 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
     return Node(position, "rank", str(position), name, facts=known, secrets=(name,), **rest)
 
 
-def found(members):
+def finding_of(members):
     return {item.code: item for item in fleet_module.differences(members)}
 
 
@@ -76,7 +76,7 @@ def test_the_odd_one_is_named_against_the_majority(facts):
     """The sentence that the whole thing is for."""
     versions = ["2.26.2", "2.26.2", "2.26.2", "2.21.5"]
     fleet = [node(facts, i, packages={"nvidia-nccl-cu12": version}) for i, version in enumerate(versions)]
-    item = found(fleet)["NET952"]
+    item = finding_of(fleet)["NET952"]
     assert item.detail == "3 of 4 nodes have NCCL 2.26.2; rank 3 (gpu-d) has 2.21.5."
     assert item.severity is Severity.ERROR
     (command,) = commands_of(item.remedy.actions)
@@ -87,7 +87,7 @@ def test_the_odd_one_is_named_against_the_majority(facts):
 def test_without_a_majority_nobody_is_the_odd_one(facts):
     """Two against two: both are named, and no command takes a side."""
     fleet = [node(facts, i, packages={"vllm": version}) for i, version in enumerate(["0.8.5", "0.9.2"] * 2)]
-    item = found(fleet)["CMP951"]
+    item = finding_of(fleet)["CMP951"]
     remaining = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
     assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {remaining}"
     assert commands_of(item.remedy.actions) == ()
@@ -98,15 +98,15 @@ def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
     fleet = [
         node(facts, i, packages={"vllm": "0.9.2", **({"torch": "2.8.0"} if i else {})}) for i in range(3)
     ]
-    assert "rank 0 (gpu-a) has no torch" in found(fleet)["CMP951"].detail
+    assert "rank 0 (gpu-a) has no torch" in finding_of(fleet)["CMP951"].detail
     hung = Gpus(state="timeout", problem="the driver did not answer")
     good = Gpus(state="ok", driver="570.86.15", cuda="12.8", devices=(Gpu(0, "H100"),))
     quiet = [node(facts, i, machine={"gpus": hung if i == 2 else good}) for i in range(3)]
-    assert "ENV951" not in found(quiet)
+    assert "ENV951" not in finding_of(quiet)
     another = [
         node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
     ]
-    assert found(another)["ENV951"].detail.endswith("unknown on 1.")
+    assert finding_of(another)["ENV951"].detail.endswith("unknown on 1.")
 
 
 def test_one_command_brings_a_node_to_the_others(facts):
@@ -116,7 +116,7 @@ def test_one_command_brings_a_node_to_the_others(facts):
         node(facts, i, packages=most | ({"vllm": "0.8.5", "torch": "2.6.0"} if i == 1 else {}))
         for i in range(3)
     ]
-    (command,) = commands_of(found(fleet)["CMP951"].remedy.actions)
+    (command,) = commands_of(finding_of(fleet)["CMP951"].remedy.actions)
     assert "torch==2.8.0 vllm==0.9.2" in command
     assert "trl" not in command
 
@@ -166,7 +166,7 @@ def test_gpus_variables_and_models_are_compared(facts):
         ),
         node(facts, 2, machine={"gpus": three}, variables={"RANK": "2"}),
     ]
-    items = found(fleet)
+    items = finding_of(fleet)
     assert items["ENV952"].detail == "2 of 3 nodes have GPUs 2 x H100; rank 2 (gpu-c) has 3 x H100."
     assert items["ENV953"].detail == "2 of 3 nodes have NCCL_IB_HCA=mlx5; rank 2 (gpu-c) has unset."
     assert (
@@ -192,7 +192,7 @@ def test_equal_nodes_have_no_difference(facts):
 def test_a_clock_is_off_only_if_that_is_sure(facts, clocks, expected):
     """An answer that took six seconds says nothing of two."""
     fleet = [node(facts, i, clock=clock) for i, clock in enumerate(clocks)]
-    item = found(fleet).get("NET953")
+    item = finding_of(fleet).get("NET953")
     assert (expected in item.detail) if expected else item is None
 
 

@@ -43,11 +43,11 @@ INSTEAD = [a_pipe, endless, of_the_kernel, enormous]
 def instead(request):
     """Puts something into a file's place that is no file of a reasonable size."""
 
-    def put(path):
+    def write_hostile(path):
         path.unlink(missing_ok=True)
         request.param(path)
 
-    return put
+    return write_hostile
 
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])

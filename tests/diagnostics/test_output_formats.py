@@ -111,9 +111,9 @@ def test_junit_fails_by_what_fails_the_command():
     """--fail-on decides; what is below it is told, and not a failure; skipped and crashed say so."""
     cases = {}
     for outcome in ("findings", "skipped", "crashed"):
-        found = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
+        findings = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
         for fail_on in (Severity.WARNING, Severity.ERROR):
-            tree = ET.fromstring(junit.render(report(*found, outcome=outcome), fail_on).partition("?>")[2])
+            tree = ET.fromstring(junit.render(report(*findings, outcome=outcome), fail_on).partition("?>")[2])
             cases[outcome, fail_on.word] = [child.tag for child in tree.find(".//testcase")]
     assert cases == {
         ("findings", "warning"): ["failure"], ("findings", "error"): ["system-out"],

@@ -56,7 +56,7 @@ def _digest(text):
 
 
 @pytest.fixture
-def place(tmp_path, wheels, monkeypatch):
+def sound_place(tmp_path, wheels, monkeypatch):
     """A sound environment, and uv with nothing but the folder."""
     try:
         uv = find_uv()
@@ -95,19 +95,19 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_a_plan_prints_mends(place, name):
+def test_what_a_plan_prints_mends(sound_place, name):
     """Broken for Python and named by doctor; after the plan's commands, as printed, neither is left."""
-    assert ending(place.prefix, RUN, place.environ, place.working) == ""
+    assert ending(sound_place.prefix, RUN, sound_place.environ, sound_place.working) == ""
     breaking, code = BROKEN[name]
-    breaking(place.prefix)
-    shutil.rmtree(place.prefix / "lib" / "__pycache__", ignore_errors=True)
-    assert ending(place.prefix, RUN, place.environ, place.working)
-    assert code in doctor(place).stdout
-    commands, _words = plan(place)
-    text, environ = typed(commands, place)
+    breaking(sound_place.prefix)
+    shutil.rmtree(sound_place.prefix / "lib" / "__pycache__", ignore_errors=True)
+    assert ending(sound_place.prefix, RUN, sound_place.environ, sound_place.working)
+    assert code in doctor(sound_place).stdout
+    commands, _words = plan(sound_place)
+    text, environ = typed(commands, sound_place)
     assert text == ""
-    assert ending(place.prefix, RUN, environ, place.working) == ""
-    assert f" {code}" not in doctor(place).stdout.replace("explain", "")
+    assert ending(sound_place.prefix, RUN, environ, sound_place.working) == ""
+    assert f" {code}" not in doctor(sound_place).stdout.replace("explain", "")
 
 
 TRIED = Case("broken", "small", lambda _: None, ("ENV012",))

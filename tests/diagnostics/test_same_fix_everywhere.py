@@ -140,7 +140,7 @@ def test_triage_and_lint_recommend_the_same():
     assert violations(check_triage_and_lint, ISSUES) == []
 
 
-def held(entry):
+def affected_release(entry):
     """A release that is concerned, with those of the packages the issue needs beside it; None if there is none."""
     needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
     for claim in entry.affected:
@@ -155,13 +155,13 @@ def held(entry):
 BROUGHT_UP = [
     code
     for code, entry in ISSUES.items()
-    if entry.status == "active" and (releases := held(entry)) and doctor(entry, releases)
+    if entry.status == "active" and (releases := affected_release(entry)) and doctor(entry, releases)
 ]
 
 
 def check_environment(code, trainer):
     entry = ISSUES[code]
-    releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
+    releases = ({trainer: "1.0"} if trainer else {}) | affected_release(entry)
     at_hand = configured_in(releases) or ["vllm"]
     finding = doctor(entry, releases)
     expected = first(finding)

@@ -17,36 +17,36 @@ from diagnostics.doctor import run_checks as examine
 from tests.diagnostics.environments import Maker, issues
 
 
-def judged(made, environ=None, monkeypatch=None, working=None):
+def findings_for(maker, environ=None, monkeypatch=None, working=None):
     if working is not None:
         monkeypatch.chdir(working)
-    report = examine.examine(environment.collect(made.prefix, environ or {}), issues(), compat.load())
+    report = examine.examine(environment.collect(maker.prefix, environ or {}), issues(), compat.load())
     return {finding.code: finding for finding in report.findings}, report
 
 
-def with_files(made, name, files, version="1.0", requires=()):
+def with_files(maker, name, files, version="1.0", requires=()):
     """A distribution with its files and its list of them."""
-    made.add(name, version, requires=requires)
+    maker.add(name, version, requires=requires)
     module = name.replace("-", "_")
     for file, text in files.items():
-        path = made.site / module / file
+        path = maker.site / module / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     lines = [f"{module}/{file},sha256=x,{len(text)}" for file, text in files.items()]
-    (made.site / f"{module}-{version}.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
-    return made
+    (maker.site / f"{module}-{version}.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
+    return maker
 
 
 @pytest.fixture
-def made(tmp_path):
+def maker(tmp_path):
     files = {"__init__.py": "", "trainer/__init__.py": "", "trainer/grpo_trainer.py": "import accelerate\n"}
     maker = with_files(Maker(tmp_path / "env"), "trl", files, "1.9.2", ["accelerate>=1"])
     return with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
 
 
-def test_a_whole_environment_has_nothing_in_the_way(made, monkeypatch, tmp_path):
+def test_a_whole_environment_has_nothing_in_the_way(maker, monkeypatch, tmp_path):
     """Nothing found, and everything judged."""
-    results, report = judged(made, {}, monkeypatch, tmp_path)
+    results, report = findings_for(maker, {}, monkeypatch, tmp_path)
     assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(results)
     mine = {"package metadata", "search path", "entry points", "declared requirements"}
     assert {check.check: check.outcome for check in report.checks if check.check in mine} == dict.fromkeys(
@@ -82,40 +82,40 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
     assert [entry.source for entry in known.entries if entry.state] == [f"{site}/more.pth:3"]
 
 
-def test_files_that_are_gone_are_a_finding_with_their_place(made):
+def test_files_that_are_gone_are_a_finding_with_their_place(maker):
     """By the package's own list, also of what the trainer needs; tests that were left out are none."""
-    (made.site / "accelerate" / "state.py").unlink()
-    results, _ = judged(made)
+    (maker.site / "accelerate" / "state.py").unlink()
+    results, _ = findings_for(maker)
     assert results["ENV923"].severity.word == "error"
     assert "accelerate/state.py: not there" in results["ENV923"].evidence[0].text
 
 
-def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(made):
+def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(maker):
     """With the file and line that import it; what is imported under a condition is none."""
-    entry = made.site / "trl" / "trainer" / "grpo_trainer.py"
+    entry = maker.site / "trl" / "trainer" / "grpo_trainer.py"
     entry.write_text(
         "import accelerate\nimport lacking\ntry:\n    import wished\nexcept ImportError:\n    pass\n"
         "if accelerate:\n    import perhaps\nfrom ..helper import thing\n"
     )
-    (made.site / "trl" / "helper.py").write_text("from . import other\nimport json, deeper.down\n")
-    results, _ = judged(made)
+    (maker.site / "trl" / "helper.py").write_text("from . import other\nimport json, deeper.down\n")
+    results, _ = findings_for(maker)
     assert results["ENV012"].severity.word == "error"
     assert [(item.text.split()[2].rstrip(","), item.place) for item in results["ENV012"].evidence] == [
-        ("deeper", f"{made.site}/trl/helper.py:2"),
+        ("deeper", f"{maker.site}/trl/helper.py:2"),
         ("lacking", f"{entry}:2"),
     ]
     assert results["ENV012"].remedy.actions[1].requirements == ("deeper", "lacking")
 
 
-def test_a_trainer_that_cannot_be_followed_is_not_judged(made):
+def test_a_trainer_that_cannot_be_followed_is_not_judged(maker):
     """A file that is no Python: not fine, and not called broken."""
-    (made.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
-    _, report = judged(made)
+    (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
+    _, report = findings_for(maker)
     assert "what trl.trainer.grpo_trainer imports" in report.not_judged
     assert any(check.incomplete for check in report.checks)
 
 
-def test_what_pythonpath_and_the_working_folder_hide_is_named(made, monkeypatch, tmp_path):
+def test_what_pythonpath_and_the_working_folder_hide_is_named(maker, monkeypatch, tmp_path):
     """A file of a package's name hides it; another copy may be meant; a folder without a beginning hides nothing."""
     names, working = tmp_path / "named", tmp_path / "working"
     (names / "trl" / "trainer").mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_what_pythonpath_and_the_working_folder_hide_is_named(made, monkeypatch,
     # What is built in or frozen no folder hides.
     (names / "time.py").touch()
     (working / "stat.py").touch()
-    report = judged(made, {"PYTHONPATH": str(names)}, monkeypatch, working)[1]
+    report = findings_for(maker, {"PYTHONPATH": str(names)}, monkeypatch, working)[1]
     results = [finding for finding in report.findings if finding.code == "ENV925"]
     text = {item.place: entry.severity.word for entry in results for item in entry.evidence}
     assert text == {
@@ -136,41 +136,41 @@ def test_what_pythonpath_and_the_working_folder_hide_is_named(made, monkeypatch,
     }
 
 
-def test_an_editable_install_whose_folder_moved_is_an_error(made, tmp_path):
+def test_an_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
     """By setuptools' finder, read and not run; one whose folder is there is found."""
-    info = made.site / "accelerate-1.2.0.dist-info"
+    info = maker.site / "accelerate-1.2.0.dist-info"
     source = tmp_path / "source" / "accelerate"
-    (made.site / "accelerate").rename(made.site / "away")
+    (maker.site / "accelerate").rename(maker.site / "away")
     (info / "RECORD").write_text("__editable___accelerate_finder.py,,1\n__editable__.accelerate.pth,,1\n")
     (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
-    (made.site / "__editable__.accelerate.pth").write_text(
+    (maker.site / "__editable__.accelerate.pth").write_text(
         "import __editable___accelerate_finder; __editable___accelerate_finder.install()"
     )
-    (made.site / "__editable___accelerate_finder.py").write_text(
+    (maker.site / "__editable___accelerate_finder.py").write_text(
         f"from __future__ import annotations\nMAPPING: dict[str, str] = {{'accelerate': {str(source)!r}}}\n1/0\n"
     )
-    results, _ = judged(made)
+    results, _ = findings_for(maker)
     assert results["ENV926"].severity.word == "error"
     assert any(str(source) in item.text for item in results["ENV926"].evidence)
     source.mkdir(parents=True)
     (source / "__init__.py").touch()
-    assert "ENV926" not in judged(made)[0]
+    assert "ENV926" not in findings_for(maker)[0]
 
 
-def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(made):
+def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(maker):
     """With its line; who had nothing there loses nothing."""
-    (made.site / "old.pth").write_text("/no/such/folder\n")
-    results, _ = judged(made)
+    (maker.site / "old.pth").write_text("/no/such/folder\n")
+    results, _ = findings_for(maker)
     assert (results["ENV926"].severity.word, results["ENV926"].evidence[0].place) == (
         "warning",
-        f"{made.site}/old.pth:1",
+        f"{maker.site}/old.pth:1",
     )
 
 
-def test_a_path_file_that_cannot_be_read_is_not_judged(made):
+def test_a_path_file_that_cannot_be_read_is_not_judged(maker):
     """And nobody waits for it."""
-    os.mkfifo(made.site / "odd.pth")
-    _, report = judged(made)
+    os.mkfifo(maker.site / "odd.pth")
+    _, report = findings_for(maker)
     assert "search path" in report.not_judged
 
 
@@ -194,12 +194,12 @@ HOSTILE = (
 )
 
 
-def test_path_files_of_others_run_nothing_and_say_little(made, monkeypatch, tmp_path, capsys):
+def test_path_files_of_others_run_nothing_and_say_little(maker, monkeypatch, tmp_path, capsys):
     """A line of 200 kB was shown on as many screens; what is code is Python's to run, and was asked for by nobody."""
-    (made.site / "evil.pth").write_text(HOSTILE)
+    (maker.site / "evil.pth").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):
-        main(["doctor", "--prefix", str(made.prefix), "--format", form])
+        main(["doctor", "--prefix", str(maker.prefix), "--format", form])
         text = "".join(capsys.readouterr())
         assert len(text) < 60_000
         assert not {"\x1b]", "\x07", "\0"} & set(text)
@@ -207,12 +207,12 @@ def test_path_files_of_others_run_nothing_and_say_little(made, monkeypatch, tmp_
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_list_of_editable_modules_that_is_no_list(made):
+def test_a_list_of_editable_modules_that_is_no_list(maker):
     """Nested without end, or as long as memory: not judged, or the first of it."""
     for number, text in enumerate(["(" * 100_000, f"MAPPING = {dict.fromkeys(map(str, range(5000)), '/x')}"]):
         finder = f"__editable___a{number}_finder"
-        (made.site / f"{finder}.py").write_text(text)
-        (made.site / f"a{number}.pth").write_text(f"import {finder}; {finder}.install()\n")
-    results = environment.collect(made.prefix, {}).search
+        (maker.site / f"{finder}.py").write_text(text)
+        (maker.site / f"a{number}.pth").write_text(f"import {finder}; {finder}.install()\n")
+    results = environment.collect(maker.prefix, {}).search
     assert len(results.editable) == 1000
     assert [Path(place).name for place, _ in results.unread] == ["__editable___a0_finder.py"]

@@ -31,12 +31,12 @@ FAILURE = b"".join(
 def run(capsys):
     """The command, in this process: its exit code, and its report or what it said on standard error."""
 
-    def made(path):
+    def triage_path(path):
         code = program.main(["triage", str(path), "--format", "json"])
         text_lines = capsys.readouterr()
         return code, json.loads(text_lines.out) if text_lines.out else text_lines.err
 
-    return made
+    return triage_path
 
 
 def a_tar(data):

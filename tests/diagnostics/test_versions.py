@@ -12,7 +12,7 @@ from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
-from tests.screen import COLUMNS, ROWS, plain
+from tests.screen import COLUMNS, ROWS, without_escapes
 
 PUBLISHED = compat.load()
 TRIED = pairs.tried(PUBLISHED.cells)
@@ -26,34 +26,34 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def screen_lines(monkeypatch):
     """The lines on a terminal of 24 lines by 80 columns."""
     monkeypatch.setenv("LINES", str(ROWS))
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
 
-    def show(vllm="", trl="", every=False):
+    def print_versions(vllm="", trl="", every=False):
         stream = Terminal()
         pairs.render(sanitize.console(stream), TRIED, PUBLISHED, (vllm, trl), every=every)
-        return plain(stream.getvalue()).rstrip("\n").split("\n")
+        return without_escapes(stream.getvalue()).rstrip("\n").split("\n")
 
-    return show
+    return print_versions
 
 
 @pytest.mark.parametrize(
     ("vllm", "trl"), [("", ""), ("0.10", ""), ("", "1.16"), ("0.29.0", ""), ("0.12", "0.23.1")]
 )
-def test_the_answer_is_one_screen(shown, vllm, trl):
+def test_the_answer_is_one_screen(screen_lines, vllm, trl):
     """The verdict first, the command below it, nothing wider than the terminal."""
-    lines = shown(vllm, trl)
+    lines = screen_lines(vllm, trl)
     assert len(lines) < ROWS
     assert all(len(line) <= COLUMNS for line in lines)
     assert lines[0].startswith("versions: ")
 
 
-def test_what_is_taken_is_a_pair_that_ran(shown):
+def test_what_is_taken_is_a_pair_that_ran(screen_lines):
     """And the command has its releases, as they ran."""
     used_keys = pairs.best(TRIED)
-    lines = shown()
+    lines = screen_lines()
     assert f"install vLLM {used_keys.vllm} with TRL {used_keys.trl}" in " ".join(lines)
     (cell,) = [item for item in PUBLISHED.cells if item["id"] == used_keys.id]
     requested = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
@@ -71,11 +71,11 @@ def test_what_is_taken_is_a_pair_that_ran(shown):
     assert len(executed) > 3
 
 
-def test_the_screen_and_the_readme_have_the_same_rows(shown):
+def test_the_screen_and_the_readme_have_the_same_rows(screen_lines):
     """From one function: what of each pair ran and held."""
     readme = (ROOT / "README.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
-    lines = shown()
+    lines = screen_lines()
     for name in pairs.SHOWN:
         (pair,) = [item for item in TRIED if item.id == name]
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
@@ -83,9 +83,9 @@ def test_the_screen_and_the_readme_have_the_same_rows(shown):
         assert line.count("✘") == rows[pair.vllm].count("✘")
 
 
-def test_what_did_not_hold_of_the_pair_is_said(shown):
+def test_what_did_not_hold_of_the_pair_is_said(screen_lines):
     """Who is told to take it reads why a question of it failed."""
-    text = " ".join(shown())
+    text = " ".join(screen_lines())
     assert pairs.best(TRIED).failed
     for reason in pairs.best(TRIED).failed:
         assert " ".join(reason.split()) in " ".join(text.split())
@@ -105,9 +105,9 @@ def test_what_was_only_read_is_plainly_so(capsys):
     assert {entry["vllm"] for entry in result["only_read"]} == {"0.29.0"}
 
 
-def test_what_does_not_work_says_so(shown):
+def test_what_does_not_work_says_so(screen_lines):
     """A row without a mark would read as not asked."""
-    lines = shown(every=True)
+    lines = screen_lines(every=True)
     broken = [pair for pair in TRIED if pair.state == "fails"]
     assert broken
     for pair in broken:

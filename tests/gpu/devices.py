@@ -35,8 +35,8 @@ def gpu_cell(cell: str) -> Path:
     folder = os.environ.get(GPU_CELLS)
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
-        made = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
-        pytest.skip(f"no cell {cell} in {GPU_CELLS}={folder or '(unset)'}: {made}")
+        command = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
+        pytest.skip(f"no cell {cell} in {GPU_CELLS}={folder or '(unset)'}: {command}")
     return python
 
 
@@ -47,10 +47,10 @@ def cell_on(device: str, cell: str) -> Path:
 
 def smi() -> str:
     """Where `nvidia-smi` is, or a skip."""
-    found = shutil.which("nvidia-smi")
-    if found is None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
         pytest.skip("there is no nvidia-smi here")
-    return found
+    return program
 
 
 def held_bytes(tensors) -> int:

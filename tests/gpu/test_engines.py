@@ -94,9 +94,9 @@ def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
     """And nothing of the harness does."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", code, "--json", timeout_s=1800)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)["codes"][code]
-    assert found["outcome"] == "reproduced"
-    assert not [each for each in found["attempts"] if each["outcome"] in {"error", "timeout"}]
+    result = json.loads(done.stdout)["codes"][code]
+    assert result["outcome"] == "reproduced"
+    assert not [attempt for attempt in result["attempts"] if attempt["outcome"] in {"error", "timeout"}]
 
 
 @pytest.mark.parametrize("device", IN_A_CELL)
@@ -104,13 +104,13 @@ def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
 def test_cmp001_is_of_a_platform_that_is_not_detected(device, cell):
     """Without a GPU it happens; with one vLLM detects its platform, and it does not."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", "CMP001", "--json", timeout_s=900)
-    found = json.loads(done.stdout)["codes"]["CMP001"]
-    named = [
-        each["outcome"]
-        for each in found["attempts"]
-        if (each["trigger"], each["mitigation"]) == ("named_device", None)
+    result = json.loads(done.stdout)["codes"]["CMP001"]
+    outcomes = [
+        attempt["outcome"]
+        for attempt in result["attempts"]
+        if (attempt["trigger"], attempt["mitigation"]) == ("named_device", None)
     ]
-    assert named == ["reproduced" if device == "cpu" else "not_reproduced"]
+    assert outcomes == ["reproduced" if device == "cpu" else "not_reproduced"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_cell_for_a_gpu_has_its_locks_versions(device):
         "print(json.dumps([version('vllm'), version('trl'), torch.version.cuda]))"
     )
     for cell in (*OLD, *IN_CELLS):
-        found = run_with(gpu_cell(cell), "-c", program)
-        vllm, trl, cuda = json.loads(found.stdout)
+        releases = run_with(gpu_cell(cell), "-c", program)
+        vllm, trl, cuda = json.loads(releases.stdout)
         assert f"vllm-{vllm}+trl-{trl}" == cell
         assert cuda

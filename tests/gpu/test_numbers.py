@@ -19,7 +19,7 @@ PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 
 
 @pytest.fixture(autouse=True)
-def settled():
+def settle_threads():
     """As every run has it: one thread, and only what repeats itself."""
     settle(1)
 
@@ -58,17 +58,19 @@ def test_chunked_log_probs_and_gradients_are_the_plain_ones(device, dtype, chunk
     hidden, weight, ids = head(device, dtype)
     values, _ = chunked_logprobs(hidden, weight, ids, temperature=0.7, chunk=chunk)
     values.sum().backward()
-    plain, layer = (each.detach().cpu().double().requires_grad_() for each in (hidden, weight))
+    plain, layer = (tensor.detach().cpu().double().requires_grad_() for tensor in (hidden, weight))
     logits = plain @ layer.T / 0.7
     expected = torch.log_softmax(logits, -1).gather(-1, ids.cpu()[:, None])[:, 0]
     expected.sum().backward()
-    near = 1e-4 if dtype is torch.float32 else 0.05
-    torch.testing.assert_close(values.detach().cpu().double(), expected.detach(), rtol=near, atol=near)
-    for found, grad in ((hidden, plain), (weight, layer)):
+    tolerance = 1e-4 if dtype is torch.float32 else 0.05
+    torch.testing.assert_close(
+        values.detach().cpu().double(), expected.detach(), rtol=tolerance, atol=tolerance
+    )
+    for on_device, grad in ((hidden, plain), (weight, layer)):
         angle = torch.nn.functional.cosine_similarity(
-            found.grad.cpu().double().flatten(), grad.grad.flatten(), 0
+            on_device.grad.cpu().double().flatten(), grad.grad.flatten(), 0
         )
-        assert angle > 1 - near**2
+        assert angle > 1 - tolerance**2
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -94,18 +96,18 @@ def test_a_backward_pass_repeats_itself_to_the_bit(device, dtype):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_our_decoding_is_that_of_transformers(device, family):
     """Token by token, behind prompts of two lengths, in each family that it is written for."""
-    model, found = model_of(family, device), []
+    model, outputs = model_of(family, device), []
     with torch.inference_mode():
         ours = Decoder(model, list(PROMPTS), 6)
         alone = [AlikeDecoder(model, [prompt]) for prompt in PROMPTS]
         for place in range(6):
-            expected = torch.cat([each.logits_BV for each in alone])
-            found.append(float((ours.logits_BV - expected).abs().max()))
+            expected = torch.cat([output.logits_BV for output in alone])
+            outputs.append(float((ours.logits_BV - expected).abs().max()))
             chosen = torch.tensor([20 + place, 30, 40 + place, 50], device=device)
             ours.follow(chosen)
-            for row, each in enumerate(alone):
-                each.follow(chosen[row : row + 1])
-    assert max(found) < ROUNDING * 10
+            for row, output in enumerate(alone):
+                output.follow(chosen[row : row + 1])
+    assert max(outputs) < ROUNDING * 10
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -117,34 +119,38 @@ def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
     draw = torch.rand(64, generator=generator, dtype=torch.float64)
     draw[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
     expected, logprobs = choose(logits, draw, 0.9)
-    found, there = choose(logits.to(device), draw.to(device), 0.9)
-    assert torch.equal(found.cpu(), expected)
-    assert torch.isfinite(there).all()
-    torch.testing.assert_close(there.cpu(), logprobs, rtol=1e-4, atol=1e-5)
+    chosen_here, probabilities = choose(logits.to(device), draw.to(device), 0.9)
+    assert torch.equal(chosen_here.cpu(), expected)
+    assert torch.isfinite(probabilities).all()
+    torch.testing.assert_close(probabilities.cpu(), logprobs, rtol=1e-4, atol=1e-5)
     for row in (0, 1, 40):
-        one, _ = choose(logits[row : row + 1].to(device), draw[row : row + 1].to(device), 0.9)
-        assert one.item() == expected[row].item()
+        chosen_alone, _ = choose(logits[row : row + 1].to(device), draw[row : row + 1].to(device), 0.9)
+        assert chosen_alone.item() == expected[row].item()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_is_sampled_does_not_depend_on_the_neighbours(model_dir, device):
     """The same requests together, alone, and in another order: the same tokens."""
     engine = TransformersEngine(model_dir, max_model_len=64, device=device)
-    held = dict(load_model(model_dir).named_parameters())
-    engine.update_weights(held.items(), 0)
+    parameters = dict(load_model(model_dir).named_parameters())
+    engine.update_weights(parameters.items(), 0)
     params = SamplingParams(max_tokens=12, temperature=1.0)
     requests = [Request(f"r{i}", prompt, seed=i) for i, prompt in enumerate(PROMPTS)]
     together = engine.generate(requests, params)
     turned = engine.generate(requests[::-1], params)[::-1]
     alone = [engine.generate([request], params)[0] for request in requests]
-    assert [each.ids for each in together] == [each.ids for each in turned] == [each.ids for each in alone]
+    assert (
+        [sample.ids for sample in together]
+        == [sample.ids for sample in turned]
+        == [sample.ids for sample in alone]
+    )
 
 
 @on_gpu
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_chunks_keep_a_devices_memory(backward):
     """The peak over what was held before, against all logits at once: what benchmarks/logprobs.py asks of a CPU."""
-    found = []
+    peaks = []
     for chunk in (256, None):
         hidden = torch.randn(6144, 256, device="cuda", requires_grad=backward)
         weight = (torch.randn(32000, 256, device="cuda") * 0.02).requires_grad_(backward)
@@ -158,5 +164,5 @@ def test_chunks_keep_a_devices_memory(backward):
                 values, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
             if backward:
                 values.sum().backward()
-        found.append(torch.cuda.max_memory_allocated() - before)
-    assert found[0] <= (0.45 if backward else 0.10) * found[1]
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[0] <= (0.45 if backward else 0.10) * peaks[1]

@@ -38,17 +38,17 @@ def collected():
     command = [sys.executable, "-c", COLLECTING]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("COLLECTED ")]
-    return {name: marked == "1" for marked, name in found}
+    lines = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("COLLECTED ")]
+    return {name: marked == "1" for marked, name in lines}
 
 
 def test_each_test_has_a_twin_on_a_cpu_or_a_reason():
     """And there are as many as are promised."""
-    found = collected()
-    marked = [name for name, so in found.items() if so]
-    there = found.keys() - set(marked)
+    tests = collected()
+    marked = [name for name, so in tests.items() if so]
+    on_cpu = tests.keys() - set(marked)
     assert len(marked) >= LEAST
-    alone = {name.split("::")[1].split("[")[0] for name in marked if twin(name) not in there}
+    alone = {name.split("::")[1].split("[")[0] for name in marked if twin(name) not in on_cpu}
     more = {  # which have one in fewer cases
         "test_an_engine_samples_what_transformers_computes",
         "test_a_share_of_memory_ends_as_the_catalogue_says",

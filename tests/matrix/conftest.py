@@ -106,13 +106,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not path.exists():
             return self._send(404, b"", "text/plain")
         data = path.read_bytes()
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if not asked:
+        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if not byte_range:
             return self._send(200, data, "application/octet-stream")
-        if asked[1]:
-            start, end = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
+        if byte_range[1]:
+            start, end = int(byte_range[1]), min(int(byte_range[2] or len(data)), len(data) - 1)
         else:
-            start, end = max(0, len(data) - int(asked[2])), len(data) - 1
+            start, end = max(0, len(data) - int(byte_range[2])), len(data) - 1
         return self._send(
             206, data[start : end + 1], "application/octet-stream", f"bytes {start}-{end}/{len(data)}"
         )
@@ -145,12 +145,12 @@ def index(tmp_path: Path) -> Iterator[Index]:
     """An empty index, serving."""
     server = _Server(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
-    made = Index(tmp_path / "index", f"http://127.0.0.1:{server.server_port}")
-    made.folder.mkdir()
-    server.RequestHandlerClass = type("Handler", (_Handler,), {"index": made})
+    new_index = Index(tmp_path / "index", f"http://127.0.0.1:{server.server_port}")
+    new_index.folder.mkdir()
+    server.RequestHandlerClass = type("Handler", (_Handler,), {"index": new_index})
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield made
+    yield new_index
     server.shutdown()
     server.server_close()
     thread.join()
@@ -319,9 +319,11 @@ def world(tmp_path: Path, index: Index) -> World:
         (programs / name).mkdir(parents=True)
         (programs / name / "__init__.py").write_text("")
         (programs / name / "__main__.py").write_text(textwrap.dedent(text))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "GRPO_"))}
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "GRPO_"))
+    }
     environ = {
-        **kept,
+        **inherited,
         "PIP_INDEX_URL": f"{index.address}/simple/",
         "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
         "PYTHONPATH": str(ROOT),

@@ -32,7 +32,7 @@ def small(world, kit):
         reason = "known"
         shows = ["SCH001 lost_step unmitigated reproduced vllm/core/scheduler.py:7", "abort_orphans mitigated"]
     """
-    gone = """
+    missing_wheel = """
         [CELL.expect.resolve]
         outcome = "unresolvable"
         reason = "trl wants vllm<2"
@@ -44,7 +44,7 @@ def small(world, kit):
     world.write(
         kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:colocate")),
         kit.cell("2.0", "1.0", kit.deep, more=known),
-        kit.cell("2.0", "2.0", kit.light, recipe=None, more=gone),
+        kit.cell("2.0", "2.0", kit.light, recipe=None, more=missing_wheel),
     )
     locked = world.run("lock")
     assert (locked.returncode, "failed" in locked.stderr) == (0, False), locked.stderr
@@ -114,8 +114,8 @@ def test_fresh_asks_again_but_only_what_was_named(small):
     """--fresh with --layers repeats these layers and not what they need."""
     small.run("run", "--cells", "vllm-1.0+trl-1.0")
     done = small.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "import", "--fresh")
-    asked = [line.split()[-2] for line in done.stderr.splitlines() if line.endswith("…")]
-    assert asked == ["import"]
+    started_layers = [line.split()[-2] for line in done.stderr.splitlines() if line.endswith("…")]
+    assert started_layers == ["import"]
 
 
 def asked_of(done):
@@ -148,8 +148,8 @@ def test_changed_programs_are_run_again(small):
     assert "…" not in done.stderr
     program.write_text(program.read_text() + "CHANGED = 1\n")
     done = small.run("run")
-    asked = {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
-    assert asked == {("vllm-1.0+trl-1.0", "engine"), ("vllm-1.0+trl-1.0", "train:colocate")}
+    started_layers = {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
+    assert started_layers == {("vllm-1.0+trl-1.0", "engine"), ("vllm-1.0+trl-1.0", "train:colocate")}
 
 
 def test_too_little_disk_is_an_infrastructure_fault_with_figures(small):
@@ -331,11 +331,13 @@ def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said
     (tmp_path / "file").write_text("")
     (tmp_path / "folder" / "store.jsonl").mkdir(parents=True)
     places = {"FILE": str(tmp_path / "file"), "FOLDER": str(tmp_path / "folder")}
-    given = [places.get(item, item) for item in arguments]
-    if "--store" not in given:
-        given += ["--store", str(tmp_path / "new")]
+    command_line = [places.get(item, item) for item in arguments]
+    if "--store" not in command_line:
+        command_line += ["--store", str(tmp_path / "new")]
     with pytest.raises(SystemExit) as ended:
-        sys.exit(cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *given]))
+        sys.exit(
+            cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *command_line])
+        )
     output, errors = capsys.readouterr()
     assert (ended.value.code, output, len(errors.splitlines())) == (2, "", 1)
     assert said in errors
@@ -344,10 +346,10 @@ def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said
 def test_a_store_may_lie_where_no_folder_is_yet(capsys, tmp_path):
     """It is made, with all that is above it; looking at it alone makes nothing."""
     place = tmp_path / "one" / "two"
-    given = ["--cells", "vllm-0.7.3+trl-0.16.1", "--layers", "import", "--store", str(place)]
-    assert cli.main(["run", "--dry-run", *given]) == 0
+    command_line = ["--cells", "vllm-0.7.3+trl-0.16.1", "--layers", "import", "--store", str(place)]
+    assert cli.main(["run", "--dry-run", *command_line]) == 0
     assert "import: run, at most" in capsys.readouterr().out
-    assert cli.main(["report", *given[:2], *given[4:]]) == 0
+    assert cli.main(["report", *command_line[:2], *command_line[4:]]) == 0
     assert (place / "report" / "report.json").is_file()
     document = json.loads((place / "report" / "report.json").read_text())
     assert [item["id"] for item in document["cells"]] == ["vllm-0.7.3+trl-0.16.1"]  # a CI job shows its own

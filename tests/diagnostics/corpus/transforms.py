@@ -192,7 +192,7 @@ def json_lines(lines: list[str], numbers: random.Random) -> list[str]:
     ]
 
 
-def shown(lines: list[str], numbers: random.Random) -> list[str]:
+def as_repr(lines: list[str], numbers: random.Random) -> list[str]:
     """As Python shows a text that somebody printed with `repr`."""
     del numbers
     return ["the remote worker printed:", repr("\n".join(lines))]
@@ -246,7 +246,7 @@ PLAIN: dict[str, Transform] = {
     "docker": docker,
     "json_records": json_records,
     "json_lines": json_lines,
-    "shown": shown,
+    "shown": as_repr,
     "escaped_twice": escaped_twice,
 }
 # Where the root is broken in two, it is looked for; that it is always found nobody can promise.

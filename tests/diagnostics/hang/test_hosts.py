@@ -38,24 +38,24 @@ def process(pid, frames, inode, **more):
     return Process(pid, 1, role="process", state="S", threads=(thread,), fds=(Descriptor(3, "tcp", inode),))
 
 
-def asked(**more):
+def server_host(**more):
     return Snapshot((process(7, RESTS, 500),), (Socket(500, "tcp", SERVER, CLIENT, "ESTABLISHED", **more),))
 
 
-def asking(local=CLIENT, remote=SERVER):
+def client_host(local=CLIENT, remote=SERVER):
     waits = process(7, ASKS, 500, syscall="recvfrom", waits_fds=(3,))
     return Snapshot(
         (waits,), (Socket(500, "tcp", local, remote, "ESTABLISHED", sent_s=90.0, received_s=95.0),)
     )
 
 
-def answer(snapshot):
+def as_answer(snapshot):
     return Answer(text=f"{MARK} {json.dumps(snapshot.to_json())}")
 
 
 def test_a_connection_between_hosts_leads_to_its_other_end():
     """Both hosts have the same numbers of processes and inodes: what tells them apart is the host."""
-    snapshot = join_answers([answer(asked(received_s=90.0, sent_s=95.0)), answer(asking())])
+    snapshot = join_answers([as_answer(server_host(received_s=90.0, sent_s=95.0)), as_answer(client_host())])
     verdict = diagnose(snapshot).verdict
     assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("host-1/7",), ("host-2/7",))
     assert [edge.target for edge in verdict.chain] == ["host-1/7"]
@@ -64,9 +64,12 @@ def test_a_connection_between_hosts_leads_to_its_other_end():
 
 def test_addresses_of_the_host_itself_never_cross():
     """127.0.0.1 is another machine on each host."""
-    there = replace(asked().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
+    loopback = replace(server_host().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
     snapshot = join_answers(
-        [answer(replace(asked(), sockets=(there,))), answer(asking("127.0.0.1:41000", "127.0.0.1:8000"))]
+        [
+            as_answer(replace(server_host(), sockets=(loopback,))),
+            as_answer(client_host("127.0.0.1:41000", "127.0.0.1:8000")),
+        ]
     )
     assert all("host-1" not in edge.target for edges in diagnose(snapshot).graph.values() for edge in edges)
 
@@ -85,8 +88,8 @@ def test_addresses_of_the_host_itself_never_cross():
 )
 def test_a_host_without_an_answer_is_not_at_rest(silent, why):
     """What the others show may be fine: it is not known whether the job is."""
-    idle = Snapshot((process(7, (), 500),), asked().sockets)
-    snapshot = join_answers([answer(idle), silent])
+    idle = Snapshot((process(7, (), 500),), server_host().sockets)
+    snapshot = join_answers([as_answer(idle), silent])
     diagnosis = diagnose(snapshot)
     assert diagnosis.verdict.outcome == "unknown"
     assert "host-2" in diagnosis.verdict.sentence
@@ -95,22 +98,25 @@ def test_a_host_without_an_answer_is_not_at_rest(silent, why):
 
 def test_hosts_without_a_job_are_no_job_at_rest():
     """All answered, and nobody has a process that looks like one."""
-    empty = answer(Snapshot(notes=("no process here looks like a part of a job",)))
+    empty = as_answer(Snapshot(notes=("no process here looks like a part of a job",)))
     with pytest.raises(NoProcessError, match="none of 2 hosts"):
         join_answers([empty, empty])
 
 
 def test_a_host_does_not_name_itself():
     """Else it could take another's place."""
-    lying = replace(asking(), processes=(replace(asking().processes[0], host="host-1"),))
-    assert {p.host for p in join_answers([answer(asked()), answer(lying)]).processes} == {"host-1", "host-2"}
+    lying = replace(client_host(), processes=(replace(client_host().processes[0], host="host-1"),))
+    assert {p.host for p in join_answers([as_answer(server_host()), as_answer(lying)]).processes} == {
+        "host-1",
+        "host-2",
+    }
 
 
 def test_bundles_of_several_hosts_number_their_addresses_apart(tmp_path):
     """Each bundle calls its first address address-1: that is no connection between them."""
-    for name, seen in (("a", asked()), ("b", asking())):
+    for name, sample in (("a", server_host()), ("b", client_host())):
         (tmp_path / f"{name}.json").write_text(
-            json.dumps(seen.to_json()).replace("10.77.0.1", "address-1").replace("10.77.0.2", "address-2")
+            json.dumps(sample.to_json()).replace("10.77.0.1", "address-1").replace("10.77.0.2", "address-2")
         )
     snapshot = read_files([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
     assert {edge.target for edges in diagnose(snapshot).graph.values() for edge in edges} == {
@@ -137,7 +143,7 @@ def two_hosts():
     if os.getuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         pytest.skip("needs root, and ip, unshare and nsenter")
     with contextlib.ExitStack() as stack:
-        found = []
+        addresses = []
         for number in (1, 2):
             machine = subprocess.Popen(
                 [
@@ -153,13 +159,13 @@ def two_hosts():
             if machine.stdout.readline() != b"up\n":
                 pytest.skip("this kernel lets nobody unshare")
             children = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
-            found.append((number, int(children[0])))
+            addresses.append((number, int(children[0])))
         try:
-            for words in wire(found):
+            for words in wire(addresses):
                 subprocess.run(words, check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no wire between network namespaces here: {error.stderr.strip()}")
-        yield [pid for _, pid in found]
+        yield [pid for _, pid in addresses]
 
 
 def wire(machines):
@@ -194,9 +200,9 @@ def test_two_real_machines(two_hosts, tmp_path):
             import socket, threading
             listening = socket.create_server(("10.77.0.1", 8000))
             print("up", flush=True)
-            asked, _ = listening.accept()
-            asked.recv(100)
-            print("asked", flush=True)
+            server_host, _ = listening.accept()
+            server_host.recv(100)
+            print("server_host", flush=True)
             def lookup():
                 threading.Event().wait()
             lookup()
@@ -210,7 +216,7 @@ def test_two_real_machines(two_hosts, tmp_path):
             import http.client
             connection = http.client.HTTPConnection("10.77.0.1", 8000)
             connection.request("GET", "/reward")
-            print("asking", flush=True)
+            print("client_host", flush=True)
             connection.getresponse()
             """
         )
@@ -225,7 +231,7 @@ def test_two_real_machines(two_hosts, tmp_path):
     )
     enter.chmod(0o755)
     with contextlib.ExitStack() as stack:
-        for name, program, words in (("m1", server, (b"up\n",)), ("m2", client, (b"asking\n",))):
+        for name, program, words in (("m1", server, (b"up\n",)), ("m2", client, (b"client_host\n",))):
             child = stack.enter_context(
                 subprocess.Popen([str(enter), name, sys.executable, str(program)], stdout=subprocess.PIPE)
             )
@@ -238,12 +244,12 @@ def test_two_real_machines(two_hosts, tmp_path):
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    found = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     assert "host-1 is m1\nhost-2 is m2" in done.stderr
-    (culprit,) = found["culprits"]
+    (culprit,) = document["culprits"]
     assert culprit.startswith("host-1/")
-    assert {process["host"] for process in found["processes"]} == {"host-1", "host-2"}
-    assert any("on host-1" in line for edge in found["chain"] for line in edge["evidence"])
+    assert {process["host"] for process in document["processes"]} == {"host-1", "host-2"}
+    assert any("on host-1" in line for edge in document["chain"] for line in edge["evidence"])
 
 
 CLUSTER = """
@@ -288,8 +294,8 @@ def test_the_nodes_of_a_real_ray_cluster(ray_python):
         )  # fmt: skip
         driver.stdin.close()
     assert done.returncode == 1, done.stderr
-    found = json.loads(done.stdout)
-    by_key = {process["key"]: process for process in found["processes"]}
-    (culprit,) = found["culprits"]
+    document = json.loads(done.stdout)
+    by_key = {process["key"]: process for process in document["processes"]}
+    (culprit,) = document["culprits"]
     assert by_key[culprit]["role"] == "Ray actor"
     assert any("score" in frame for frame in by_key[culprit]["frames"])
