@@ -16,8 +16,8 @@ from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import judge
 from evaluation.triage import labelled_logs as evaluate
-from tests.diagnostics.corpus import fuzz, sweep, transforms
-from tests.diagnostics.corpus.sweep import Memory
+from evaluation.triage.corpus import fuzz, sweep, transforms
+from evaluation.triage.corpus.sweep import Memory
 
 LOGS = Path(__file__).parent / "logs"
 

@@ -13,7 +13,7 @@ from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
-from tests.diagnostics.corpus.sweep import Memory
+from evaluation.triage.corpus.sweep import Memory
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
 LAUNCHED = "INFO starting the run"

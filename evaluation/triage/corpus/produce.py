@@ -1,6 +1,6 @@
 """Makes the logs of the corpus: programs that really fail, or really go well, in the environments of the matrix.
 
-    python tests/diagnostics/corpus/produce.py --cells .matrix/environments --peers .matrix/peers/bin/python [GROUP ...]
+    python evaluation/triage/corpus/produce.py --cells .matrix/environments --peers .matrix/peers/bin/python [GROUP ...]
 
 Each log goes to `tests/diagnostics/logs/LABEL/`, where the label is the code of the issue that the case makes, `clean`
 or `unknown`, with the machine's paths and names taken out. What is simulated is named in the case. A case that ends
@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-LOGS = HERE.parent / "logs"
+LOGS = ROOT / "tests" / "diagnostics" / "logs"
 LONGEST = 60_000
 
 

@@ -1,4 +1,4 @@
-"""Damaged lines and files without number: `python tests/diagnostics/corpus/fuzz.py --lines 100000 --files 2000`.
+"""Damaged lines and files without number: `python evaluation/triage/corpus/fuzz.py --lines 100000 --files 2000`.
 
 Each is judged; nothing may be raised, and none may take longer than its size allows. Prints time and most memory.
 """
@@ -22,8 +22,8 @@ from diagnostics.triage.command import triage
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
-from tests.diagnostics.corpus import transforms
-from tests.diagnostics.corpus.sweep import LOGS, Memory
+from evaluation.triage.corpus import transforms
+from evaluation.triage.corpus.sweep import LOGS, Memory
 
 HEADER = b"Traceback (most recent call last):\n"
 FRAME = b'  File "/opt/env/lib/python3.12/site-packages/vllm/a.py", line 7, in f\n'

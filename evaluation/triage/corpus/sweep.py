@@ -1,4 +1,4 @@
-"""Every transformation over every log, with random seeds: `python tests/diagnostics/corpus/sweep.py --seeds 5`.
+"""Every transformation over every log, with random seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
 
 Prints what was judged otherwise after a transformation, and the count of each. The tests run a fixed choice of it.
 """
@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
-from tests.diagnostics.corpus import transforms
+from evaluation.triage.corpus import transforms
 
-LOGS = Path(__file__).resolve().parents[1] / "logs"
+LOGS = Path(__file__).resolve().parents[3] / "tests" / "diagnostics" / "logs"
 SHARED = ("[rank{rank}]: ", "(WorkerDict pid={pid}, ip=10.0.0.{rank}) ", "(EngineCore_{rank} pid={pid}) ",
           "{rank}: ", "trainer-{rank}  | ", "2026-01-31T10:00:{clock}Z [rank{rank}]: ")  # fmt: skip
 
