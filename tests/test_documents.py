@@ -10,7 +10,9 @@ import sys
 from collections import defaultdict
 
 import pytest
+from click.testing import CliRunner
 
+from diagnostics import cli
 from diagnostics.doctor.checks.base import CHECKS
 from diagnostics.matrix.layers import LAYERS
 from tests import documents, transcripts
@@ -107,10 +109,14 @@ TOLD = options_told()
 @pytest.mark.parametrize("command", sorted(TOLD))
 def test_an_option_that_a_document_gives_is_one(command):
     """As the help of the command has it, and of the trainer's the list of settings."""
-    text = ""
-    for option in ("--help", *(("--help-settings",) if command.startswith("grpo_core") else ())):
-        words = [sys.executable, "-m", *command.split(), option]
-        text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    program, name = command.split()
+    if program == "diagnostics":
+        text = CliRunner().invoke(cli.app, [name, "--help"]).output
+    else:
+        text = ""
+        for option in ("--help", *(("--help-settings",) if program == "grpo_core" else ())):
+            words = [sys.executable, "-m", program, name, option]
+            text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     known_options = set(re.findall(r"--[a-z][\w.-]*", text))
     assert [option for option in sorted(TOLD[command]) if option[0] not in known_options] == []
 

@@ -1,7 +1,7 @@
 """Where a test's body runs: on the CPU, which proves the body, and on a GPU, which is what it is for.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
-skipped, by name, where PyTorch sees no GPU. What has no twin on a CPU stands in `tests/gpu/test_suite.py`, with why.
+skipped, by name, where PyTorch sees no GPU.
 """
 
 from __future__ import annotations
