@@ -57,7 +57,7 @@ def open_page(browser, address, width=1100, scheme="light", **settings):
 
 
 def hindrances(page):
-    """What axe finds of a page that keeps somebody from using it: its serious and critical findings."""
+    """Return axe's serious and critical findings on a page."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     violations = axe.run(page, options={"resultTypes": ["violations"], "preload": False}).response[
         "violations"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _install_hint(cell: str) -> str:
-    """How it comes there: a cell of the matrix file by a command, an environment of another name by hand."""
+    """Say how to build a cell: by a command if the matrix file has it, else by hand."""
     cells = tomllib.loads((ROOT / "matrix.toml").read_text(encoding="utf-8"))["cells"]
     if cell in cells:
         return f"build it: nox -s matrix -- --cells '{cell}' --layers install"
@@ -38,7 +38,7 @@ def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subproces
 
 
 def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """The same for any Python."""
+    """Run a program with any Python."""
     with tempfile.TemporaryDirectory() as stage:
         for package in ("grpo_core", "repro", "evaluation/repro", "diagnostics/catalog/issues"):
             shutil.copytree(

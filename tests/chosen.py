@@ -100,7 +100,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """Who reads a file: itself if it is Python, and the files that name it; of data, or else its folder."""
+    """Return the files that read a file: itself if it is Python, those that name it, or those that name its folder."""
     owners = {file} if file.suffix == ".py" else set()
     # A module that its package finds by looking through the folder is named nowhere.
     package = file.parent / "__init__.py"

@@ -1,4 +1,4 @@
-"""What holds for the whole suite."""
+"""Settings and fixtures of the whole suite."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def pytest_configure(config):
 
 
 def _folder(argument):
-    """Where an argument's tests lie."""
+    """Return the folder of an argument's tests."""
     path = Path(argument.partition("::")[0])
     return (path if path.is_dir() else path.parent).parts
 

@@ -51,7 +51,7 @@ def build(folder: Path) -> dict[str, str]:
 
 
 def unready(tag: str) -> list[str]:
-    """What keeps a tag from being a release."""
+    """List the reasons why a tag is no release."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     wrong = [] if tag == f"v{version}" else [f"the tag {tag} is not v{version}, which pyproject.toml has"]
     head = re.search(

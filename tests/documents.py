@@ -51,7 +51,7 @@ def codes() -> str:
 
 
 def rule_table() -> str:
-    """What `lint` finds: by a rule, or by a table of values in the entry."""
+    """Return the codes that `lint` reports, by a rule or by a table of values in the entry."""
     issues, checks = catalog.load(), catalog.load_checks()
     checks_of_code: dict[str, dict[str, None]] = {}
     for check, judges in rules.RULES.items():
@@ -72,7 +72,7 @@ def _linted() -> set[str]:
 
 
 def values() -> str:
-    """What a key of an entry may be."""
+    """Return the allowed values of an entry's keys."""
     known = {
         "kind": model.KINDS, "status": model.STATUSES, "evidence": model.EVIDENCE, "signature.role": model.ROLES,
         "frameworks": model.FRAMEWORKS, "components, package": model.COMPONENTS,

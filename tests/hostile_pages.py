@@ -1,4 +1,4 @@
-"""What is written to break out of a page, put together at random, and a page's elements as two parsers see them."""
+"""Random texts that try to break out of a page, and a page's elements as two parsers see them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hostile_text(numbers: random.Random) -> str:
 
 
 def harmless(text: str) -> str:
-    """As long and broken at the same places, of letters alone."""
+    """Return letters of the same length, broken at the same places."""
     return "".join(letter if letter.isspace() else "x" for letter in text)
 
 

@@ -25,7 +25,7 @@ _MOVEMENT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command showed.
+    """Output of a command on a terminal.
 
     Attributes:
         code: Its exit code.
@@ -47,7 +47,7 @@ class Shown:
 
 
 def without_escapes(text: str) -> str:
-    """What was written without its colours and movements."""
+    """Remove colours and cursor movements from a text."""
     return _MOVEMENT.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -209,7 +209,7 @@ def largest_difference(model, requests: Sequence[Request], completions: Sequence
 
 
 def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
-    """What an engine does, in numbers: sampling, log-probs, seeds, and one line for each weight update."""
+    """Measure an engine: sampling, log-probs, seeds, and one line for each weight update."""
     model = load_model(model_dir)
     first = engine.generate(REQUESTS, PARAMS)
     again = engine.generate(REQUESTS[::-1], PARAMS)[::-1]

@@ -1,4 +1,4 @@
-"""What documents say of the code, and what they point at, is so."""
+"""Documents agree with the code, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ PAST = {"CHANGELOG.md", "DECISIONS.md"}
 
 
 def options_told():
-    """Of each command of ours: the options that documents give it, and where."""
+    """Return the options that documents give to each command, and where."""
     options = defaultdict(set)
     for name in (name for name in EVERY if name not in PAST):
         for program, command, rest in OURS.findall((ROOT / name).read_text().replace("\\\n", " ")):

@@ -1,4 +1,4 @@
-"""What builds and jobs may do, and that they install what was looked at: no more than they need, release by release."""
+"""Permissions of builds and jobs, and installs by locked release and hash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCKS = ROOT / "locks" / "tools"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Of the container file: the word and what follows, comments aside and lines joined."""
+    """Return (word, rest) of each instruction of the container file, without comments and with lines joined."""
     text = re.sub(r"^#.*\n", "", CONTAINER, flags=re.MULTILINE).replace("\\\n", " ")
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word]
 

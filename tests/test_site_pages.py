@@ -22,7 +22,7 @@ PAGES = (
 
 
 def address(page):
-    """Of a page of the site."""
+    """Return the URL of a page of the site."""
     return Path(SITE, f"{page}.html").resolve().as_uri()
 
 

@@ -1,4 +1,4 @@
-"""What a user has who installed the wheel and nothing else: every command answers, and none writes beside itself."""
+"""An installed wheel and nothing else: every command answers, and none writes beside itself."""
 
 from __future__ import annotations
 

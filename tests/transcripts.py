@@ -45,7 +45,7 @@ class Transcript:
         return "grpo_core train" in self.command
 
     def run(self, here: Path, cells: Path | None = None) -> list[str]:
-        """What the command prints in a folder that holds what a checkout has for it, and where it may write."""
+        """Run the command in a writable folder that holds what a checkout has for it; return its lines."""
         shutil.copytree(ROOT / "examples", here / "examples")
         if cells:
             (here / ".matrix").mkdir()

@@ -223,7 +223,7 @@ def _load_weights(url: str, folder: Path) -> None:
 
 
 def _fill_cache(url: str, folder: Path) -> None:
-    """As an audit before the new weights would."""
+    """Fill the server's prefix cache, as an audit before the new weights would."""
     endpoint = identify_server(Client(url, 500))
     words = load_tokenizer(folder / "checkpoint-300")
     endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def adapters(url: str, checkpoint: Path) -> None:
-    """By the names under which they are served."""
+    """Audit LoRA adapters by the names under which they are served."""
     for model, expected in (
         ("right", ""), ("twice", "weights/adapter"), ("half", "weights/adapter"), ("stale", "weights/version"),
         ("policy", "weights/version"),

@@ -1,4 +1,4 @@
-"""What three tools that read curves say of a run's metrics: `python peer_tools.py HISTORY.jsonl`.
+"""Report the faults that three tools find in a run's metrics: `python peer_tools.py HISTORY.jsonl`.
 
 Prints JSON: by tool, the names of what it found. Each is given the lines as a TRL callback of its own would be.
 """

@@ -95,7 +95,7 @@ def history(run: Path, change: Any = None, engine: dict[str, float] | None = Non
 
 
 def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """What the three tools find in metrics."""
+    """Run the three tools on metrics; return the faults each one names."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.jsonl"
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
@@ -106,7 +106,7 @@ def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
 
 
 def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
-    """What trainers compute of engine's and trainer's log-probs: their mismatch metrics, by sampled tokens."""
+    """Compute the trainers' mismatch metrics from the engine's and the trainer's log-probs of sampled tokens."""
     reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
     engine = Engine(folder / held, "bfloat16", wrong, 5)
     text = words(corpus()[2000:9000])["input_ids"]
@@ -124,7 +124,7 @@ def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
 
 
 def mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
-    """By the trainers' own formulas."""
+    """Compute mismatch metrics by the trainers' own formulas."""
     differences = [b - a for a, b in zip(engine, trainer, strict=True)]
     ratios = [math.exp(max(-20.0, min(20.0, difference))) for difference in differences]
     return {
@@ -160,7 +160,7 @@ def print_row(name: str, seen: dict[str, set[str]], healthy: dict[str, set[str]]
 
 
 def families(audit: Any, wanted: str = "") -> str:
-    """What the audit names."""
+    """Return the fault families that an audit names, as text, with the expected one if it is missing."""
     families = sorted({answer.family for answer in audit.results if answer.outcome == FAULT})
     listed = ", ".join(f"`{family}`" for family in families) or "-"
     return listed if not wanted or wanted in families else f"{listed} (wanted `{wanted}`)"

@@ -85,7 +85,7 @@ class Table:
         self.healthy["not decided"] += audit.outcome == NOT_DECIDED
 
     def value(self, name: str, audit: object, what: str, true: float) -> None:
-        """How far an estimate is from what was put."""
+        """Record the difference between an estimate and the value that was set."""
         estimates = [
             estimate.value
             for answer in audit.results
@@ -96,7 +96,7 @@ class Table:
             self.off.setdefault(f"{what}: {name}", []).append(abs(float(estimates[0]) - true))
 
     def print(self) -> None:
-        """As Markdown."""
+        """Print the table as Markdown."""
         columns = ("named", "seen, named otherwise", "not decided", "missed", "beside")
         print(f"| fault | runs | {' | '.join(columns[:-1])} | another fault named beside it |")
         print("|---|---|---|---|---|---|---|")

@@ -84,7 +84,7 @@ TRUNCATED = Pair("truncation, rewards all the same", ("metrics/all_cut", "reward
 
 @dataclass
 class Table:
-    """What was said of each pair; values that were found beside those that were put."""
+    """Verdicts on each pair of faults, and estimates beside the values that were set."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     off: dict[str, list[float]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Table:
         print(pair.name, how, states, sorted(families), file=sys.stderr, flush=True)
 
     def print(self) -> None:
-        """As Markdown."""
+        """Print the table as Markdown."""
         print(f"| pair | runs | both named | of each: {', '.join(STATES)} | another beside |")
         print("|---|---|---|---|---|")
         for name, count in self.rows.items():
@@ -142,7 +142,7 @@ class Table:
 
 
 def state_of(family: str, audit: object) -> str:
-    """What became of one fault."""
+    """Return the outcome of one fault of a pair."""
     outcomes = {answer.family: answer.outcome for answer in audit.results}
     if outcomes.get(family) == FAULT:
         return "named"

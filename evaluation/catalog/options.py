@@ -32,7 +32,7 @@ SCHEMA = "grpo-doctor.options.v1"
 
 @dataclass(frozen=True)
 class Declares:
-    """Where a package declares options.
+    """Files and functions in which a package declares options.
 
     Attributes:
         since: The oldest release that is read.
@@ -171,7 +171,7 @@ def _of_release(package: str, release: str, wanted: Declares, cache: Path) -> se
 
 
 def _spans(places: list[int], order: list[str]) -> str:
-    """Where an option is, as spans of consecutive releases; one that the newest has is left open.
+    """Return the consecutive releases that have an option as spans; a span that reaches the newest is left open.
 
     >>> _spans([0, 1, 3], ["1.0", "1.1", "1.2", "1.3"])
     '1.0-1.1;1.3-'

@@ -66,7 +66,7 @@ def any_file_matches(wheel: wheels.Sources, files: Iterable[str], pattern: str) 
 
 
 def key_of(code: str, claim: Affected) -> str:
-    """What tells one claim of an entry from the others of it."""
+    """Return the key that distinguishes a claim from the others of its entry."""
     assert claim.read is not None
     return f"{code} {claim.package} {' '.join(claim.read.files)} {claim.read.pattern}"
 

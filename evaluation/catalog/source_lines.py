@@ -60,7 +60,7 @@ def tree_of(text):
 
 
 def candidate_paths(path, release):
-    """Where the cells have a file in a release."""
+    """Yield the paths at which cells may have a file of a release."""
     package = path.partition("/")[0]
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     for site in sorted(Path(folder).glob("*/lib/python3*/site-packages")) if folder else ():

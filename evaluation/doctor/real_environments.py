@@ -48,7 +48,7 @@ class Case:
 
 @dataclass
 class Seen:
-    """What came of a case."""
+    """The result of a case: the import's real outcome and doctor's findings."""
 
     case: Case
     truth: str
@@ -145,13 +145,13 @@ def _case(case: Case, folder: Path) -> Seen:
 
 
 def observe(case: Case, place: Made) -> Seen:
-    """What importing does there, and what doctor says."""
+    """Run the imports of a case, then doctor."""
     truth = ending(place.prefix, real_cases.BASES[case.base][2], place.environ, place.working)
     return _doctor(case, place, truth)
 
 
 def ending(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
-    """How a run's first lines really end: "" for well."""
+    """Return the last error line of a run's first statements; empty if they succeed."""
     try:
         done = subprocess.run(
             [prefix / "bin" / "python", "-c", program], cwd=working, env=environ, capture_output=True, text=True,

@@ -125,7 +125,7 @@ def _unlink_from_base(prefix: Path) -> None:
 
 
 def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a plan prints to be typed, and what it says in words, of the steps that must be done or should."""
+    """Return the commands of a plan and its advice in words, for the steps marked must or should."""
     asking = replace(place, environ=place.environ | _machines() | {"COLUMNS": "400"})
     output = doctor(asking, "--fix-plan", "--resolve").stdout
     commands, words, need = [], [], ""
@@ -159,7 +159,7 @@ def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
 
 
 def _machines() -> dict[str, str]:
-    """What tells uv where this machine's packages are."""
+    """Return the variables that tell uv where this machine's packages are."""
     environ = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     # A case has a home of its own, and what was fetched once lies in this one's.
     environ.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))

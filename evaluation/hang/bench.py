@@ -46,7 +46,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
+        """Name of the case in tables."""
         return f"{self.case}-{self.rank}of{self.world}" if self.world else self.case
 
     @property
@@ -185,7 +185,7 @@ def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
 def score(
     case: Case | bench_repros.ReproCase, snapshot: object, named: dict[str, set[int]]
 ) -> dict[str, object]:
-    """What was said, and whether it was right."""
+    """Compare a verdict with the expected one."""
     verdict = diagnose(snapshot, PATIENCE).verdict
     pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
     hang = verdict.outcome == HANG
@@ -243,7 +243,7 @@ def print_figures(rows: list[dict[str, object]]) -> str:
 
 
 def page(rows: list[dict[str, object]]) -> str:
-    """The same as tables in Markdown: what was taken for what, and each program with its runs."""
+    """Render the figures as Markdown: a confusion table, then each program with its runs."""
     pairs = Counter(
         ("/".join(row["expected"]) or "none", row["cause"] if row["outcome"] == HANG else row["outcome"])
         for row in rows

@@ -102,7 +102,7 @@ class ReproCase:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
+        """Name of the case in tables."""
         rank = "" if self.guilty_rank is None else f"-{self.guilty_rank}"
         return f"{self.code}-{self.trigger}{rank}"
 
@@ -187,7 +187,7 @@ def _ready(process: subprocess.Popen[bytes], case: ReproCase, told: Path) -> Non
 
 
 def _names(told: Path) -> dict[str, set[int]]:
-    """Who is guilty, and who waits."""
+    """Return the processes that block and those that wait."""
     guilty, ready = (
         {int(pid) for word, pid, _ in _reported_lines(told) if word == which} for which in ("guilty", "ready")
     )
@@ -206,7 +206,7 @@ def _wait_until_idle(pid: int, limit_s: float) -> None:
 
 
 def _ticks(pid: int) -> int:
-    """Of the processor, by all below a process."""
+    """Return the processor ticks used by all processes below one."""
     fields = [
         proc.stat_fields(process) for process in discovery.descendants(discovery.process_table(), [pid])
     ]

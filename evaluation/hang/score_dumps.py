@@ -24,7 +24,7 @@ UNREAD = "unread"
 
 
 def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
-    """What `hang --from` says of one, and what that is worth."""
+    """Run `hang --from` on a dump and grade its verdict."""
     try:
         verdict = with_issue(diagnose(read_files([str(path)]))).verdict
         outcome, cause, code, sentence = verdict.outcome, verdict.cause, verdict.code, verdict.sentence
@@ -40,7 +40,7 @@ def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def group(label: dict[str, Any]) -> str:
-    """Of what kind the label is."""
+    """Return the kind of a label."""
     if label.get("healthy"):
         return "healthy"
     return "confirmed" if label.get("confirmed") else "not confirmed"

@@ -19,7 +19,7 @@ from tests.diagnostics.audit_recorded import runs, test_recorded_reads
 
 
 def run_left(numbers, folder):
-    """What `audit RUN` is given: samples in several formats, event files, W&B's file, weights, a trainer's state."""
+    """Inputs of `audit RUN`: samples in several formats, event files, W&B's file, weights, a trainer's state."""
     run = folder / "run"
     for path, data in _artifact_files().items():
         if numbers.random() < 0.5:

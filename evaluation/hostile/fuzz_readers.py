@@ -151,7 +151,7 @@ def as_json(numbers, document):
 
 
 class RefusedError(Exception):
-    """What a reader raises by its own contract."""
+    """Raised where a reader refuses its input, as its contract allows."""
 
 
 @contextlib.contextmanager
@@ -258,7 +258,7 @@ def compat(numbers, folder):
 
 
 def nodes(numbers, _folder):
-    """What a node of a fleet answers."""
+    """Read the answer of a node of a fleet."""
     from diagnostics.collect import facts as collection
     from diagnostics.collect import remote
     from diagnostics.collect.remote import MARK
@@ -573,7 +573,7 @@ def baseline(numbers, folder):
 
 
 def stacks(numbers, folder):
-    """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
+    """Inputs of `hang --from`: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
     from diagnostics.hang.diagnosis import diagnose
     from diagnostics.hang.parsers import ParseError
     from diagnostics.hang.parsers.files import read_files

@@ -76,7 +76,7 @@ def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
 
 
 def encode(text: str) -> bytes:
-    """As a file holds it."""
+    """Encode a text as a file holds it, lone surrogates included."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -222,13 +222,13 @@ def doctor_environment(place, words):
 
 @scene(PLAN)
 def doctor_plan(place, words):
-    """The same, as commands."""
+    """Hostile environment, printed as a fix plan."""
     return ["doctor", "--fix-plan", "--prefix", str(_environment(place, words).prefix)]
 
 
 @scene(("",))
 def doctor_facts(place, words):
-    """The same, as facts."""
+    """Hostile environment, printed as facts."""
     return ["doctor", "--facts-json", "--prefix", str(_environment(place, words).prefix)]
 
 
@@ -239,7 +239,7 @@ def _facts():
 
 @scene(REPORT)
 def doctor_hosts(place, words):
-    """What nodes say of themselves: names, packages, variables, GPUs, models; and one that says something else."""
+    """Answers of nodes: names, packages, variables, GPUs, models; one node runs another program."""
     for number in range(3):
         facts = _facts()
         package = replace(
@@ -290,7 +290,7 @@ def hang_bundle(place, words):
 
 @scene(HANG)
 def hang_titles(place, words):
-    """The same with its frames as they were, so that it is judged."""
+    """Hostile process titles with the usual frames, so that they are diagnosed."""
     bundle = json.loads((ROOT / "examples" / "hangs" / "ranks_apart.json").read_text())
     for process in bundle["processes"]:
         process["title"] = f"python {words('title')}"
@@ -302,7 +302,7 @@ def hang_titles(place, words):
 
 @scene(HANG)
 def hang_texts(place, words):
-    """What py-spy, faulthandler and gdb print."""
+    """Texts as py-spy, faulthandler and gdb print them."""
     put = words.line
     texts = {
         words.file("file name"): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
@@ -391,7 +391,7 @@ def audit_run(place, words):
 
 @scene(("json",))
 def audit_model(place, words):
-    """The same beside a model's settings and a tokenizer with its template."""
+    """A run beside a model's settings and a tokenizer with its template."""
     command = audit_run(place, words)
     for folder in place.glob("*/checkpoint-*"):
         (folder / "config.json").write_text(
@@ -418,7 +418,7 @@ def audit_silent(place, words):
 
 @scene(("terminal", "jsonl"))
 def audit_watched(place, words):
-    """What grows: metrics and a log."""
+    """Metrics and a log that grow."""
     lines = [{"step": n, "kl": 10.0**n, "loss": 1.0, words("metric"): words("value")} for n in range(12)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     log = place / f"{words.file('file name')}.log"
@@ -640,6 +640,6 @@ def test_nothing_of_any_input_acts_in_any_format(tmp_path, capfd, monkeypatch, n
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_nothing_of_many_words_does(tmp_path, capfd, monkeypatch, name, form):
-    """The same with more, halves of characters among them."""
+    """Run each scene with more texts, halves of characters among them."""
     for number, wrong in told_by(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
         assert wrong == [], number

@@ -95,7 +95,7 @@ class Plain(Words):
 
 
 def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> list[str]:
-    """What acts, or is a secret, in what a command told; and whether a document is one no more.
+    """List active text, secrets and people in a command's output, and reasons why a document is invalid.
 
     Args:
         out: Its standard output, or a file that it wrote.

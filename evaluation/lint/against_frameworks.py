@@ -361,7 +361,7 @@ def disagreements(name: str, version: str, answers: list[str]) -> list[str]:
 
 
 def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
-    """What lint finds at error in a case, for one process."""
+    """Return lint's errors for a case, for one process."""
     peer, framework = PEERS[name], name.removesuffix("-options")
     if framework in {"verl", "easyr1"}:
         words = [f"{key}={_override_text(value)}" for key, value in case.items()]

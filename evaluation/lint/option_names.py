@@ -28,7 +28,7 @@ from evaluation.catalog.options import releases
 
 
 class Package(NamedTuple):
-    """Where a package declares its options.
+    """Files and functions in which a package declares its options.
 
     Attributes:
         first: The oldest release that is read; empty where it is in no registry.

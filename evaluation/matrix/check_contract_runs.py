@@ -1,4 +1,4 @@
-"""What a walk comes to, and what it says of the verdict that it checks."""
+"""Check how walks are judged, and how they are compared with the contract layer's verdicts."""
 
 from __future__ import annotations
 

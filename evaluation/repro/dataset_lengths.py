@@ -34,7 +34,7 @@ SCHEMA = "grpo-doctor.dataset-lengths.v1"
 
 @dataclass(frozen=True)
 class Told:
-    """What came of generating from a data set.
+    """The result of generating from a data set.
 
     Args:
         rows: in the data set.
@@ -119,7 +119,7 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told
 
 @dataclass(frozen=True)
 class _End:
-    """How it ended: in which batch, by its first row, and where."""
+    """The end of a run: its outcome, the first row of the last batch, and the place."""
 
     outcome: str
     batch: int | None = None

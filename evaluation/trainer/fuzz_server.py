@@ -60,7 +60,7 @@ FOLDED = {  # what of a call is kept when it is brought to what the model has, a
 
 @dataclass
 class Seen:
-    """What came of the requests so far."""
+    """Counts of the responses so far."""
 
     statuses: dict[str, Counter] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)

@@ -194,7 +194,7 @@ def damaged(draw: random.Random) -> bytes:
 
 
 def exchange(port: int, data: bytes) -> bytes:
-    """What comes back, until the server ends the connection or is silent for a moment."""
+    """Send bytes; return the response until the server closes the connection or is silent for a moment."""
     came = b""
     with (
         contextlib.suppress(OSError),
@@ -209,7 +209,7 @@ def exchange(port: int, data: bytes) -> bytes:
 
 
 def faults_in(sent: bytes, came: bytes) -> list[str]:
-    """What an answer must not be."""
+    """List the faults of a response."""
     statuses = [int(status) for status in STATUS.findall(came)]
     faults = [f"status {status}" for status in statuses if status >= 500 and status != 503]
     # An exchange without the token is told nothing but that the server lives, whatever else it says.

@@ -126,7 +126,7 @@ def _trl(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> 
 
 
 def _output(command: list[str], log: Path) -> str:
-    """What a program printed; the rest goes to the log.
+    """Return a program's standard output; the rest goes to the log.
 
     Raises:
         RunFailedError: It failed.

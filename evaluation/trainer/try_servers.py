@@ -90,7 +90,7 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
 
 
 def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
-    """What one server did."""
+    """Try one server; return its row of the table."""
     row: dict = {"server": kind.name}
     log, started = stage / f"{re.sub(r'[^a-z0-9.]+', '-', kind.name)}.log", time.monotonic()
     options = RolloutConfig(server=kind.server, sync=kind.sync, timeout_s=500)

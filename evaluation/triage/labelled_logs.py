@@ -1,4 +1,4 @@
-"""How well triage does on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
+"""Score triage on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
 
 The folder has one folder for each label: a code, `clean` for runs that went well and unrelated logs, `unknown` for
 failures that no entry describes. A log counts as found where the first candidate is its label; where two codes are
@@ -48,7 +48,7 @@ GOALS = {"recall": 0.95, "precision": 0.97}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What triage said of one log; `said` is the first candidate's code, or the state where there is none."""
+    """Triage's answer for one log; `said` is the first candidate's code, or the state if there is none."""
 
     log: str
     label: str
@@ -91,7 +91,7 @@ def wilson(hits: int, of: int) -> Share:
 
 
 def first_judgement(folder: Path) -> tuple[str, list[Outcome]]:
-    """What was said of logs that the rules had never seen: a sentence about how, and the outcomes."""
+    """Return the recorded outcomes for logs that the rules had never seen, and a sentence about them."""
     path = folder / FIRST
     if not path.exists():
         return "", []
@@ -280,7 +280,7 @@ def _page(
 
 
 def recall_of_near(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
-    """Of the logs with a code: named nearest, among the nearest three, all. What the rules said is not looked at."""
+    """Count labelled logs whose code is the nearest, among the nearest three, and all; rules are not used."""
     labelled = [outcome for outcome in outcomes if outcome.label not in NEGATIVE]
     return (
         sum(outcome.label in outcome.near[:1] for outcome in labelled),

@@ -1,4 +1,4 @@
-"""How triage does on other people's threads, labelled before it saw them: a folder with `labels.jsonl`.
+"""Score triage on other people's threads, labelled before triage saw them: a folder with `labels.jsonl`.
 
 A line of it: `file`, `kind` (whole, tail, cut, message only, metrics), `code` of the entry that explains the cause or
 null, `also_acceptable` codes, and whether it is a `failure` at all. The texts belong to who wrote them and are not kept
@@ -39,7 +39,7 @@ AFTER_THE_LABELS = (
 
 @dataclass(frozen=True)
 class Thread:
-    """What triage said of one thread.
+    """Triage's answer for one thread.
 
     Attributes:
         label: The code of the cause, or an empty string.

@@ -1,4 +1,4 @@
-"""What a report has against its published schema: by a checker of its own, as the schema uses little of JSON Schema."""
+"""Check a report against its published schema, with the little of JSON Schema that it uses."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What an entry claims is what was recorded: options and lines in released wheels, attempts at repros."""
+"""Claims of entries match the records: options and lines in released wheels, attempts at repros."""
 
 import json
 import re

@@ -126,7 +126,7 @@ def lend_interpreter(environment):
 
 
 def read_pipe(pipe, limit_s=500):
-    """What somebody writes into a named pipe; fails where nobody does."""
+    """Read from a named pipe; fail if nobody writes."""
     descriptor = os.open(pipe, os.O_RDWR)
     try:
         assert select.select([descriptor], [], [], limit_s)[0], "nobody wrote"

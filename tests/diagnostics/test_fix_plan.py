@@ -103,7 +103,7 @@ def plan_of(maker, *, environ=None, compat=TABLE, keep=None):
 
 
 def broken_pair(maker, installer="pip"):
-    """What TRL's lower bound allows and what dies at import."""
+    """Install a pair that TRL's lower bound allows and that fails at import."""
     maker.add("vllm", "0.12.0", installer=installer, requires=["torch==2.9.0"])
     maker.add("trl", "0.23.1", installer=installer, requires=['vllm>=0.10.0; extra == "vllm"'])
     maker.add("torch", "2.9.0", installer=installer).add("pip", "25.3", installer=installer)
@@ -123,7 +123,7 @@ def finding(code, severity, *, actions=(), text="do it"):
 
 
 def commands(item):
-    """What is to be copied of a step."""
+    """Return the command lines of a step."""
     return tuple(map(command_of, item.commands))
 
 

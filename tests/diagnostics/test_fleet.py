@@ -41,7 +41,7 @@ NAMES = "abcdefgh"
 
 @pytest.fixture(scope="module")
 def facts():
-    """What this machine looks like; tests change what they need."""
+    """Facts of this machine; tests change what they need."""
     return collection.collect(None, {})
 
 

@@ -1,4 +1,4 @@
-"""The same formats and filters in doctor, lint and triage."""
+"""Formats and filters are the same in doctor, lint and triage."""
 
 import contextlib
 import json

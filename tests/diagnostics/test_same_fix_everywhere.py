@@ -52,7 +52,7 @@ def environment(releases):
 
 
 def doctor(entry, releases):
-    """What doctor finds."""
+    """Return doctor's finding of a known issue, or None."""
     return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
 
 
@@ -65,7 +65,7 @@ def planned(entry, releases):
 
 
 def linted(entry, framework, releases, triggers=()):
-    """What a lint rule finds under the entry's code."""
+    """Return the finding of a lint rule under the entry's code."""
     place = Place("run.yaml", 1)
     known = Versions({name: Version(release) for name, release in releases.items()})
     plan = RunPlan(framework, Settings(framework, place), versions=known)
@@ -74,7 +74,7 @@ def linted(entry, framework, releases, triggers=()):
 
 
 def triaged(entry, framework, releases, triggers=()):
-    """What triage reports of a log that shows this much."""
+    """Return triage's finding for a log that shows this much."""
     hit = Hit("a.log", 1, "it died", "", None)
     candidate = Candidate(entry, "root", "supported", (hit,), 1, (), (), triggers)
     versions = {name: (release, "a.log:1") for name, release in releases.items()}

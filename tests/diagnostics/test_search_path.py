@@ -1,4 +1,4 @@
-"""Where an environment's Python looks, by its files alone: the answer of its own `site`, and what is in the way."""
+"""An environment's search path from its files alone: as its own `site` reports it, and what shadows it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What decides between several causes in one log: who failed first, in which run, and how much a line alone says."""
+"""Choosing between several causes in one log: who failed first, in which run, and how much a line alone proves."""
 
 import pytest
 

@@ -124,7 +124,7 @@ def _first_error_line(text):
 
 
 def options_of(text):
-    """What a help names: options and commands."""
+    """Return the options and commands that a help text names."""
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z_.-]*[a-z]", text))
     # A subcommand stands two to six blanks in, its explanation after it.
     words |= set(re.findall(r"^ {2,6}([a-z][a-z-]+)(?: {2,}|$)", text, re.MULTILINE))
@@ -132,7 +132,7 @@ def options_of(text):
 
 
 def summary(text, first=FIRST_LINES):
-    """What is held of an answer: of a document schema, keys and findings, else how its first lines begin."""
+    """Summarise an output: schema, keys and findings of a document, else how its first lines begin."""
     document = _json(text)
     if isinstance(document, (dict, list)):
         return {"json": _facts(document)}

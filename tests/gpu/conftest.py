@@ -1,4 +1,4 @@
-"""What the suites of the trainer share, for a run on any device; and what CUDA reads once, before it is started."""
+"""Fixtures of the trainer's suites for any device; sets a variable that CUDA reads once, before it starts."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Where a test's body runs: on the CPU, which proves the body, and on a GPU, which is what it is for.
+"""Devices for a test's body: the CPU, which proves the body, and a GPU, which the test is for.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
 skipped, by name, where PyTorch sees no GPU.
@@ -46,7 +46,7 @@ def cell_on(device: str, cell: str) -> Path:
 
 
 def smi() -> str:
-    """Where `nvidia-smi` is, or a skip."""
+    """Return the path of `nvidia-smi`, or skip."""
     program = shutil.which("nvidia-smi")
     if program is None:
         pytest.skip("there is no nvidia-smi here")
@@ -54,6 +54,6 @@ def smi() -> str:
 
 
 def held_bytes(tensors) -> int:
-    """What the storages of these tensors take, each once, wherever they live."""
+    """Count the bytes of the storages of these tensors, each once, on any device."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())

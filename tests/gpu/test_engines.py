@@ -27,13 +27,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
 def engine(device, cell, **options):
-    """How one engine went: its process, and what it answered if it did."""
+    """Start one engine; return its process, and its answer if it gave one."""
     done = run_with(cell_on(device, cell), str(PROGRAM), json.dumps(options), timeout_s=900)
     return done, json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def codes(text, tmp_path):
-    """What triage takes a log for."""
+    """Return the codes that triage finds in a log."""
     (tmp_path / "log").write_text(text)
     command = [sys.executable, "-m", "diagnostics", "triage", str(tmp_path / "log"), "--format", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)

@@ -20,7 +20,7 @@ PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 
 @pytest.fixture(autouse=True)
 def settle_threads():
-    """As every run has it: one thread, and only what repeats itself."""
+    """Set one thread and deterministic algorithms, as every run does."""
     settle(1)
 
 

@@ -48,7 +48,7 @@ def sources_with(lines):
 
 
 def layer_result(engine, behaviour=(RULE,)):
-    """What the layer says of TRAINER and an engine."""
+    """Return the layer's result for TRAINER and an engine."""
     sources = MemorySources({**LLM, **engine})
     return comparison_answer(
         compare_apis(MemorySources(TRAINER), Surface(sources, "vllm"), Version("1"), behaviour)

@@ -1,4 +1,4 @@
-"""What the layers make of what programs in cells answer, or fail to."""
+"""Layers' answers from programs in cells that report, or fail to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_layer(workplace, monkeypatch):
 
 
 def document(kit, *attempts, modified=()):
-    """What a repro prints."""
+    """Return a document as a repro prints it."""
     del kit
     upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
     codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}

@@ -150,7 +150,7 @@ def shared_lock_holder_waits() -> None:
 
 
 def shared_lock_holder_stopped() -> None:
-    """The same, and its holder is stopped."""
+    """A process waits for a shared lock whose holder is stopped."""
     lock, acquired = _fork.Lock(), _fork.Event()
 
     def holder() -> None:
@@ -216,7 +216,7 @@ def file_lock() -> None:
 
 
 def filelock_library() -> None:
-    """The same by filelock, as libraries that compile kernels use it."""
+    """A process waits for a lock of the filelock library, as libraries that compile kernels do."""
     import filelock
 
     path = str(Path(tempfile.mkdtemp()) / "kernel.lock")

@@ -32,7 +32,7 @@ def announce(name: str, pid: int | None = None) -> None:
 
 
 def gather_rewards() -> None:
-    """What a trainer does after its rewards."""
+    """Gather rewards, as a trainer does."""
     mine = torch.ones(4)
     dist.all_gather([torch.zeros(4) for _ in range(WORLD)], mine)
 

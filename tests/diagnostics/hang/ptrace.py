@@ -9,7 +9,7 @@ from diagnostics.hang.collect import stacks
 
 
 def why_blind() -> str:
-    """What is missing; empty where nothing is. Tried out: Yama's scope 1 lets a parent look, and no sibling."""
+    """Return the reason why a process cannot read its sibling; empty if it can. Yama's scope 1 permits only parents."""
     if stacks.find_tool() is None:
         return "needs py-spy"
     with subprocess.Popen(["sleep", "500"]) as sleeper:

@@ -26,7 +26,7 @@ IDS, PROMPTS = 12, [[1, 2, 3, 10], [4, 5, 6, 10, 3]]
 
 
 def arguments(options: dict, device: str) -> dict:
-    """Those of `vllm.LLM`, as far as this release has them."""
+    """Return the arguments of `vllm.LLM` that this release has."""
     from vllm.engine.arg_utils import EngineArgs
 
     values = {
