@@ -91,7 +91,7 @@ def triage_known(place, words):
 @scene(REPORT)
 def triage_unknown(place, words):
     """A failure that none knows: rank, path, function, source, error; a thread's name, a release."""
-    put = words.line
+    put = words.text_line
     text = (
         f"INFO 11-22 10:00:00 llm_engine.py:1] Initializing a V0 LLM engine (v{put('release')})\n"
         f"Thread {put('thread')} died\n"
@@ -127,7 +127,7 @@ def triage_packed(place, words):
 @scene(REPORT)
 def lint_script(place, words):
     """A script: its name, options and their values, variables, and what lies beside it."""
-    put = words.line
+    put = words.text_line
     script = place / f"{words.file('file name')}.sh"
     values = " ".join(
         f"--{name} {shlex.quote(put(name))}" for name in ("output_dir", "beta", "model", "top_p")
@@ -191,7 +191,7 @@ def lint_words(_place, words):
 
 def _environment(place, words):
     environment = Maker(place / words.file("prefix"))
-    put = words.line
+    put = words.text_line
     environment.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
         "vllm", "0.7.3", requires=[f"torch=={put('requirement')}"]
     )
@@ -303,7 +303,7 @@ def hang_titles(place, words):
 @scene(HANG)
 def hang_texts(place, words):
     """Texts as py-spy, faulthandler and gdb print them."""
-    put = words.line
+    put = words.text_line
     texts = {
         words.file("file name"): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
         f'Thread 12 (idle): "{put("thread")}"\n    wait (threading.py:1)\n    {put("function")} ({put("path")}.py:3)\n',
