@@ -113,19 +113,19 @@ def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
     assert "…" not in second.stderr  # no layer was asked
 
 
-def test_what_is_not_as_expected_decides_the_exit_code(small, kit):
+def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
     """An unexpected failure and an unexpected pass end with 1, and say so."""
-    text = (small.folder / "matrix.toml").read_text()
-    (small.folder / "matrix.toml").write_text(
+    text = (finished.folder / "matrix.toml").read_text()
+    (finished.folder / "matrix.toml").write_text(
         text.replace('codes = ["SCH001"]\n            reason', 'codes = ["SCH002"]\n            reason')
     )
-    done = small.run("run")
+    done = finished.run("run")
     assert done.returncode == 1
     assert "expected the codes SCH002, observed SCH001" in done.stdout
-    small.write(
+    finished.write(
         kit.cell("1.0", "1.0", kit.light, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n')
     )
-    done = small.run("run")
+    done = finished.run("run")
     assert done.returncode == 1
     assert "UNEXPECTED PASS" in done.stdout
 
@@ -151,21 +151,25 @@ def asked_of(done):
     return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
 
 
-def test_only_what_failed_is_asked_again(small):
+def test_only_what_failed_is_asked_again(finished):
     """--only-failed asks what is not as expected and nothing that was never asked; --since what is older than a day."""
-    path = small.folder / "matrix.toml"
+    path = finished.folder / "matrix.toml"
     text = path.read_text()
     path.write_text(
         text.replace('codes = ["SCH001"]\n            reason', 'codes = ["SCH002"]\n            reason')
     )
     some = ("--cells", "vllm-2.0+trl-1.0")
-    assert small.run("run", *some).returncode == 1
-    done = small.run("run", "--only-failed")
+    store = finished.store / "store.jsonl"
+    store.write_text(
+        "".join(line for line in store.read_text().splitlines(keepends=True) if "vllm-2.0" in line)
+    )
+    assert finished.run("run", *some).returncode == 1
+    done = finished.run("run", "--only-failed")
     assert asked_of(done) == {("vllm-2.0+trl-1.0", "scheduler")}
     path.write_text(text)
-    again = asked_of(small.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
+    again = asked_of(finished.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
     assert again == {("vllm-2.0+trl-1.0", "contract")}
-    refused = small.run("run", "--since", "yesterday")
+    refused = finished.run("run", "--since", "yesterday")
     assert (refused.returncode, "does not match the format" in refused.stderr) == (2, True)
 
 
