@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.__main__ import main
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
@@ -300,27 +301,20 @@ def test_an_engine_that_dies_says_at_which_step(tmp_path, rules):
     assert results[1].outcome == "skipped"
 
 
-def test_a_live_tier_without_an_engine_is_incomplete(environment):
+def test_a_live_tier_without_an_engine_is_incomplete(environment, capsys):
     """Asked to start an engine where none is installed: exit code 3, and no check of it reads ok."""
     lend_interpreter(environment)
     command = ["doctor", "--prefix", str(environment.prefix), "--tier", "live", "--format", "json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
-        capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
-    outcomes = {check["check"]: check["outcome"] for check in json.loads(done.stdout)["checks"]}
-    assert (done.returncode, outcomes["tiny engine"], outcomes["imports"]) == (3, "skipped", "skipped")
+    code = main([*command, "--fail-on", "blocker"])
+    outcomes = {check["check"]: check["outcome"] for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert (code, outcomes["tiny engine"], outcomes["imports"]) == (3, "skipped", "skipped")
 
 
-def test_a_prefix_without_an_interpreter_is_incomplete(environment):
+def test_a_prefix_without_an_interpreter_is_incomplete(environment, capsys):
     """The static checks stand; the tier could not be looked at."""
     command = ["doctor", "--prefix", str(environment.add("trl", "1.0").prefix), "--tier", "probe"]
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
-        capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "no interpreter that can be run" in " ".join(done.stdout.split())
+    assert main([*command, "--fail-on", "blocker"]) == 3
+    assert "no interpreter that can be run" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -330,22 +324,15 @@ def test_a_prefix_without_an_interpreter_is_incomplete(environment):
         ("#!/bin/sh\nexit 3\n", "ended with 3 and gave no answer"),
     ],
 )
-def test_an_interpreter_that_does_not_start(environment, script, told):
+def test_an_interpreter_that_does_not_start(environment, script, told, capsys):
     """Is told once, in a line, whatever else is installed."""
     lend_interpreter(environment.add("torch", "2.6.0").add("trl", "1.0"))
     (environment.prefix / "bin" / "python").write_text(script)
     command = ["doctor", "--prefix", str(environment.prefix), "--tier", "live", "--format", "json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnostics", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
-    reasons = [check["reason"] for check in json.loads(done.stdout)["checks"]]
-    assert done.returncode == (1 if "exit" in script else 3)
-    assert sum(told in reason for reason in reasons) == 1
-    assert "Traceback" not in done.stderr
+    assert main(command) == (1 if "exit" in script else 3)
+    out, err = capsys.readouterr()
+    assert sum(told in check["reason"] for check in json.loads(out)["checks"]) == 1
+    assert "Traceback" not in err
 
 
 @pytest.mark.heavy

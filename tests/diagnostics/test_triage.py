@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from diagnostics import catalog
+from diagnostics.__main__ import main
 from diagnostics.catalog import literal_prefilter
 from diagnostics.logs.prefixes import Line, clean
 from diagnostics.logs.tracebacks import TracebackParser
@@ -260,49 +261,54 @@ def test_a_group_of_exceptions(judge):
     assert verdict.candidates[0].first.traceback.frames == [("/opt/env/a.py", "g")]
 
 
-def run(*arguments, stdin=b""):
-    command = [sys.executable, "-m", "diagnostics", "triage", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=500, check=False)
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process; return its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(["triage", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run
 
 
-def test_the_command(tmp_path):
-    """Gzip from a folder as JSON, and what is not there."""
+def test_a_packed_log_in_a_folder_is_read(tmp_path, run):
     (tmp_path / "run").mkdir()
     with gzip.open(tmp_path / "run" / "a.log.gz", "wb") as log:
         log.write("\n".join(traceback_of(ROOT)).encode())
-    done = run(tmp_path / "run", "--format", "json")
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["subject"]["verdict"], report["findings"][0]["code"]) == (
-        1,
-        "known",
-        "MEM005",
-    )
-    done = run("-", stdin=b"all is well\nTraining completed.\n")
-    assert (done.returncode, b"clean" in done.stdout) == (0, True)
-    done = run("-", stdin=b"all is well\n")
-    assert (done.returncode, b"ends without an ending" in done.stdout) == (3, True)
-    done = run("-", "--excerpt", stdin=b"all is well\n")
-    assert (done.returncode, b"clean" in done.stdout) == (0, True)
-    done = run(tmp_path / "none.log")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
+    code, out, _ = run(tmp_path / "run", "--format", "json")
+    report = json.loads(out)
+    assert (code, report["subject"]["verdict"], report["findings"][0]["code"]) == (1, "known", "MEM005")
 
 
-def test_an_empty_log_is_not_a_clean_one(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "text", "code", "said"),
+    [
+        ([], b"all is well\nTraining completed.\n", 0, b"clean"),
+        ([], b"all is well\n", 3, b"ends without an ending"),
+        (["--excerpt"], b"all is well\n", 0, b"clean"),
+    ],
+)
+def test_standard_input_is_read(options, text, code, said):
+    command = [sys.executable, "-m", "diagnostics", "triage", "-", *options]
+    done = subprocess.run(command, input=text, capture_output=True, timeout=500, check=False)
+    assert (done.returncode, said in done.stdout) == (code, True)
+
+
+def test_an_empty_log_is_not_a_clean_one(tmp_path, run):
     """Nothing was looked at: that is incomplete, and it says what to look for."""
     (tmp_path / "empty.log").write_text("")
-    done = run(tmp_path / "empty.log")
-    assert (done.returncode, done.stderr) == (3, b"")
-    assert b"0 lines: empty" in done.stdout
-    assert b"nothing to read" in done.stdout
+    code, out, err = run(tmp_path / "empty.log")
+    assert (code, err) == (3, "")
+    assert "0 lines: empty" in out
+    assert "nothing to read" in out
 
 
-def test_runs_are_grouped_by_what_ended_them(tmp_path):
+def test_runs_are_grouped_by_what_ended_them(tmp_path, run):
     """Each log a run of its own."""
     for name, error in (("a.log", ROOT), ("b.log", ROOT), ("c.log", "KeyError: 1")):
         (tmp_path / name).write_text("\n".join(traceback_of(error)))
-    done = run(tmp_path, "--group", "--format", "json")
-    groups = json.loads(done.stdout)["groups"]
+    groups = json.loads(run(tmp_path, "--group", "--format", "json")[1])["groups"]
     assert [(group["code"], group["logs"]) for group in groups] == [
         ("MEM005", ["a.log", "b.log"]),
         (None, ["c.log"]),
@@ -433,7 +439,7 @@ def test_the_root_in_one_ranks_file_of_many(judge):
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
-def test_a_folder_with_all_that_a_run_leaves(tmp_path):
+def test_a_folder_with_all_that_a_run_leaves(tmp_path, run):
     """Logs by name and first bytes; the rest is passed over, and that is said."""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
@@ -451,11 +457,11 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path):
     skipped = SkippedFiles()
     assert [source.name for source in find_logs([str(tmp_path)], skipped)] == ["latest.log", "utf16.txt"]
     assert skipped.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
-    done = run(tmp_path)
-    assert (done.returncode, b"passed over 5 files" in done.stdout.replace(b"\n", b" ")) == (1, True)
+    code, out, _ = run(tmp_path)
+    assert (code, "passed over 5 files" in out.replace("\n", " ")) == (1, True)
 
 
-def test_runs_in_folders_are_grouped_as_runs(tmp_path):
+def test_runs_in_folders_are_grouped_as_runs(tmp_path, run):
     """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
     for name, rank in (("a", 0), ("b", 1)):
@@ -465,19 +471,19 @@ def test_runs_in_folders_are_grouped_as_runs(tmp_path):
             (tmp_path / name / f"rank_{run_number}.log").write_text(
                 "\n".join(lines).replace("/opt", f"/srv/{name}")
             )
-    groups = json.loads(run(tmp_path, "--group", "--format", "json").stdout)["groups"]
+    groups = json.loads(run(tmp_path, "--group", "--format", "json")[1])["groups"]
     assert [group["logs"] for group in groups] == [["a", "b"]]
 
 
-def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
+def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules, run):
     """A device, a pipe without a writer, what can't be read, what unpacks without end."""
     os.mkfifo(tmp_path / "pipe")
     assert triage(find_logs([str(tmp_path / "pipe")]), rules).state == "empty"
     for path in ("/dev/zero", "/proc/self/mem"):
         verdict = triage(find_logs([path]), rules)
         assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
-    done = run("x" * 300)
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    code, _, err = run("x" * 300)
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
