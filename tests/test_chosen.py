@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -36,6 +35,7 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("grpo_core/learn/losses.py", "grpo_core/test_modes.py"),
         ("grpo_core/__main__.py", "grpo_core/test_main.py"),
         ("repro/runner.py", "repro/test_runner.py"),
+        ("repro/judge.py", "repro/test_judge.py"),
         ("tests/diagnostics/environments.py", "diagnostics/test_doctor.py"),
         ("tests/diagnostics/logs/SCH002", "diagnostics/test_triage.py"),
         ("tests/grpo_core/test_loss.py", "grpo_core/test_loss.py"),
@@ -92,6 +92,8 @@ def test_only_tests_of_the_trainer_need_torch():
 
 def test_choosing_needs_nothing_installed():
     """The noxfile chooses before it installs."""
-    command = [sys.executable, "-S", "-m", "tests.chosen", "repro/judge.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert str(Path("tests/repro/test_judge.py")) in done.stdout.splitlines()
+    program = (
+        "from tests.chosen import ROOT, closure\n"
+        "assert ROOT / 'repro' / 'judge.py' in closure(ROOT / 'tests' / 'repro' / 'test_judge.py')"
+    )
+    subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, check=True)

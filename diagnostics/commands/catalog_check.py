@@ -150,28 +150,28 @@ def _log_results(issue: Issue) -> list[Bearing]:
     if issue.signature is None:
         return []
     everything, alone = Rules(catalog.load()), Rules({issue.code: issue})
-    own_text, fine = _logs(issue.code), _logs("clean")
-    first = [triage([log], everything).candidates[:1] for log in own_text]
-    listed_names = sum(entry.issue.code == issue.code for candidates in first for entry in candidates)
-    used_keys = [
+    failure_logs, clean_logs = _logs(issue.code), _logs("clean")
+    first = [triage([log], everything).candidates[:1] for log in failure_logs]
+    named_first = sum(entry.issue.code == issue.code for candidates in first for entry in candidates)
+    mistaken = [
         f"{log.path}:{entry.first.line}: a run that went well is taken for {issue.code}: {entry.first.text!r}"
-        for log in fine
+        for log in clean_logs
         for entry in triage([log], alone).candidates
     ]
-    if used_keys:
-        raise CatalogueError("\n".join(map(_short, used_keys)))
-    texts, anchors = map(_read_log, fine), _anchors(issue)
+    if mistaken:
+        raise CatalogueError("\n".join(map(_short, mistaken)))
+    texts, anchors = map(_read_log, clean_logs), _anchors(issue)
     similar = sum(any(anchor in text for anchor in anchors) for text in texts)
     return [
         Bearing(
             "logs",
-            (f"{len(own_text)}, {listed_names} of them named {issue.code} first",) if own_text else (),
+            (f"{len(failure_logs)}, {named_first} of them named {issue.code} first",) if failure_logs else (),
             f"what it really printed goes into {_short(str(LOGS / issue.code))}/NAME.log",
         ),
         Bearing(
             "clean logs",
-            (f"{len(fine)}, {similar} of them near it, none taken for it",) if similar else (),
-            f"{len(fine)} not taken for it, but none comes near it: a log of a run that went well, as near as you"
+            (f"{len(clean_logs)}, {similar} of them near it, none taken for it",) if similar else (),
+            f"{len(clean_logs)} not taken for it, but none comes near it: a log of a run that went well, as near as you"
             f" find one, goes into {_short(str(LOGS / 'clean'))}/NAME.log",
         ),
     ]

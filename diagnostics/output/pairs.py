@@ -153,11 +153,11 @@ def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
 def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str) -> dict[str, Any]:
     """The answer for programs."""
     selected = matching_pairs(pairs, vllm, trl)
-    used_keys = best(selected)
+    newest = best(selected)
     return {
         "schema": SCHEMA,
         "published": published.generated,
-        "take": {"vllm": used_keys.vllm, "trl": used_keys.trl, "install": used_keys.install} if used_keys else None,
+        "take": {name: getattr(newest, name) for name in ("vllm", "trl", "install")} if newest else None,
         "pairs": [
             {
                 "vllm": pair.vllm, "trl": pair.trl, "state": pair.state, "declared": pair.declared,

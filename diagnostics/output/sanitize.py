@@ -163,9 +163,9 @@ def console(stream: TextIO | None = None, **options: Any) -> Console:
 
     options = {"highlight": False, "markup": False, "emoji": False} | options
     target: Any = _ColourStream(unwrap(sys.stdout if stream is None else stream))
-    stream_made = Console(file=target, **options)
-    stream_made.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
-    return stream_made
+    rich_console = Console(file=target, **options)
+    rich_console.push_render_hook(_EscapeHook())  # type: ignore[arg-type]  # has the one method that Rich calls
+    return rich_console
 
 
 def write_ci_commands(text: str) -> None:

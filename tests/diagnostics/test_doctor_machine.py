@@ -306,10 +306,10 @@ def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, a
 )
 def test_a_python_that_all_take_is_named(environment, ranges, wanted):
     """Or that there is none."""
-    for name, requested in zip(("vllm", "trl"), ranges, strict=False):
+    for name, requires_python in zip(("vllm", "trl"), ranges, strict=False):
         environment.add(name, "0.11.0")
         metadata = environment.site / f"{name}-0.11.0.dist-info" / "METADATA"
-        metadata.write_text(metadata.read_text() + f"Requires-Python: {requested}\n")
+        metadata.write_text(metadata.read_text() + f"Requires-Python: {requires_python}\n")
     (results,) = [item for item in examine(environment, GOOD).findings if item.code == "ENV912"]
     commands = commands_of(results.remedy.actions)
     assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())

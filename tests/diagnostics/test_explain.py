@@ -21,8 +21,8 @@ def explain(capsys):
 
     def run(*words):
         code = program.main(["explain", *words])
-        text_lines = capsys.readouterr()
-        return code, text_lines.out, text_lines.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run
 
@@ -65,8 +65,8 @@ def test_a_line_of_a_log_is_known_by_what_it_says(explain):
 ])  # fmt: skip
 def test_words_find_what_is_near(explain, words, code):
     """In one argument or several; that it may not be it is said."""
-    for requested in ([words], words.split()):
-        _, out, _ = explain(*requested)
+    for arguments in ([words], words.split()):
+        _, out, _ = explain(*arguments)
         assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
         # Which of the near ones is first depends on what other entries there are.
         assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
@@ -106,13 +106,13 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
     (tmp_path / "bare" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     monkeypatch.setattr(chosen, "_running_environments", lambda: [str(running), str(tmp_path / "bare")])
     monkeypatch.chdir(tmp_path)
-    own_text = SimpleNamespace(prefix=str(tmp_path / "own"))
-    assert chosen.other_environments(own_text, {"VIRTUAL_ENV": str(environment.prefix)}) == {
+    own_environment = SimpleNamespace(prefix=str(tmp_path / "own"))
+    assert chosen.other_environments(own_environment, {"VIRTUAL_ENV": str(environment.prefix)}) == {
         "unnamed": [str(environment.prefix), str(running)]
     }
     # What is judged is no other, and one that lies near is found by its usual name.
-    others_listed = chosen.other_environments(SimpleNamespace(prefix=str(running)), {})
-    assert others_listed == {"unnamed": [str(tmp_path / "env")]}
+    others_nearby = chosen.other_environments(SimpleNamespace(prefix=str(running)), {})
+    assert others_nearby == {"unnamed": [str(tmp_path / "env")]}
 
 
 def test_a_running_python_is_found_by_how_it_was_started():

@@ -53,11 +53,11 @@ def instead(request):
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
 def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, name):
     """Doctor answers, and says it of the one; what could not be read is not called broken, and nobody removes it."""
-    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
-    instead(stream_made.site / "torch-2.8.0.dist-info" / name)
-    result = environment.collect(stream_made.prefix, {})
+    maker = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
+    instead(maker.site / "torch-2.8.0.dist-info" / name)
+    result = environment.collect(maker.prefix, {})
     assert result.version("trl") == "1.9.2"
-    place = str(stream_made.site / "torch-2.8.0.dist-info")
+    place = str(maker.site / "torch-2.8.0.dist-info")
     if name == "METADATA":
         assert (result.broken, [item for item, _ in result.unread]) == ((), [place])
     else:
@@ -68,21 +68,21 @@ def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, na
 
 def test_other_files_of_an_environment_that_are_none(tmp_path, instead):
     """pyvenv.cfg, vLLM's list of variables, a whole folder of packages."""
-    stream_made = Maker(tmp_path / "env").add("trl", "1.9.2")
-    (stream_made.site / "vllm").mkdir()
-    instead(stream_made.site / "vllm" / "envs.py")
-    instead(stream_made.prefix / "pyvenv.cfg")
-    instead(stream_made.site.parent / "dist-packages")
-    result = environment.collect(stream_made.prefix, {"VLLM_X": "1"})
+    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
+    (maker.site / "vllm").mkdir()
+    instead(maker.site / "vllm" / "envs.py")
+    instead(maker.prefix / "pyvenv.cfg")
+    instead(maker.site.parent / "dist-packages")
+    result = environment.collect(maker.prefix, {"VLLM_X": "1"})
     assert (result.python, result.version("trl"), result.vllm_variables) == ("3.11", "1.9.2", None)
 
 
 def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
     """A name behind half a megabyte of blanks, and a config line of the same kind."""
-    stream_made = Maker(tmp_path / "env").add("trl", "1.9.2")
+    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
-    (stream_made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
-    assert len(environment.collect(stream_made.prefix, {}).broken) == 1
+    (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
+    assert len(environment.collect(maker.prefix, {}).broken) == 1
     (tmp_path / ".nccl.conf").write_text(f"A=1\nB=b{' ' * 60_000}x\n")
     (results,) = (
         item
@@ -95,19 +95,19 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
 @pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])
 def test_a_list_of_installed_files_with_names_that_are_none(tmp_path, line):
     """A NUL, a length of five thousand digits."""
-    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
-    (stream_made.site / "a").mkdir()
-    (stream_made.site / "a" / "_C.so").touch()
-    (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
-    assert environment.collect(stream_made.prefix, {}).version("torch") == "2.8.0"
+    maker = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (maker.site / "a").mkdir()
+    (maker.site / "a" / "_C.so").touch()
+    (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
+    assert environment.collect(maker.prefix, {}).version("torch") == "2.8.0"
 
 
 @pytest.mark.parametrize("path", ["/etc/x.so", "../../../../../../etc/x.so"])
 def test_a_list_of_installed_files_asks_nothing_of_the_rest_of_the_machine(tmp_path, path):
     """Whether a file is there, and how long it is, is said of the environment's own files alone."""
-    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
-    (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
-    assert environment.collect(stream_made.prefix, {}).packages["torch"].damaged == ()
+    maker = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
+    assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
 
 
 def _greedy(kind):

@@ -223,7 +223,7 @@ def test_the_first_screen_is_short(capsys):
     printed = out.split("\n\n")[1].splitlines()
     assert [line for line in printed if "CFG102" in line] == printed[-1:]
     assert len(printed) - 1 <= 5
-    text_lines = "\n".join(printed)
+    screen = "\n".join(printed)
     for part in (
         "CFG101 A title",
         "value 0 [run.sh:0] and 8 more",
@@ -231,7 +231,7 @@ def test_the_first_screen_is_short(capsys):
         "$ pip install trl==1.0",
         "Evidence: read in source. Match: likely.",
     ):
-        assert part in text_lines
+        assert part in screen
     assert "why why" not in out
     terminal.render(report, sys.stdout, verbose=True)
     full = capsys.readouterr().out

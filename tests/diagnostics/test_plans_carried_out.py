@@ -38,10 +38,10 @@ def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     for name, (version, requires) in [*PACKAGES.items(), *OLDER.items()]:
         info = f"{name}-{version}.dist-info"
-        requested = "".join(f"Requires-Dist: {item}\n" for item in requires)
+        requirement_lines = "".join(f"Requires-Dist: {item}\n" for item in requires)
         files = {
             f"{name}/__init__.py": f"RELEASE = {version!r}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requested}",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirement_lines}",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
         listed = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())

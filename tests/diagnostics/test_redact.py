@@ -80,13 +80,13 @@ def visible_parts(text, secret):
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_format_shows_a_secret_and_no_shared_one_a_person(form):
     """At every place of a report; the terminal is for the user's own eyes, so it keeps paths and hosts."""
-    visible_text = []
+    leaking = []
     for name, (text, secret) in (SHAPES if form != "terminal" else SECRETS).items():
         with standard_streams() as (out, _):
             print_report(report_with(f"value {text.format(secret)} end"), ReportOptions(form, verbose=True))
         printed = re.sub(r"\n\s*", " ", out.getvalue()) if form == "terminal" else out.getvalue()
-        visible_text += [name] if visible_parts(printed, secret) else []
-    assert visible_text == []
+        leaking += [name] if visible_parts(printed, secret) else []
+    assert leaking == []
 
 
 def leaks(secret, text):

@@ -52,12 +52,12 @@ def test_the_answer_is_one_screen(screen_lines, vllm, trl):
 
 def test_what_is_taken_is_a_pair_that_ran(screen_lines):
     """And the command has its releases, as they ran."""
-    used_keys = pairs.best(TRIED)
+    pair = pairs.best(TRIED)
     lines = screen_lines()
-    assert f"install vLLM {used_keys.vllm} with TRL {used_keys.trl}" in " ".join(lines)
-    (cell,) = [item for item in PUBLISHED.cells if item["id"] == used_keys.id]
-    requested = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
-    assert requested == [
+    assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
+    (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
+    words = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
+    assert words == [
         "uv",
         "pip",
         "install",
@@ -94,11 +94,11 @@ def test_what_did_not_hold_of_the_pair_is_said(screen_lines):
 def test_what_was_only_read_is_plainly_so(capsys):
     """It is not taken, and the exit code says that nothing ran."""
     assert command.main(["versions", "--vllm", "0.29.0"]) == 3
-    text_lines = capsys.readouterr().out
-    assert text_lines.startswith(
+    text = capsys.readouterr().out
+    assert text.startswith(
         "versions: vLLM 0.29.0: was never run\nread in source, never run: these pairs fit: vLLM 0.29.0"
     )
-    assert "$ " not in text_lines
+    assert "$ " not in text
     assert command.main(["versions", "--vllm", "0.29.0", "--format", "json"]) == 3
     result = json.loads(capsys.readouterr().out)
     assert (result["schema"], result["take"], result["pairs"]) == (pairs.SCHEMA, None, [])
@@ -119,8 +119,8 @@ def test_what_does_not_work_says_so(screen_lines):
 def test_the_matrix_alone_answers_the_same(capsys):
     """Who asks it nothing, with a checkout or without, wants to know which versions work."""
     assert command.main(["matrix"]) == command.main(["versions"]) == 0
-    text_lines = capsys.readouterr().out
-    assert text_lines[: len(text_lines) // 2] == text_lines[len(text_lines) // 2 :]
+    text = capsys.readouterr().out
+    assert text[: len(text) // 2] == text[len(text) // 2 :]
 
 
 @pytest.mark.parametrize("release", ["", "newest", "0.10,0.11"])
