@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from diagnostics.matrix.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
-from tests.chosen import chosen, needs_torch  # noqa: E402
+from tests.chosen import needs_torch, select_tests  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -284,7 +284,7 @@ def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], 
     """Parts a session's arguments: the tests that rest on the files among them, and pytest's own options."""
     # Tests by their own name go to pytest as they are; only a file of another kind is looked up.
     files = [word for word in session.posargs if Path(word).exists()]
-    paths = chosen([Path(file) for file in files], near=near)
+    paths = select_tests([Path(file) for file in files], near=near)
     if files and not paths:
         session.error(f"no test rests on {' '.join(files)}")
     return paths, [word for word in session.posargs if word not in files]

@@ -15,8 +15,10 @@ _OLDEST = (3, 11)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an old Python is refused in one line."""
     if sys.version_info[:2] < _OLDEST:
-        here = ".".join(map(str, sys.version_info[:2]))
-        print(f"grpo-doctor: needs Python 3.11 or newer; this is {here}, {sys.executable}", file=sys.stderr)
+        running = ".".join(map(str, sys.version_info[:2]))
+        print(
+            f"grpo-doctor: needs Python 3.11 or newer; this is {running}, {sys.executable}", file=sys.stderr
+        )
         return 2
     try:
         from diagnostics import cli

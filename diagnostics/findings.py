@@ -218,8 +218,8 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """All findings, the worst first."""
-        found = [finding for check in self.checks for finding in check.findings]
-        return sorted(found, key=lambda finding: (-finding.severity, finding.code))
+        collected = [finding for check in self.checks for finding in check.findings]
+        return sorted(collected, key=lambda finding: (-finding.severity, finding.code))
 
     @property
     def not_checked(self) -> dict[NotChecked, list[str]]:

@@ -73,16 +73,16 @@ def line_of(text: str, keys: Keys) -> int:
     """
     best, best_length = 1, 0
     table: Keys = ()
-    seen: dict[Keys, int] = {}
+    first_lines: dict[Keys, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("[["):
             names = _indexed(
-                _path(line.strip().partition("#")[0].replace("[[", "[").replace("]]", "]")), seen
+                _path(line.strip().partition("#")[0].replace("[[", "[").replace("]]", "]")), first_lines
             )
-            seen[names] = seen.get(names, -1) + 1
-            table = location = (*names, seen[names])
+            first_lines[names] = first_lines.get(names, -1) + 1
+            table = location = (*names, first_lines[names])
         elif line.lstrip().startswith("["):
-            table = location = _indexed(_path(line.partition("#")[0]), seen)
+            table = location = _indexed(_path(line.partition("#")[0]), first_lines)
         else:
             name, equals, _value = line.partition("=")
             location = (*table, *_path(f"{name} = 0")) if equals else ()

@@ -113,17 +113,7 @@ class Applicability:
     examined_to: str = ""
 
     @property
-    def held(self) -> tuple[MatchingClaim, ...]:
-        """Old name of `matching`."""
-        return self.matching
-
-    @property
-    def looked_to(self) -> str:
-        """Old name of `examined_to`."""
-        return self.examined_to
-
-    @property
-    def own(self) -> tuple[Affected, ...]:
+    def deciding_claims(self) -> tuple[Affected, ...]:
         """The claims that cover the deciding release."""
         return tuple(item.claim for item in self.matching if item.package == self.package)
 
@@ -137,10 +127,10 @@ def affects(issue: Issue, releases: Mapping[str, str]) -> Applicability:
     answer, examined_to = check_claims(claims_of(issue, package), releases.get(package))
     needed = {claim.package for claim in issue.affected if claim.needed and claim.package in releases}
     if answer in {AFFECTED, NOT_EXAMINED}:
-        for other in sorted(needed - {package}):
-            also, beyond = check_claims(claims_of(issue, other), releases[other])
+        for package_needed in sorted(needed - {package}):
+            also, beyond = check_claims(claims_of(issue, package_needed), releases[package_needed])
             if also != AFFECTED:
-                answer, examined_to, package = also, beyond, other
+                answer, examined_to, package = also, beyond, package_needed
                 break
     matching = tuple(
         MatchingClaim(claim.package, releases[claim.package], claim)

@@ -121,10 +121,10 @@ def main() -> int:
         figures = [int(group) for group in match.groups()] if match else []
         good = bool(figures) and done.returncode in row.codes and row.holds(figures)
         failed += not good
-        shown = " of ".join(map(str, figures)) or f"no figure, exit code {done.returncode}"
+        figure = " of ".join(map(str, figures)) or f"no figure, exit code {done.returncode}"
         verdict = "ok" if good else "FAILED"
         print(
-            f"{verdict:6} {row.name}: {shown} (minimum: {row.minimum}), {time.monotonic() - began:.0f} s",
+            f"{verdict:6} {row.name}: {figure} (minimum: {row.minimum}), {time.monotonic() - began:.0f} s",
             flush=True,
         )
         if not good:

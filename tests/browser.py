@@ -39,32 +39,34 @@ def started():
 
 
 @contextmanager
-def opened(browser, address, width=1100, scheme="light", **settings):
+def open_page(browser, address, width=1100, scheme="light", **settings):
     """A page of that width; by the end it must have said nothing, and asked for nothing that is no file."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
     )
     context.set_default_timeout(300_000)
-    page, asked, said = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("console", lambda message: said.append(message.text))
+    page, requests, messages = context.new_page(), [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("console", lambda message: messages.append(message.text))
     page.goto(address)
     yield page
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-    assert said == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert messages == []
     context.close()
 
 
 def hindrances(page):
-    """What axe finds of a page that keeps somebody from using it: its serious and critical findings."""
+    """Return axe's serious and critical findings on a page."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page, options={"resultTypes": ["violations"], "preload": False}).response["violations"]
+    violations = axe.run(page, options={"resultTypes": ["violations"], "preload": False}).response[
+        "violations"
+    ]
     return [
-        (one["id"], node["html"][:120], node["failureSummary"][:200])
-        for one in found
-        if one["impact"] in {"serious", "critical"}
-        for node in one["nodes"]
+        (violation["id"], node["html"][:120], node["failureSummary"][:200])
+        for violation in violations
+        if violation["impact"] in {"serious", "critical"}
+        for node in violation["nodes"]
     ]
 
 
@@ -73,17 +75,17 @@ def walked(page):
 
     The walk ends where the focus leaves the page or comes back to the first stop: it may not be held anywhere.
     """
-    wanted = page.evaluate(_STOPS)
+    stops = page.evaluate(_STOPS)
     before = page.evaluate(_HERE)  # where a panel was opened, the focus stands in it
     reached, unseen = [before[0]] if before else [], []
-    for _ in range(len(wanted) + 3):
+    for _ in range(len(stops) + 3):
         page.keyboard.press("Tab")
-        here = page.evaluate(_HERE)
-        if here is None or (reached and here[0] == reached[0]):
+        focused = page.evaluate(_HERE)
+        if focused is None or (reached and focused[0] == reached[0]):
             break
-        reached.append(here[0])
-        if not here[1]:
-            unseen.append(here[2])
+        reached.append(focused[0])
+        if not focused[1]:
+            unseen.append(focused[2])
     else:
-        pytest.fail(f"the focus does not leave {page.url}: at {here}")
-    return [text for place, text in enumerate(wanted) if place not in reached], unseen
+        pytest.fail(f"the focus does not leave {page.url}: at {focused}")
+    return [text for place, text in enumerate(stops) if place not in reached], unseen

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _how(cell: str) -> str:
-    """How it comes there: a cell of the matrix file by a command, an environment of another name by hand."""
+def _install_hint(cell: str) -> str:
+    """Say how to build a cell: by a command if the matrix file has it, else by hand."""
     cells = tomllib.loads((ROOT / "matrix.toml").read_text(encoding="utf-8"))["cells"]
     if cell in cells:
         return f"build it: nox -s matrix -- --cells '{cell}' --layers install"
@@ -28,7 +28,7 @@ def cell_python(cell: str) -> Path:
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
-        pytest.skip(f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; {_how(cell)}")
+        pytest.skip(f"no cell {cell} in GRPO_DOCTOR_CELLS={folder or '(unset)'}; {_install_hint(cell)}")
     return python
 
 
@@ -38,7 +38,7 @@ def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subproces
 
 
 def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """The same for any Python."""
+    """Run a program with any Python."""
     with tempfile.TemporaryDirectory() as stage:
         for package in ("grpo_core", "repro", "evaluation/repro", "diagnostics/catalog/issues"):
             shutil.copytree(

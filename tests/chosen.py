@@ -25,7 +25,9 @@ _IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
 _STARTED = re.compile(rf"-m {_OURS}")
 
 
-def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False) -> list[Path]:
+def select_tests(
+    paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False
+) -> list[Path]:
     """Returns the files of tests that rest on one of these files or on something in one of these folders.
 
     A Python file is looked for as far as imports lead. Of data and of a folder everything rests on everything soon,
@@ -37,31 +39,31 @@ def chosen(paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: 
         near: only those of the same part that name a module themselves, not through other modules; of data those that
             name more of the package that reads it than the package.
     """
-    found = set()
+    selected = set()
     for path in map(Path.resolve, paths):
         files = _files(path)
-        wanted = {owner for file in files for owner in _owners(file)}
+        owners = {owner for file in files for owner in _owners(file)}
         depth = 1 if near else None if path.suffix == ".py" else FEW
         for test in all_tests() if tests is None else tests:
-            if test in files or (closure(test, depth) & wanted and not (near and _far(test, path))):
-                found.add(test)
-    return sorted(found)
+            if test in files or (closure(test, depth) & owners and not (near and _far(test, path))):
+                selected.add(test)
+    return sorted(selected)
 
 
 def _far(test: Path, path: Path) -> bool:
     """Whether a test is of another part than a path, or, of the package that data lies in, names no more than it."""
-    if _part(test) != _part(path):
+    if _test_folder(test) != _test_folder(path):
         return True
     package = next((folder for folder in path.parents if (folder / "__init__.py").is_file()), None)
     if path.suffix == ".py" or path.is_dir() or package is None or package == ROOT / "tests":
         return False
-    inside = {file for name in _read(test)[0] for file in _modules(name) if file.parent == package}
+    inside = {file for name in _references(test)[0] for file in _modules(name) if file.parent == package}
     return inside <= {package / "__init__.py"}
 
 
 def needs_torch(tests: Sequence[Path]) -> bool:
     """Tells whether one of these tests, or what it reaches, imports what only the trainer's environment has."""
-    return any(_read(file)[1] for test in tests for file in closure(test))
+    return any(_references(file)[1] for test in tests for file in closure(test))
 
 
 @functools.cache
@@ -78,17 +80,17 @@ def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
         file: a Python file.
         depth: of imports to follow; all if None. What a package hands on counts as the package.
     """
-    found: set[Path] = set()
+    reached: set[Path] = set()
     due = [(path, 0) for path in (file, *_conftests(file))]
     while due:
         path, far = due.pop(0)
-        if path in found:
+        if path in reached:
             continue
-        found.add(path)
+        reached.add(path)
         if depth is not None and far >= depth and path.name != "__init__.py":
             continue
-        due += [(target, far + 1) for name in _read(path)[0] for target in _modules(name)]
-    return frozenset(found)
+        due += [(target, far + 1) for name in _references(path)[0] for target in _modules(name)]
+    return frozenset(reached)
 
 
 def _files(path: Path) -> list[Path]:
@@ -98,11 +100,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """Who reads a file: itself if it is Python, and the files that name it; of data, or else its folder."""
+    """Return the files that read a file: itself if it is Python, those that name it, or those that name its folder."""
     owners = {file} if file.suffix == ".py" else set()
     # A module that its package finds by looking through the folder is named nowhere.
     package = file.parent / "__init__.py"
-    if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _read(package)[2]:
+    if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _references(package)[2]:
         owners.add(package)
     if not file.name.startswith("__"):
         owners |= _naming(file.name)
@@ -112,7 +114,7 @@ def _owners(file: Path) -> set[Path]:
 
 
 def _naming(name: str) -> set[Path]:
-    return {source for source in _sources() if name in _read(source)[2]}
+    return {source for source in _sources() if name in _references(source)[2]}
 
 
 @functools.cache
@@ -140,7 +142,7 @@ def _modules(name: str) -> tuple[Path, ...]:
 
 
 @functools.cache
-def _read(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
+def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Returns the modules that a file names, whether one is heavy, and the last parts of the paths it names."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules, names, is_test = set(), set(), _top(file) == "tests"
@@ -148,8 +150,8 @@ def _read(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
         modules |= _imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             # What a file names of another part, as a layer of the matrix a program for cells, is not run here.
-            named = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
-            modules |= {name for name in named if name.startswith(_subject(file)) and _is_file(name)}
+            mentioned = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
+            modules |= {name for name in mentioned if name.startswith(_subject(file)) and _is_file(name)}
             names.add(node.value.rstrip("/").rpartition("/")[2])
             # A test starts our commands; in a source a command is more often told of than started.
             modules |= {f"{name}.__main__" for name in _STARTED.findall(node.value) if is_test}
@@ -172,11 +174,13 @@ def _imported(node: ast.AST) -> set[str]:
 def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
     """Yields the modules behind a "-m" in the words of a command line."""
     words = node.args if isinstance(node, ast.Call) else node.elts
-    said = [word.value if isinstance(word, ast.Constant) else None for word in words]
-    yield from (name for option, name in itertools.pairwise(said) if option == "-m" and isinstance(name, str))
+    literals = [word.value if isinstance(word, ast.Constant) else None for word in words]
+    yield from (
+        name for option, name in itertools.pairwise(literals) if option == "-m" and isinstance(name, str)
+    )
 
 
-def _part(path: Path) -> str:
+def _test_folder(path: Path) -> str:
     """The folder of tests that a path belongs to: the matrix has one of its own."""
     parts = path.relative_to(ROOT).parts
     if parts[0] == "tests":
@@ -190,7 +194,7 @@ def _part(path: Path) -> str:
 
 def _subject(file: Path) -> str:
     """The package that a file belongs to, or tests; empty for a test of them all."""
-    part = _part(file)
+    part = _test_folder(file)
     return "diagnostics" if part == "matrix" else part if part in OURS else ""
 
 
@@ -218,5 +222,5 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 if __name__ == "__main__":
-    for test in chosen([Path(argument) for argument in sys.argv[1:]]):
+    for test in select_tests([Path(argument) for argument in sys.argv[1:]]):
         print(test.relative_to(ROOT))

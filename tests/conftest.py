@@ -1,4 +1,4 @@
-"""What holds for the whole suite."""
+"""Settings and fixtures of the whole suite."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def pytest_configure(config):
 
 
 def _folder(argument):
-    """Where an argument's tests lie."""
+    """Return the folder of an argument's tests."""
     path = Path(argument.partition("::")[0])
     return (path if path.is_dir() else path.parent).parts
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items):
     """Keeps the tests of a file together where they share a fixture; the others go to whichever worker is free."""
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
-        if any(one.scope == "module" for several in definitions for one in several):
+        if any(definition.scope == "module" for several in definitions for definition in several):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

@@ -28,14 +28,14 @@ def main() -> int:
     parser.add_argument("--release", metavar="TAG", help="as v0.1.0")
     tag = parser.parse_args().release
     wrong = unready(tag) if tag else []
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        first, second = build(Path(one)), build(Path(two))
+    with tempfile.TemporaryDirectory() as first_folder, tempfile.TemporaryDirectory() as two:
+        first, second = build(Path(first_folder)), build(Path(two))
         wrong += [
             f"{name}: built twice, it is not the same" for name in first if second.get(name) != first[name]
         ]
         if not wrong:
             shutil.rmtree(ROOT / "dist", ignore_errors=True)
-            shutil.copytree(one, ROOT / "dist")
+            shutil.copytree(first_folder, ROOT / "dist")
             print("\n".join(f"{digest}  dist/{name}" for name, digest in first.items()))
     for line in wrong:
         print(f"dist: {line}", file=sys.stderr)
@@ -51,7 +51,7 @@ def build(folder: Path) -> dict[str, str]:
 
 
 def unready(tag: str) -> list[str]:
-    """What keeps a tag from being a release."""
+    """List the reasons why a tag is no release."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     wrong = [] if tag == f"v{version}" else [f"the tag {tag} is not v{version}, which pyproject.toml has"]
     head = re.search(

@@ -45,23 +45,24 @@ def codes() -> str:
         for issue in catalog.load().values()
     ]  # fmt: skip
     head = ("code", "what", "kind", "known by", "doctor, by release", "lint", "triage", "logs of it", "repro")
-    own = [(each.code, each.title) for each in catalog.load_checks().values()]
-    return f"{table(head, rows)}\nThose of checks, which are no known failures:\n\n{table(('code', 'what'), own)}"
+    check_rows = [(check.code, check.title) for check in catalog.load_checks().values()]
+    checks = table(("code", "what"), check_rows)
+    return f"{table(head, rows)}\nThose of checks, which are no known failures:\n\n{checks}"
 
 
 def rule_table() -> str:
-    """What `lint` finds: by a rule, or by a table of values in the entry."""
+    """Return the codes that `lint` reports, by a rule or by a table of values in the entry."""
     issues, checks = catalog.load(), catalog.load_checks()
-    told: dict[str, dict[str, None]] = {}
+    checks_of_code: dict[str, dict[str, None]] = {}
     for check, judges in rules.RULES.items():
         for code in (code for rule in judges for code in rule.codes):
-            told.setdefault(code, {})[check] = None
+            checks_of_code.setdefault(code, {})[check] = None
     rows = []
     for code in sorted(_linted()):
         frameworks = issues[code].frameworks if code in issues else ()
-        named = ", ".join(model.FRAMEWORKS[name] for name in frameworks if name in model.FRAMEWORKS)
-        where = ", ".join(told.get(code, {"catalogue": None}))
-        rows.append((code, (issues.get(code) or checks[code]).title, where, named))
+        framework_names = ", ".join(model.FRAMEWORKS[name] for name in frameworks if name in model.FRAMEWORKS)
+        where = ", ".join(checks_of_code.get(code, {"catalogue": None}))
+        rows.append((code, (issues.get(code) or checks[code]).title, where, framework_names))
     return table(("code", "what", "told under", "frameworks"), rows)
 
 
@@ -71,7 +72,7 @@ def _linted() -> set[str]:
 
 
 def values() -> str:
-    """What a key of an entry may be."""
+    """Return the allowed values of an entry's keys."""
     known = {
         "kind": model.KINDS, "status": model.STATUSES, "evidence": model.EVIDENCE, "signature.role": model.ROLES,
         "frameworks": model.FRAMEWORKS, "components, package": model.COMPONENTS,
@@ -100,7 +101,9 @@ def walls() -> str:
     """The contracts that `lint-imports` holds."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
-    return table(("contract", "what it holds"), [(f"`{one['id']}`", one["name"]) for one in contracts])
+    return table(
+        ("contract", "what it holds"), [(f"`{contract['id']}`", contract["name"]) for contract in contracts]
+    )
 
 
 PARTS = {
@@ -118,7 +121,7 @@ def documents() -> Iterator[Path]:
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
-def made(text: str) -> str:
+def regenerate(text: str) -> str:
     """A document with what is made in it made again."""
     return MARKED.sub(lambda match: f"{match['head']}\n{PARTS[match['name']]()}\n{match['foot']}", text)
 
@@ -127,7 +130,7 @@ def main() -> int:
     """Writes the documents that are behind; names them."""
     for path in documents():
         before = path.read_text(encoding="utf-8")
-        after = made(before)
+        after = regenerate(before)
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(path.relative_to(ROOT))

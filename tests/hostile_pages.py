@@ -1,4 +1,4 @@
-"""What is written to break out of a page, put together at random, and a page's elements as two parsers see them."""
+"""Random texts that try to break out of a page, and a page's elements as two parsers see them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ATOMS = (
 )  # fmt: skip
 
 
-def words(numbers: random.Random) -> str:
+def hostile_text(numbers: random.Random) -> str:
     """One text."""
     return "".join(numbers.choices(ATOMS, k=numbers.randrange(1, 9)))
 
 
 def harmless(text: str) -> str:
-    """As long and broken at the same places, of letters alone."""
+    """Return letters of the same length, broken at the same places."""
     return "".join(letter if letter.isspace() else "x" for letter in text)
 
 
@@ -60,13 +60,13 @@ class _Seen(HTMLParser):
 
 def elements(page: str) -> tuple[set[tuple[str, tuple[str, ...]]], set[str]]:
     """The elements with the names of their attributes, and where they lead; by lxml, too, where it is."""
-    seen = _Seen()
-    seen.feed(page)
-    seen.close()
+    collector = _Seen()
+    collector.feed(page)
+    collector.close()
     if importlib.util.find_spec("lxml") is not None:
         from lxml import html
 
-        for one in html.document_fromstring(page.encode()).iter():
-            name = one.tag if isinstance(one.tag, str) else "<!--"
-            seen.found.add((name, tuple(sorted(one.attrib))))
-    return seen.found, seen.leads
+        for element in html.document_fromstring(page.encode()).iter():
+            name = element.tag if isinstance(element.tag, str) else "<!--"
+            collector.found.add((name, tuple(sorted(element.attrib))))
+    return collector.found, collector.leads

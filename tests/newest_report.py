@@ -11,12 +11,12 @@ from xml.etree import ElementTree as ET
 
 def releases(text: str) -> dict[str, set[str]]:
     """Return the releases of each package in a requirements file; a universal lock has one per Python."""
-    found: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for line in text.splitlines():
         name, equals, rest = line.partition("==")
         if equals and not name.startswith("#"):
-            found.setdefault(name.strip(), set()).add(rest.split(";")[0].split("+")[0].strip())
-    return found
+            versions.setdefault(name.strip(), set()).add(rest.split(";")[0].split("+")[0].strip())
+    return versions
 
 
 def changed(lock: str, installed: str) -> list[str]:
@@ -25,7 +25,7 @@ def changed(lock: str, installed: str) -> list[str]:
     return [
         f"{name} {'/'.join(sorted(locked.get(name, {'(not locked)'})))} -> {release}"
         for name, (release, *_) in sorted(
-            (name, sorted(found)) for name, found in releases(installed).items()
+            (name, sorted(releases_found)) for name, releases_found in releases(installed).items()
         )
         if release not in locked.get(name, set())
     ]
@@ -36,12 +36,12 @@ def failures(junit: Path) -> list[str]:
     if not junit.is_file():
         return ["pytest wrote no results: the suite did not run"]
     cases = ET.parse(junit).getroot().iter("testcase")
-    found = []
+    failed = []
     for case in cases:
         for problem in [*case.findall("failure"), *case.findall("error")]:
             message = (problem.get("message") or "").splitlines() or [""]
-            found.append(f"{case.get('classname')}::{case.get('name')}: {message[0][:200]}")
-    return found
+            failed.append(f"{case.get('classname')}::{case.get('name')}: {message[0][:200]}")
+    return failed
 
 
 def report(lock: str, installed: str, junit: Path) -> str:

@@ -26,11 +26,11 @@ WORDS = {"pass": "✔ pass", "fail": "✘ fail", "expected_fail": "✘ expected 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Rows as Markdown."""
-    lines = [_row(head), "|---" * len(head) + "|", *map(_row, rows)]
+    lines = [_table_row(head), "|---" * len(head) + "|", *map(_table_row, rows)]
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Iterable[str]) -> str:
+def _table_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -41,10 +41,10 @@ def published() -> dict[str, Mapping[str, Any]]:
 
 def pairs() -> str:
     """The README's six pairs: what of each ran and held, and what did not; as `versions` shows them."""
-    found = {pair.id: pair for pair in tried(published().values())}
+    cells = {pair.id: pair for pair in tried(published().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
-        for pair in (found[name] for name in SHOWN)
+        for pair in (cells[name] for name in SHOWN)
     ]
     return table(("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows)
 
@@ -94,9 +94,13 @@ def refuted() -> str:
     issues, rows = catalog.load(), []
     for code, name in REFUTED:
         issue = issues[code]
-        (one,) = [each for each in issue.mitigations if each.name == name]
+        (mitigation,) = [mitigation for mitigation in issue.mitigations if mitigation.name == name]
         rows.append(
-            (f"{code} {issue.title}", one.about, one.note or f"does not help against {', '.join(one.fails)}")
+            (
+                f"{code} {issue.title}",
+                mitigation.about,
+                mitigation.note or f"does not help against {', '.join(mitigation.fails)}",
+            )
         )
     return table(("for", "advised", "what the run showed"), rows)
 

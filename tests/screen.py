@@ -25,7 +25,7 @@ _MOVEMENT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command showed.
+    """Output of a command on a terminal.
 
     Attributes:
         code: Its exit code.
@@ -38,7 +38,7 @@ class Shown:
     @property
     def lines(self) -> list[str]:
         """Its lines without colours; of one that was drawn over, each state is a line."""
-        return plain(self.text).rstrip("\n").split("\n")
+        return without_escapes(self.text).rstrip("\n").split("\n")
 
     @property
     def wide(self) -> list[str]:
@@ -46,12 +46,12 @@ class Shown:
         return [line for line in self.lines if len(line) > COLUMNS]
 
 
-def plain(text: str) -> str:
-    """What was written without its colours and movements."""
+def without_escapes(text: str) -> str:
+    """Remove colours and cursor movements from a text."""
     return _MOVEMENT.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def show(words: Sequence[str], here: Path, environ: Mapping[str, str] | None = None) -> Shown:
+def run_on_terminal(words: Sequence[str], here: Path, environ: Mapping[str, str] | None = None) -> Shown:
     """Runs a command with a terminal as all three of its streams; `python` is the Python of the tests."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -63,16 +63,16 @@ def show(words: Sequence[str], here: Path, environ: Mapping[str, str] | None = N
         env={**around, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(environ or {})},
     )  # fmt: skip
     os.close(theirs)
-    told = bytearray()
+    output = bytearray()
     try:
-        while piece := _read(ours):
-            told += piece
+        while piece := _next_piece(ours):
+            output += piece
     finally:
         os.close(ours)
-    return Shown(child.wait(), told.decode(errors="replace"))
+    return Shown(child.wait(), output.decode(errors="replace"))
 
 
-def _read(terminal: int) -> bytes:
+def _next_piece(terminal: int) -> bytes:
     """The next piece; nothing once the last one that had the terminal is gone."""
     try:
         return os.read(terminal, 65536)

@@ -113,9 +113,9 @@ def serving(
     Raises:
         NotStartedError: It ended, or took too long.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
     environment = {
-        **kept,
+        **environ,
         **VLLM_ENVIRONMENT,
         **(variables or {}),
         "PYTHONPATH": os.pathsep.join(map(str, path)),
@@ -133,7 +133,7 @@ def serving(
         start_new_session=True,
     )
     ready, up = threading.Event(), threading.Event()
-    reader = threading.Thread(target=_read, args=(process, log, ready, up), daemon=True)
+    reader = threading.Thread(target=_copy_output, args=(process, log, ready, up), daemon=True)
     reader.start()
     try:
         ready.wait(timeout_s)
@@ -144,7 +144,7 @@ def serving(
         _reached(command)
         yield process
     finally:
-        _end(process)
+        _stop(process)
         reader.join(timeout=500)
         process.stdout.close()
 
@@ -159,7 +159,9 @@ def _reached(command: Sequence[str]) -> None:
     raise NotStartedError(f"nobody listens at port {port}")
 
 
-def _read(process: subprocess.Popen[str], log: Path, ready: threading.Event, up: threading.Event) -> None:
+def _copy_output(
+    process: subprocess.Popen[str], log: Path, ready: threading.Event, up: threading.Event
+) -> None:
     with log.open("w") as file:
         for line in process.stdout:
             file.write(line)
@@ -170,7 +172,7 @@ def _read(process: subprocess.Popen[str], log: Path, ready: threading.Event, up:
     ready.set()
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _stop(process: subprocess.Popen[str]) -> None:
     """Asks it to stop, and then makes sure of its whole session, which is ours."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -207,11 +209,11 @@ def largest_difference(model, requests: Sequence[Request], completions: Sequence
 
 
 def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
-    """What an engine does, in numbers: sampling, log-probs, seeds, and one line for each weight update."""
+    """Measure an engine: sampling, log-probs, seeds, and one line for each weight update."""
     model = load_model(model_dir)
     first = engine.generate(REQUESTS, PARAMS)
     again = engine.generate(REQUESTS[::-1], PARAMS)[::-1]
-    seen = {
+    checks = {
         "completions": len(first),
         "reasons": sorted({completion.finish_reason for completion in first}),
         "different": len({completion.ids for completion in first}),
@@ -225,11 +227,11 @@ def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
         moved = largest_difference(model, REQUESTS, before)
         engine.update_weights(model.named_parameters(), version)
         completions = engine.generate(REQUESTS, PARAMS)
-        seen["updates"].append(
+        checks["updates"].append(
             {
                 "version": sorted({v for completion in completions for v in completion.versions}),
                 "moved": moved,
                 "difference": largest_difference(model, REQUESTS, completions),
             }
         )
-    return seen
+    return checks

@@ -42,15 +42,15 @@ def started(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[
 
 
 def names() -> list[object]:
-    """Those that only read files in the fast suite; that of a step needs TRL, so a real cell."""
+    """Return the benchmarks with their marks: readers of files are fast, that of a step needs a cell with TRL."""
     marks = dict.fromkeys(("lint", "triage"), ()) | {"step": pytest.mark.vllm}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
 
 def test_none_is_left_out():
     """A new one gets a line above."""
-    found = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
-    assert found == set(SMALL)
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
+    assert programs == set(SMALL)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 
 def names(*paths: str, near: bool = False) -> set[str]:
-    found = chosen.chosen([ROOT / path for path in paths], near=near)
-    return {str(path.relative_to(ROOT / "tests")) for path in found}
+    test_files = chosen.select_tests([ROOT / path for path in paths], near=near)
+    return {str(path.relative_to(ROOT / "tests")) for path in test_files}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +35,7 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("grpo_core/learn/losses.py", "grpo_core/test_modes.py"),
         ("grpo_core/__main__.py", "grpo_core/test_main.py"),
         ("repro/runner.py", "repro/test_runner.py"),
+        ("repro/judge.py", "repro/test_judge.py"),
         ("tests/diagnostics/environments.py", "diagnostics/test_doctor.py"),
         ("tests/diagnostics/logs/SCH002", "diagnostics/test_triage.py"),
         ("tests/grpo_core/test_loss.py", "grpo_core/test_loss.py"),
@@ -63,12 +63,12 @@ def test_what_does_not_is_not(path, test):
 
 def test_the_nearest_are_few_and_of_the_same_part():
     """They name the module themselves."""
-    near = names("diagnostics/catalog/issues/SCH001.toml", near=True)
-    assert "diagnostics/test_catalogue.py" in near
-    assert near < names("diagnostics/catalog/issues/SCH001.toml")
-    assert {name.partition("/")[0] for name in near} == {"diagnostics"}
+    nearest = names("diagnostics/catalog/issues/SCH001.toml", near=True)
+    assert "diagnostics/test_catalogue.py" in nearest
+    assert nearest < names("diagnostics/catalog/issues/SCH001.toml")
+    assert {name.partition("/")[0] for name in nearest} == {"diagnostics"}
     # Who reads the catalogue for something else is no neighbour of an entry.
-    assert "diagnostics/test_fleet.py" not in near
+    assert "diagnostics/test_fleet.py" not in nearest
     # What is found by its folder has neighbours, too.
     assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
     assert names("diagnostics/collect/gpus.py", near=True)
@@ -92,6 +92,8 @@ def test_only_tests_of_the_trainer_need_torch():
 
 def test_choosing_needs_nothing_installed():
     """The noxfile chooses before it installs."""
-    command = [sys.executable, "-S", "-m", "tests.chosen", "repro/judge.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert str(Path("tests/repro/test_judge.py")) in done.stdout.splitlines()
+    program = (
+        "from tests.chosen import ROOT, closure\n"
+        "assert ROOT / 'repro' / 'judge.py' in closure(ROOT / 'tests' / 'repro' / 'test_judge.py')"
+    )
+    subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, check=True)

@@ -1,4 +1,4 @@
-"""What documents say of the code, and what they point at, is so."""
+"""Documents agree with the code, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import sys
 from collections import defaultdict
 
 import pytest
+from click.testing import CliRunner
 
+from diagnostics import cli
 from diagnostics.doctor.checks.base import CHECKS
 from diagnostics.matrix.layers import LAYERS
 from tests import documents, transcripts
@@ -28,15 +30,15 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def test_what_is_made_from_code_is_up_to_date(name):
     """Else: python -m tests.documents."""
     text = (ROOT / name).read_text()
-    assert documents.made(text) == text
+    assert documents.regenerate(text) == text
 
 
 def test_every_part_stands_in_a_document():
     """And every mark is of a part, closed by its own end."""
     texts = [(ROOT / name).read_text() for name in EVERY]
-    there = [match["name"] for text in texts for match in documents.MARKED.finditer(text)]
-    assert sorted(there) == sorted(documents.PARTS)
-    assert sum(text.count("made by python -m tests.documents -->") for text in texts) == len(there)
+    marked = [match["name"] for text in texts for match in documents.MARKED.finditer(text)]
+    assert sorted(marked) == sorted(documents.PARTS)
+    assert sum(text.count("made by python -m tests.documents -->") for text in texts) == len(marked)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -47,18 +49,24 @@ def test_links_lead_somewhere(name):
     assert [target for target in targets if target and not (path.parent / target).exists()] == []
 
 
-TRANSCRIPTS = [one for path in documents.documents() for one in transcripts.of(path)]
+TRANSCRIPTS = [
+    transcript for path in documents.documents() for transcript in transcripts.transcripts_of(path)
+]
 
 
 @pytest.mark.parametrize(
     "one",
     [
         pytest.param(
-            one,
-            id=f"{one.document}: {one.command}",
-            marks=[mark for mark, so in ((pytest.mark.vllm, one.cell), (pytest.mark.slow, one.trains)) if so],
+            transcript,
+            id=f"{transcript.document}: {transcript.command}",
+            marks=[
+                mark
+                for mark, so in ((pytest.mark.vllm, transcript.cell), (pytest.mark.slow, transcript.trains))
+                if so
+            ],
         )
-        for one in TRANSCRIPTS
+        for transcript in TRANSCRIPTS
     ],
 )
 def test_a_transcript_is_what_the_command_prints(one, tmp_path):
@@ -73,8 +81,10 @@ def test_every_command_of_ours_in_a_console_is_run():
     """A block that shows a command and its output is a transcript, and there are some in the tour."""
     for name in EVERY:
         text = (ROOT / name).read_text()
-        assert text.count("```console\n") == sum(one.document == name for one in TRANSCRIPTS), name
-    assert "docs/tour.md" in {one.document for one in TRANSCRIPTS}
+        assert text.count("```console\n") == sum(transcript.document == name for transcript in TRANSCRIPTS), (
+            name
+        )
+    assert "docs/tour.md" in {transcript.document for transcript in TRANSCRIPTS}
 
 
 OURS = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
@@ -82,15 +92,15 @@ PAST = {"CHANGELOG.md", "DECISIONS.md"}
 
 
 def options_told():
-    """Of each command of ours: the options that documents give it, and where."""
-    told = defaultdict(set)
+    """Return the options that documents give to each command, and where."""
+    options = defaultdict(set)
     for name in (name for name in EVERY if name not in PAST):
         for program, command, rest in OURS.findall((ROOT / name).read_text().replace("\\\n", " ")):
-            own = re.split(r"(?:^|\s)--\s", rest)[0]
-            told[f"{program} {command}"] |= {
-                (word, name) for word in re.findall(r"(?<!\S)--[a-z][\w.-]*", own)
+            own_part = re.split(r"(?:^|\s)--\s", rest)[0]
+            options[f"{program} {command}"] |= {
+                (word, name) for word in re.findall(r"(?<!\S)--[a-z][\w.-]*", own_part)
             }
-    return {command: words for command, words in told.items() if words}
+    return {command: words for command, words in options.items() if words}
 
 
 TOLD = options_told()
@@ -99,12 +109,16 @@ TOLD = options_told()
 @pytest.mark.parametrize("command", sorted(TOLD))
 def test_an_option_that_a_document_gives_is_one(command):
     """As the help of the command has it, and of the trainer's the list of settings."""
-    text = ""
-    for one in ("--help", *(("--help-settings",) if command.startswith("grpo_core") else ())):
-        words = [sys.executable, "-m", *command.split(), one]
-        text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    there = set(re.findall(r"--[a-z][\w.-]*", text))
-    assert [told for told in sorted(TOLD[command]) if told[0] not in there] == []
+    program, name = command.split()
+    if program == "diagnostics":
+        text = CliRunner().invoke(cli.app, [name, "--help"]).output
+    else:
+        text = ""
+        for option in ("--help", *(("--help-settings",) if program == "grpo_core" else ())):
+            words = [sys.executable, "-m", program, name, option]
+            text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    known_options = set(re.findall(r"--[a-z][\w.-]*", text))
+    assert [option for option in sorted(TOLD[command]) if option[0] not in known_options] == []
 
 
 DATED = re.compile(r"\b20\d\d-\d\d-\d\d\b")
@@ -135,8 +149,8 @@ def test_the_readme_has_the_two_setup_commands():
 
 def test_every_document_is_in_the_list():
     """docs/README.md leads to each page."""
-    there = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert there - set(LINK.findall((ROOT / "docs" / "README.md").read_text())) == set()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages - set(LINK.findall((ROOT / "docs" / "README.md").read_text())) == set()
 
 
 def test_every_result_has_its_day_and_its_command():
@@ -156,11 +170,11 @@ def test_every_result_has_its_day_and_its_command():
 @pytest.mark.parametrize("name", sorted(SCREENS))
 def test_a_screenshot_shows_what_the_command_prints(name):
     """Else: python docs/make_screenshots.py."""
-    shown, printed = (
+    drawn, printed = (
         re.sub(r"\s", "", html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", text, flags=re.DOTALL)))
         for text in ((ROOT / "docs" / "images" / f"{name}.svg").read_text(), DRAW(name, SCREENS[name]))
     )
-    assert shown == printed
+    assert drawn == printed
 
 
 def test_every_check_and_layer_is_told_of():

@@ -1,4 +1,4 @@
-"""What builds and jobs may do, and that they install what was looked at: no more than they need, release by release."""
+"""Permissions of builds and jobs, and installs by locked release and hash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCKS = ROOT / "locks" / "tools"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Of the container file: the word and what follows, comments aside and lines joined."""
+    """Return (word, rest) of each instruction of the container file, without comments and with lines joined."""
     text = re.sub(r"^#.*\n", "", CONTAINER, flags=re.MULTILINE).replace("\\\n", " ")
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word]
 
@@ -62,9 +62,9 @@ def test_what_is_installed_by_pip_is_known_by_its_hash():
         template.read_text(),
         (ROOT / ".github" / "workflows" / "matrix.yml").read_text(),
     ):
-        found = re.findall(r"pip\"? install .*", text)
-        assert found
-        assert all("--require-hashes --requirement " in line for line in found)
+        installs = re.findall(r"pip\"? install .*", text)
+        assert installs
+        assert all("--require-hashes --requirement " in line for line in installs)
 
 
 def test_every_locked_tool_is_one_release():
@@ -92,6 +92,6 @@ def test_every_exception_of_the_security_rules_says_why():
 def test_every_file_that_the_promises_name_is_there():
     """A promise rests on a test; that one which is named is none that was moved away."""
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:tests|diagnostics|grpo_core|repro)/[\w/]+(?:\.py)?)`", text))
-    assert len(named) > 15
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    mentioned = set(re.findall(r"`((?:tests|diagnostics|grpo_core|repro)/[\w/]+(?:\.py)?)`", text))
+    assert len(mentioned) > 15
+    assert [name for name in sorted(mentioned) if not (ROOT / name).exists()] == []

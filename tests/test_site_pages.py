@@ -22,7 +22,7 @@ PAGES = (
 
 
 def address(page):
-    """Of a page of the site."""
+    """Return the URL of a page of the site."""
     return Path(SITE, f"{page}.html").resolve().as_uri()
 
 
@@ -37,7 +37,7 @@ def browser():
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1300, "light")])
 def test_nobody_is_kept_out(browser, page, width, scheme):
     """Nothing serious is found by axe, nothing scrolls sideways, and the browser has no complaint."""
-    with real.opened(browser, address(page), width, scheme) as opened:
+    with real.open_page(browser, address(page), width, scheme) as opened:
         assert real.hindrances(opened) == []
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -46,13 +46,13 @@ def test_nobody_is_kept_out(browser, page, width, scheme):
 @pytest.mark.parametrize("width", [360, 1300])
 def test_the_tabulator_reaches_all_there_is(browser, page, width):
     """The tree at the side, the text, and every box that scrolls; on a phone nothing that is folded away."""
-    with real.opened(browser, address(page), width) as opened:
+    with real.open_page(browser, address(page), width) as opened:
         assert real.walked(opened) == ([], [])
 
 
 def test_what_a_phone_folds_away_opens_by_a_key(browser):
     """The tree at the side, from the first stop of a page."""
-    with real.opened(browser, address("docs/matrix"), 360) as opened:
+    with real.open_page(browser, address("docs/matrix"), 360) as opened:
         tree = opened.locator(".sidebar-tree a").first
         assert not tree.is_visible()
         opened.keyboard.press("Tab")
@@ -66,13 +66,13 @@ def test_what_a_phone_folds_away_opens_by_a_key(browser):
 
 def test_it_is_searched_without_a_server(browser):
     """From the field on the first page to the page that was looked for, by the keyboard."""
-    with real.opened(browser, address("README"), 1300) as opened:
+    with real.open_page(browser, address("README"), 1300) as opened:
         opened.locator("input[name=q]").first.focus()
         opened.keyboard.type("prefill_seq_groups")
         opened.keyboard.press("Enter")
         opened.wait_for_url("**/search.html?q=prefill_seq_groups*")
-        found = opened.locator("#search-results ul.search a", has_text="SCH001")
-        found.first.focus()
+        link = opened.locator("#search-results ul.search a", has_text="SCH001")
+        link.first.focus()
         opened.keyboard.press("Enter")
         opened.wait_for_url("**/docs/codes/SCH001.html*")
         assert opened.locator("h1").inner_text().startswith("SCH001: ")

@@ -23,25 +23,29 @@ IN_CELL = {
 def imports(path: Path) -> set[str]:
     """The top-level packages that a file imports anywhere, read with the grammar of Python 3.10."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 10))
-    found: set[str] = set()
+    packages: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module.partition(".")[0])
-    return found
+            packages.add(node.module.partition(".")[0])
+    return packages
 
 
 @pytest.mark.parametrize("package", ["grpo_core", "repro"])
 def test_what_runs_in_a_cell_needs_only_the_cell(package):
     """Its standard library is that of Python 3.10 (tomli where tomllib is missing), and no package is added."""
     allowed = set(sys.stdlib_module_names) | IN_CELL | {"grpo_core", "repro", "diagnostics"}
-    found = {path: imports(path) for path in (ROOT / package).rglob("*.py")}
-    assert {path: names - allowed for path, names in found.items() if names - allowed - {"hypothesis"}} == {}
+    imports_of = {path: imports(path) for path in (ROOT / package).rglob("*.py")}
     assert {
-        path for path, names in found.items() if "hypothesis" in names and path.parent.name != "fuzz"
+        path: names - allowed for path, names in imports_of.items() if names - allowed - {"hypothesis"}
+    } == {}
+    assert {
+        path for path, names in imports_of.items() if "hypothesis" in names and path.parent.name != "fuzz"
     } == set()
-    assert {path for path, names in found.items() if "tomllib" in names and "tomli" not in names} == set()
+    assert {
+        path for path, names in imports_of.items() if "tomllib" in names and "tomli" not in names
+    } == set()
 
 
 def test_probes_stand_alone():

@@ -1,4 +1,4 @@
-"""What a user has who installed the wheel and nothing else: every command answers, and none writes beside itself."""
+"""An installed wheel and nothing else: every command answers, and none writes beside itself."""
 
 from __future__ import annotations
 
@@ -40,17 +40,6 @@ def built(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(built) -> Path:
     return next(built.glob("*.whl"))
-
-
-def test_what_is_built_twice_is_the_same(built, tmp_path):
-    """To the last bit, sdist and wheel: who builds a tag again can compare."""
-    arguments = ("--no-build-isolation", "--python", sys.executable, "--out-dir", tmp_path, ROOT)
-    uv("build", "--quiet", *arguments)
-    archives = {path.name: path.read_bytes() for path in built.iterdir() if path.suffix in {".whl", ".gz"}}
-    assert {name: (tmp_path / name).read_bytes() == data for name, data in archives.items()} == dict.fromkeys(
-        archives, True
-    )
-    assert len(archives) == 2
 
 
 @pytest.mark.parametrize("tag", ["v0.0.7", "0.1.0"])
@@ -121,52 +110,35 @@ NO_TORCH = (
 # Arguments, the exit code, what stands in standard output, what standard error is (None: not looked at).
 COMMANDS = [
     (["--version"], 0, "grpo-doctor 0.1.0\n", ""),
-    (["--help"], 0, "Usage: grpo-doctor ", ""),
     (["doctor"], 3, "doctor: ", ""),
-    (["doctor", "--format", "sarif"], 3, '"version": "2.1.0"', ""),
     (["doctor", "--fix-plan"], 3, "fix plan: ", ""),
     (["doctor", "--facts-json"], 0, '"environment"', ""),
-    (["doctor", "--hosts", "nowhere.txt"], 2, "", None),
     (["lint", "--", "python", "train.py"], 3, "lint: nothing was checked\n", ""),
     (["explain", "SCH002"], 0, "SCH002  ", ""),
-    (["explain", "CMP901"], 0, "CMP901  ", ""),
-    (["explain", "SCH002", "--format", "json"], 0, '"code": "SCH002"', ""),
-    (["catalogue"], 0, "SCH002  ", ""),
     (["repro", "list"], 0, "SCH001  ", ""),
     (["repro", "run", "SCH001"], 2, "", None),
-    (["repro", "imports", "json"], 0, "json: ", None),
     (["matrix"], 0, "versions: ", ""),
     (["versions"], 0, "$ uv pip install vllm==", ""),
     (["matrix", "run"], 2, "", NO_CHECKOUT),
     (["matrix", "lock", "--into", "locks"], 2, "", NO_CHECKOUT),
-    (["train", "--help"], 0, "grpo_core train [CONFIG.toml]", ""),
     (["train"], 2, "", NO_TORCH),
-]
-# What matches text.
-MATCHING = [
     (["doctor", "--tier", "probe"], 3, "doctor: ", None),
     (["triage", str(LOG)], 1, "SCH002", ""),
-    (["triage", str(LOG), "--format", "json"], 1, '"code": "SCH002"', ""),
     (["catalogue", "--check"], 0, "all samples match as they should", ""),
 ]
 
 
-def held(installed: Installed, asked: list[tuple[list[str], int, str, str | None]]) -> None:
-    """Runs each command, and says of all what they did otherwise."""
-    there, wrong = installed.files(), []
-    for arguments, code, said, complained in asked:
-        found, output, errors = installed(*arguments)
-        if found != code or said not in output or complained not in {None, errors}:
-            wrong.append((arguments, found, output[-300:], errors[-300:]))
-        if found == 2 and errors.count("\n") != 1:
-            wrong.append((arguments, "more than a line", errors))
-    assert wrong == []
-    assert installed.files() == there
-
-
 def test_every_command_of_an_installed_wheel_answers(installed):
     """Each runs or says in one line what it lacks; no traceback, and no file written anywhere near."""
-    held(installed, [*COMMANDS, *MATCHING])
+    files_before, wrong = installed.files(), []
+    for arguments, code, expected_output, expected_errors in COMMANDS:
+        exit_code, output, errors = installed(*arguments)
+        if exit_code != code or expected_output not in output or expected_errors not in {None, errors}:
+            wrong.append((arguments, exit_code, output[-300:], errors[-300:]))
+        if exit_code == 2 and errors.count("\n") != 1:
+            wrong.append((arguments, "more than a line", errors))
+    assert wrong == []
+    assert installed.files() == files_before
 
 
 def test_the_wheel_runs_without_being_installed(wheel, tmp_path):

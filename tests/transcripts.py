@@ -45,7 +45,7 @@ class Transcript:
         return "grpo_core train" in self.command
 
     def run(self, here: Path, cells: Path | None = None) -> list[str]:
-        """What the command prints in a folder that holds what a checkout has for it, and where it may write."""
+        """Run the command in a writable folder that holds what a checkout has for it; return its lines."""
         shutil.copytree(ROOT / "examples", here / "examples")
         if cells:
             (here / ".matrix").mkdir()
@@ -56,11 +56,11 @@ class Transcript:
         return (done.stdout or done.stderr).splitlines()
 
 
-def of(document: Path) -> Iterator[Transcript]:
+def transcripts_of(document: Path) -> Iterator[Transcript]:
     """The transcripts of a document."""
     for match in _BLOCK.finditer(document.read_text(encoding="utf-8")):
-        told = tuple(match["told"].splitlines())
-        yield Transcript(str(document.relative_to(ROOT)), match["command"], told)
+        expected = tuple(match["told"].splitlines())
+        yield Transcript(str(document.relative_to(ROOT)), match["command"], expected)
 
 
 def differences(told: tuple[str, ...], seen: list[str]) -> list[str]:
@@ -76,16 +76,16 @@ def differences(told: tuple[str, ...], seen: list[str]) -> list[str]:
         if line == "…":
             skipping = True
             continue
-        while skipping and rest and not _same(line, rest[0]):
+        while skipping and rest and not _line_matches(line, rest[0]):
             rest.pop(0)
-        if not rest or not _same(line, rest[0]):
+        if not rest or not _line_matches(line, rest[0]):
             return [f"told {line!r}, printed {rest[0] if rest else 'nothing more'!r}"]
         rest.pop(0)
         skipping = False
     return [f"printed {rest[0]!r}, not told"] if rest and not skipping else []
 
 
-def _same(told: str, seen: str) -> bool:
+def _line_matches(told: str, seen: str) -> bool:
     if told.endswith("…"):
         return seen.startswith(told.removesuffix("…").rstrip())
     return told == seen.rstrip()
@@ -97,12 +97,17 @@ def main(names: list[str]) -> int:
 
     wrong = 0
     for path in documents():
-        for one in of(path) if not names or str(path.relative_to(ROOT)) in names else ():
-            with tempfile.TemporaryDirectory() as here:
-                seen = one.run(Path(here), Path(os.environ["GRPO_DOCTOR_CELLS"]) if one.cell else None)
-            if different := differences(one.told, seen):
+        for transcript in transcripts_of(path) if not names or str(path.relative_to(ROOT)) in names else ():
+            with tempfile.TemporaryDirectory() as workdir:
+                printed = transcript.run(
+                    Path(workdir), Path(os.environ["GRPO_DOCTOR_CELLS"]) if transcript.cell else None
+                )
+            if different := differences(transcript.told, printed):
                 wrong += 1
-                print(f"{one.document}: $ {one.command}\n  {different[0]}\n" + "\n".join(seen[:40]))
+                print(
+                    f"{transcript.document}: $ {transcript.command}\n  {different[0]}\n"
+                    + "\n".join(printed[:40])
+                )
     return 1 if wrong else 0
 
 

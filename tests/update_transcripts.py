@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 
 from tests.documents import documents
-from tests.transcripts import ROOT, differences, of
+from tests.transcripts import ROOT, differences, transcripts_of
 
 
 def stable(first: list[str], second: list[str]) -> list[str]:
     """Return the lines of two runs, cut where they differ."""
     lines = []
-    for one, other in zip(first, second, strict=False):
-        common = os.path.commonprefix([one, other])
-        lines.append(one.rstrip() if one == other else common.rstrip() + " …")
+    for line, second_line in zip(first, second, strict=False):
+        common = os.path.commonprefix([line, second_line])
+        lines.append(line.rstrip() if line == second_line else common.rstrip() + " …")
     return lines
 
 
@@ -28,7 +28,7 @@ def main(names: list[str]) -> None:
     for path in documents():
         if names and str(path.relative_to(ROOT)) not in names:
             continue
-        for transcript in list(of(path)):
+        for transcript in list(transcripts_of(path)):
             if transcript.cell or transcript.trains:
                 continue
             runs = []
@@ -37,14 +37,14 @@ def main(names: list[str]) -> None:
                     runs.append(transcript.run(Path(folder)))
             if not differences(transcript.told, runs[0]):
                 continue
-            told = stable(*runs)
+            expected = stable(*runs)
             keep = len(transcript.told)
-            if "…" in transcript.told and len(told) > keep:
-                told = [*told[: keep - 1], "…"]
+            if "…" in transcript.told and len(expected) > keep:
+                expected = [*expected[: keep - 1], "…"]
             text = path.read_text(encoding="utf-8")
             old = "\n".join(("$ " + transcript.command, *transcript.told))
             path.write_text(
-                text.replace(old, "\n".join(("$ " + transcript.command, *told)), 1), encoding="utf-8"
+                text.replace(old, "\n".join(("$ " + transcript.command, *expected)), 1), encoding="utf-8"
             )
             print(f"{transcript.document}: $ {transcript.command}")
 

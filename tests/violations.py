@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 
 def violations(check: Callable[..., None], cases: Iterable[object]) -> list[str]:
     """Call a check with each case and return one line for each assertion that failed."""
-    found = []
+    problems = []
     for case in cases:
         try:
             check(*case) if isinstance(case, tuple) else check(case)
         except AssertionError as error:
-            found.append(f"{case}: {str(error).splitlines()[0] if str(error) else 'assertion failed'}")
-    return found
+            problems.append(f"{case}: {str(error).splitlines()[0] if str(error) else 'assertion failed'}")
+    return problems

@@ -148,8 +148,8 @@ def _edits(
     mitigation: Mitigation, frameworks: tuple[str, ...], releases: Mapping[str, str]
 ) -> list[tuple[Edit, Bound]]:
     """Return the edits for the frameworks at hand, else for the engine; all edits if no framework is known."""
-    own_text = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
-    return edits_for(mitigation, own_text, releases) or edits_for(mitigation, [_ENGINE], releases)
+    matching_frameworks = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
+    return edits_for(mitigation, matching_frameworks, releases) or edits_for(mitigation, [_ENGINE], releases)
 
 
 def _rate(

@@ -36,10 +36,14 @@ def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> li
 
     for issue in issues.values():
         signatures.check(issue)
-    found = [*signatures.ambiguous_samples(issues.values()), *_releases(issues.values()), *_confirmed(issues)]
-    found += rules.find_registration_errors({*issues, *checks}, issues.values())
-    found += unregistered(Path(rules.__path__[0]), [each.place for each in rules.registered_rules()])
-    return [_short(line) for line in found]
+    messages = [
+        *signatures.ambiguous_samples(issues.values()),
+        *_releases(issues.values()),
+        *_confirmed(issues),
+    ]
+    messages += rules.find_registration_errors({*issues, *checks}, issues.values())
+    messages += unregistered(Path(rules.__path__[0]), [rule.place for rule in rules.registered_rules()])
+    return [_short(line) for line in messages]
 
 
 def unregistered(folder: Path, places: Collection[tuple[str, int]]) -> list[str]:
@@ -94,7 +98,7 @@ def concerns(code: str) -> list[Bearing]:
         CatalogueError: There is no such code, or a log of a run that went well is taken for it.
     """
     if catalog.is_check(code):
-        return [Bearing("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_places(code)]
+        return [Bearing("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_references(code)]
     issue = catalog.find(code)
     samples = issue.signature.samples if issue.signature else ()
     matching = sum(sample.matches for sample in samples)
@@ -105,11 +109,11 @@ def concerns(code: str) -> list[Bearing]:
     ]
     if issue.audit:
         result.append(Bearing("audit", issue.audit))
-    return [*result, *_places(issue.code), *(_judged(issue) if LOGS.is_dir() else [])]
+    return [*result, *_references(issue.code), *(_log_results(issue) if LOGS.is_dir() else [])]
 
 
-def _places(code: str) -> list[Bearing]:
-    """Where the code is named: by what finds it, by what makes it happen, by tests and documents."""
+def _references(code: str) -> list[Bearing]:
+    """List the files that name a code: rules, its repro, the matrix, tests and documents."""
     return [
         Bearing("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
         Bearing("repro", _modules_of_repro(code)),
@@ -127,47 +131,47 @@ def _modules_of_repro(code: str) -> tuple[str, ...]:
 
 
 def _naming(pattern: str, name: str) -> tuple[str, ...]:
-    """The files of a checkout that name a code, each with the first line that does."""
-    wanted = re.compile(name)
+    """List the files of a checkout that name a code, each with the first such line."""
+    compiled = re.compile(name)
     result = []
     # Beside an installed wheel lie other people's folders of these names.
     for path in sorted(ROOT.glob(pattern)) if LOGS.is_dir() else ():
         text = path.read_text(encoding="utf-8")
-        if match := wanted.search(text):
+        if match := compiled.search(text):
             result.append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}")
     return tuple(result)
 
 
-def _judged(issue: Issue) -> list[Bearing]:
-    """What the logs of the corpus say: those of this failure, and those of runs that went well."""
+def _log_results(issue: Issue) -> list[Bearing]:
+    """Match an issue against the labelled logs: those of its failure and those of clean runs."""
     from diagnostics.triage.command import triage
     from diagnostics.triage.rules import Rules
 
     if issue.signature is None:
         return []
     everything, alone = Rules(catalog.load()), Rules({issue.code: issue})
-    own_text, fine = _logs(issue.code), _logs("clean")
-    first = [triage([log], everything).candidates[:1] for log in own_text]
-    listed_names = sum(entry.issue.code == issue.code for candidates in first for entry in candidates)
-    used_keys = [
+    failure_logs, clean_logs = _logs(issue.code), _logs("clean")
+    first = [triage([log], everything).candidates[:1] for log in failure_logs]
+    named_first = sum(entry.issue.code == issue.code for candidates in first for entry in candidates)
+    mistaken = [
         f"{log.path}:{entry.first.line}: a run that went well is taken for {issue.code}: {entry.first.text!r}"
-        for log in fine
+        for log in clean_logs
         for entry in triage([log], alone).candidates
     ]
-    if used_keys:
-        raise CatalogueError("\n".join(map(_short, used_keys)))
-    texts, anchors = map(_text, fine), _anchors(issue)
+    if mistaken:
+        raise CatalogueError("\n".join(map(_short, mistaken)))
+    texts, anchors = map(_read_log, clean_logs), _anchors(issue)
     similar = sum(any(anchor in text for anchor in anchors) for text in texts)
     return [
         Bearing(
             "logs",
-            (f"{len(own_text)}, {listed_names} of them named {issue.code} first",) if own_text else (),
+            (f"{len(failure_logs)}, {named_first} of them named {issue.code} first",) if failure_logs else (),
             f"what it really printed goes into {_short(str(LOGS / issue.code))}/NAME.log",
         ),
         Bearing(
             "clean logs",
-            (f"{len(fine)}, {similar} of them near it, none taken for it",) if similar else (),
-            f"{len(fine)} not taken for it, but none comes near it: a log of a run that went well, as near as you"
+            (f"{len(clean_logs)}, {similar} of them near it, none taken for it",) if similar else (),
+            f"{len(clean_logs)} not taken for it, but none comes near it: a log of a run that went well, as near as you"
             f" find one, goes into {_short(str(LOGS / 'clean'))}/NAME.log",
         ),
     ]
@@ -187,7 +191,7 @@ def _logs(label: str) -> Sequence[LogSource]:
     return [LogSource(path.name, path) for folder in sorted(folders) for path in sorted(folder.glob("*.log"))]
 
 
-def _text(log: LogSource) -> str:
+def _read_log(log: LogSource) -> str:
     return b"".join(log.blocks()).decode(errors="replace")
 
 

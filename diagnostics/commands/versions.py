@@ -48,4 +48,4 @@ def command(vllm: str | None, trl: str | None, every: bool, format: str) -> int:
         print(json_output.dump(pairs.document(tried, published, *expected)))
     else:
         pairs.render(sanitize.console(), tried, published, expected, every=every)
-    return FINE if pairs.best(pairs.chosen(tried, *expected)) else INCOMPLETE
+    return FINE if pairs.best(pairs.matching_pairs(tried, *expected)) else INCOMPLETE

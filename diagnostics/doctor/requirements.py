@@ -20,7 +20,11 @@ OPTIONAL = {
 # A requirement of an extra, without an alternative that applies without extras.
 _EXTRA_ONLY = re.compile(r"""^[^;]*;(?!.*\bor\b).*\bextra *== *["'][\w.-]+["']""")
 # Modules whose distribution has another name.
-_DISTRIBUTIONS = {top_of(module): each.packages[0] for each in FRAMEWORKS.values() for module in each.modules} | {
+_DISTRIBUTIONS = {
+    **{
+        top_of(module): framework.packages[0]
+        for framework in FRAMEWORKS.values() for module in framework.modules
+    },
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
     "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "hydra": "hydra-core",
     "dateutil": "python-dateutil", "attr": "attrs", "git": "gitpython", "dotenv": "python-dotenv",

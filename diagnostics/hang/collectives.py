@@ -110,8 +110,8 @@ def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterat
         for target in inside:
             if names[process.key] == names[target.key] or (first > second and names[process.key] != majority):
                 continue
-            why = f"is in another: {asked_collective(index.states[target.key])}"
-            edge = _edge(index, process, target, why)
+            reason = f"is in another: {asked_collective(index.states[target.key])}"
+            edge = _edge(index, process, target, reason)
             yield process.key, _behind_edge(index, edge, process, target) or edge
 
 

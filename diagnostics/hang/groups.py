@@ -27,11 +27,14 @@ def group_name(members: Members, most: int = 6) -> str:
     """
     if len(members) == 1:
         return str(members[0].get("label") or f"pid {members[0]['pid']}")
-    if all(one["rank"] is not None for one in members) and len({one["role"] for one in members}) == 1:
-        names = [f"{one['rank']} (pid {one['pid']})" for one in members]
+    if (
+        all(member["rank"] is not None for member in members)
+        and len({member["role"] for member in members}) == 1
+    ):
+        names = [f"{member['rank']} (pid {member['pid']})" for member in members]
         word = "ranks" if members[0]["role"] == "trainer" else f"{members[0]['role']}s"
     else:
-        names, word = [str(one["pid"]) for one in members], f"{len(members)} processes, pid"
+        names, word = [str(member["pid"]) for member in members], f"{len(members)} processes, pid"
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{word} {', '.join(names[:most])}{more}"
 

@@ -25,7 +25,7 @@ _SOURCES = (
 def collector(pattern: str, seconds: float, samples: int) -> Program:
     """Return the program that runs on a host."""
     options = {"pattern": pattern, "seconds": seconds, "samples": samples}
-    return Program("diagnostics.hang.collect.remote", "look", _SOURCES, options)
+    return Program("diagnostics.hang.collect.remote", "snapshot_as_json", _SOURCES, options)
 
 
 def take_snapshots(nodes: NodeOptions, program: Program) -> Snapshot:

@@ -91,7 +91,7 @@ def _project_root(start: Path) -> Path | None:
 @lru_cache(maxsize=8)
 def project_listing(root: Path) -> tuple[Path, ...]:
     """List the files of a project; empty if there are too many."""
-    files = tuple(islice(_walk(root), _MAX_FILES + 1))
+    files = tuple(islice(_walk(root, []), _MAX_FILES + 1))
     return files if len(files) <= _MAX_FILES else ()
 
 

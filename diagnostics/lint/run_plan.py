@@ -83,7 +83,7 @@ class RunPlan:
             return None
         return value.data
 
-    def whole(self, name: str) -> int | None:
+    def whole_number(self, name: str) -> int | None:
         """Return a whole number, if one is known."""
         data = self.get(name)
         return data if isinstance(data, int) and not isinstance(data, bool) else None

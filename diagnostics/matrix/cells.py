@@ -76,9 +76,9 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def additions(self, cell: Cell) -> tuple[str, ...]:
         """Return what the environment holds besides the wheels of its lock."""
-        named = self.named.format(vllm=cell.vllm, trl=cell.trl)
+        requirement = self.named.format(vllm=cell.vllm, trl=cell.trl)
         return tuple(
-            f"{key} {value}" for key, value in (("named", named), ("glibcxx", self.glibcxx)) if value
+            f"{key} {value}" for key, value in (("named", requirement), ("glibcxx", self.glibcxx)) if value
         )
 
 

@@ -178,10 +178,10 @@ def save_reports(job: Job) -> int:
             list(job.context.matrix.cells),
             select_layers(job.context.matrix, (), quick=False),
         )
-        shown = ResultsGrid(job.questions(), job.context.store.read())
+        grid = ResultsGrid(job.questions(), job.context.store.read())
     else:
-        shown = job.grid
-    page = write_reports(folder, shown)
+        grid = job.grid
+    page = write_reports(folder, grid)
     print(f"page: {page}" if ran else page, file=sys.stderr if ran else sys.stdout)
     return grid_exit_code(job) if ran else 0
 

@@ -39,18 +39,18 @@ def provide(packages: Path, wanted: str) -> bool:
     Raises:
         NotProvidedError: with the fix.
     """
-    own = _system_library()
-    provided = _symbol_versions(own)
+    system_library = _system_library()
+    provided = _symbol_versions(system_library)
     if f"GLIBCXX_{wanted}" in provided:
         return False
-    fix = f"its wheels need GLIBCXX_{wanted}, which {own} lacks: install libstdc++ of gcc 13 or newer"
+    fix = f"its wheels need GLIBCXX_{wanted}, which {system_library} lacks: install libstdc++ of gcc 13 or newer"
     compiler = shutil.which("cc")
     if wanted != _KNOWN or compiler is None:
         raise NotProvidedError(f"{fix}, or a C compiler")
     target = packages / "grpo_doctor_libstdcxx"
     target.mkdir()
     try:
-        _compile(compiler, own, provided, target / SONAME)
+        _compile(compiler, system_library, provided, target / SONAME)
     except subprocess.SubprocessError as error:
         raise NotProvidedError(f"{fix}; {compiler} could not build a stand-in: {error}") from None
     start = _START.format(path=str(target / SONAME))

@@ -56,13 +56,13 @@ _JUNIT_OPEN = frozenset({Verdict.NOT_RUN, Verdict.NOT_CHECKED})
 def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     """Write all reports into a folder and return the page's path; secrets and local names are redacted."""
     rows = [_redacted_row(row) for row in grid.rows]
-    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+    timestamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "index.html": html_page(grid, rows, made),
-        "report.md": markdown_report(grid, rows, made),
-        "junit.xml": junit_report(rows, made),
-        "report.json": json_report(grid, rows, made),
+        "index.html": html_page(grid, rows, timestamp),
+        "report.md": markdown_report(grid, rows, timestamp),
+        "junit.xml": junit_report(rows, timestamp),
+        "report.json": json_report(grid, rows, timestamp),
     }
     for name, text in texts.items():
         aside = folder / f"{name}.part"
@@ -116,12 +116,12 @@ def totals(grid: ResultsGrid) -> str:
     counts, number = grid.counts(), len(grid.results)
     passed = counts[Verdict.PASS]
     share = f"{100 * passed / number:.0f} %" if number else "0 %"
-    others = [
+    other_states = [
         f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item] and item is not Verdict.PASS
     ]
     surprising = sum(result.surprising for result in grid.results)
     head = f"{passed} of {number} questions passed ({share})"
-    return f"{'; '.join([head, ', '.join(others)] if others else [head])}; {surprising} not as expected"
+    return f"{'; '.join([head, ', '.join(other_states)] if other_states else [head])}; {surprising} not as expected"
 
 
 def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None) -> str:

@@ -107,8 +107,8 @@ def newer_glibc(explanation: str, platform: str) -> str:
     ''
     """
     machine, _, minor = platform.partition("-manylinux_2_")
-    named = [int(text) for text in re.findall(rf"`manylinux_2_(\d+)_{re.escape(machine)}`", explanation)]
-    newer = [number for number in named if minor.isdigit() and number > int(minor)]
+    versions = [int(text) for text in re.findall(rf"`manylinux_2_(\d+)_{re.escape(machine)}`", explanation)]
+    newer = [number for number in versions if minor.isdigit() and number > int(minor)]
     return f"{machine}-manylinux_2_{min(newer)}" if newer else ""
 
 
@@ -230,9 +230,9 @@ def hash_coverage(packages: Iterable[LockedPackage]) -> str:
     bare = [item.pin for item in packages if not item.hashes]
     if not bare:
         return f"{len(packages)} packages, each with the hashes of its files"
-    named = ", ".join(bare[:_NAMED]) + (", …" if len(bare) > _NAMED else "")
+    listed = ", ".join(bare[:_NAMED]) + (", …" if len(bare) > _NAMED else "")
     return (
-        f"{len(packages)} packages; no hash for {named}, from a folder of wheels or an index without hashes"
+        f"{len(packages)} packages; no hash for {listed}, from a folder of wheels or an index without hashes"
     )
 
 

@@ -145,7 +145,7 @@ def uploads(
     """
     packages = [
         package
-        for page in _pages(distribution, environ)
+        for page in _project_pages(distribution, environ)
         for package in page.packages
         if not package.is_yanked and _installable(package.filename, distribution)
     ]
@@ -194,14 +194,14 @@ def _upload_times(distribution: str, environ: Mapping[str, str]) -> dict[str, da
 
 
 def _find_in_index(distribution: str, version: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    for page in _pages(distribution, environ):
+    for page in _project_pages(distribution, environ):
         for package in page.packages:
             if _installable(package.filename, distribution, version) and package.digests.get("sha256"):
                 return package.digests["sha256"], package.url
     raise WheelError(f"{distribution} {version}: no wheel for x86_64 Linux in the index", absent=True)
 
 
-def _pages(distribution: str, environ: Mapping[str, str]) -> Iterator[pypi_simple.ProjectPage]:
+def _project_pages(distribution: str, environ: Mapping[str, str]) -> Iterator[pypi_simple.ProjectPage]:
     """Yield the distribution's page of each configured index that can be read.
 
     Raises:

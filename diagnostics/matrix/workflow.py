@@ -72,14 +72,14 @@ def gpu_workflow(*, cpu: str = CPU, gpu: Sequence[str] = ()) -> str:
 def stale_workflows(matrix: Matrix) -> list[str]:
     """Return one line for each committed workflow that differs from what the matrix file makes."""
     folder = matrix.path.parent / ".github" / "workflows"
-    made = (
+    generated = (
         (folder / "matrix.yml", matrix_workflow(matrix, matrix.cells, gpu=GPU.split(",")), MAKES),
         (folder / "release.yml", release_workflow(), MAKES_RELEASE),
         (folder / "gpu.yml", gpu_workflow(), MAKES_SUITE),
     )
     return [
         f"{path}: differs from what the matrix file makes: `nox -s matrix -- {command}` makes it"
-        for path, text, command in made
+        for path, text, command in generated
         if path.is_file() and path.read_text(encoding="utf-8") != text
     ]
 

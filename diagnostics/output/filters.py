@@ -56,12 +56,12 @@ def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> R
     """Keep the findings whose code begins with one of `selected` and none of `ignored`."""
     expected, unwanted = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
 
-    def keep(finding: Finding) -> bool:
+    def is_selected(finding: Finding) -> bool:
         return (not expected or finding.code.startswith(expected)) and not (
             unwanted and finding.code.startswith(unwanted)
         )
 
-    return _filter(report, keep, "left out by --select or --ignore")
+    return _filter(report, is_selected, "left out by --select or --ignore")
 
 
 def without_known(report: Report, baseline: Path) -> Report:

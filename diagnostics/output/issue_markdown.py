@@ -37,8 +37,11 @@ def page(document: Mapping[str, Any]) -> str:
         parts += ["## Triggers", "\n".join(map(_trigger, document["triggers"]))]
         parts.append(_block(f"python -m repro run {document['code']}"))
     if document["references"]:
-        text_lines = [f"- {prose(one['ref'])}: {prose(one['about'])}" for one in document["references"]]
-        parts += ["## References", "\n".join(text_lines)]
+        references = [
+            f"- {prose(reference['ref'])}: {prose(reference['about'])}"
+            for reference in document["references"]
+        ]
+        parts += ["## References", "\n".join(references)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,8 +84,10 @@ def _mitigation(mitigation: Mapping[str, Any]) -> str:
     lines = [f"### `{mitigation['name']}`", f"{prose(mitigation['about'])} ({printed})"]
     if mitigation["note"]:
         lines.append(prose(mitigation["note"]))
-    text_lines = [("Helps against", helps), ("Does not help against", fails)]
-    facts = [f"- {what}: {', '.join(f'`{name}`' for name in names)}" for what, names in text_lines if names]
+    trigger_lists = [("Helps against", helps), ("Does not help against", fails)]
+    facts = [
+        f"- {what}: {', '.join(f'`{name}`' for name in names)}" for what, names in trigger_lists if names
+    ]
     facts += [f"- {framework}: {prose(edit)}" for framework, edit in edits_of(mitigation)]
     facts.append(f"- cost: {prose(mitigation['cost'])}")
     return "\n\n".join([*lines, "\n".join(facts)])

@@ -79,7 +79,7 @@ def tried(cells: Iterable[Mapping[str, Any]]) -> list[TriedPair]:
 
 def _pair(cell: Mapping[str, Any]) -> TriedPair:
     layers = cell["layers"]
-    asked = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
+    layer_groups = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
     ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
     engine = ran & _WITH_ENGINE or any(name.startswith("train:") for name in ran)
     scheduler = layers.get("scheduler", {})
@@ -89,7 +89,8 @@ def _pair(cell: Mapping[str, Any]) -> TriedPair:
     return TriedPair(
         cell["id"], cell["vllm"], cell["trl"], "ran" if engine else "fails" if wrong else "part",
         declared=layers.get("resolve", {}).get("verdict") in _PASSED,
-        answers=tuple(_told(of) for of in asked), crashes=tuple(crashes), failed=tuple(_why(asked)),
+        answers=tuple(_outcome_cell(group) for group in layer_groups),
+        crashes=tuple(crashes), failed=tuple(_failure_reasons(layer_groups)),
         install=quote_command(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins))),
     )  # fmt: skip
 
@@ -99,17 +100,17 @@ def _executed(layer: Mapping[str, Any]) -> bool:
     return ran
 
 
-def _told(layers: list[Mapping[str, Any]]) -> str:
-    """✔ where every layer of a question ran and passed; ✘ with the codes where one did not; nothing where none ran."""
+def _outcome_cell(layers: list[Mapping[str, Any]]) -> str:
+    """Return ✔ if all layers that ran passed, ✘ with the codes if one did not, nothing if none ran."""
     ran = [layer for layer in layers if _executed(layer)]
     if failed := [layer for layer in ran if layer["verdict"] != "pass"]:
         return " ".join(["✘", *dict.fromkeys(code for layer in failed for code in layer["codes"])])
     return "✔" if ran else ""
 
 
-def _why(asked: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[str]:
-    """Why a question did not hold: what was expected of it, else what was seen."""
-    for question, layers in zip(QUESTIONS, asked, strict=True):
+def _failure_reasons(layer_groups: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield the reason of each failed layer: the expected one, else its summary."""
+    for question, layers in zip(QUESTIONS, layer_groups, strict=True):
         for layer in layers:
             if _executed(layer) and layer["verdict"] != "pass":
                 yield f"{' '.join(question.head)}: {layer.get('reason') or layer.get('summary', '')}"
@@ -132,7 +133,7 @@ def headline(pairs: Sequence[TriedPair]) -> str:
     return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 
-def chosen(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
+def matching_pairs(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
     """The pairs of a release of vLLM, of TRL, or of both; 0.10 is every 0.10.x."""
     return [pair for pair in pairs if _is_of(pair.vllm, vllm) and _is_of(pair.trl, trl)]
 
@@ -155,19 +156,19 @@ def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
 
 def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str) -> dict[str, Any]:
     """The answer for programs."""
-    kept = chosen(pairs, vllm, trl)
-    used_keys = best(kept)
+    selected = matching_pairs(pairs, vllm, trl)
+    newest = best(selected)
     return {
         "schema": SCHEMA,
         "published": published.generated,
-        "take": {"vllm": used_keys.vllm, "trl": used_keys.trl, "install": used_keys.install} if used_keys else None,
+        "take": {name: getattr(newest, name) for name in ("vllm", "trl", "install")} if newest else None,
         "pairs": [
             {
                 "vllm": pair.vllm, "trl": pair.trl, "state": pair.state, "declared": pair.declared,
                 "answers": dict(zip((entry.text.replace("`", "") for entry in QUESTIONS), pair.answers, strict=True)),
                 "crashes": list(pair.crashes),
             }
-            for pair in kept
+            for pair in selected
         ],
         "only_read": [
             {"vllm": entry, "trl": second} for entry, second in (only_read(published, vllm, trl) if vllm or trl else ())
@@ -187,23 +188,23 @@ def render(
         asked: The requested releases of vLLM and TRL; empty for any.
         every: Whether all pairs are shown instead of those of the README.
     """
-    kept = chosen(pairs, *asked)
-    recommended = best(kept)
+    selected = matching_pairs(pairs, *asked)
+    recommended = best(selected)
     if any(asked):
         style = "bold" if recommended else "bold yellow"
-        print_text(console, f"versions: {_releases(*asked)}: {_recommendation(kept, recommended)}", style)
+        print_text(console, f"versions: {_releases(*asked)}: {_recommendation(selected, recommended)}", style)
     else:
         print_text(console, f"versions: {headline(pairs)}", "bold")
     if any(asked) and not recommended:
         print_text(console, _compatible_by_source(only_read(published, *asked)))
     if recommended:
         print_command(console, recommended.install)
-    printed = kept if every or any(asked) else [pair for pair in kept if pair.id in SHOWN]
+    printed = selected if every or any(asked) else [pair for pair in selected if pair.id in SHOWN]
     if printed:
         _print_table(console, printed)
     for reason in list(dict.fromkeys(reason for pair in printed for reason in pair.failed))[:_MAX_REASONS]:
         print_text(console, f"✘ {reason.split('. ')[0].rstrip('.')}", "dim")
-    more = [f"--all shows {len(kept)}"] if len(printed) < len(kept) else []
+    more = [f"--all shows {len(selected)}"] if len(printed) < len(selected) else []
     more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
     print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")
 

@@ -221,8 +221,8 @@ def subject_lines(report: Report) -> list[str]:
         return [*lines, f"checked for {packages}" if packages else "checked for no particular release"]
     if "prefix" not in subject:
         return [packages] if packages else []
-    own_text = ", grpo-doctor's own environment" if "unnamed" in subject else ""
-    lines = [f"Python {subject['python']} in {subject['prefix']}{own_text}"]
+    ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""
+    lines = [f"Python {subject['python']} in {subject['prefix']}{ownership}"]
     lines += [
         f"Did you mean the environment at {prefix}? Run: "
         + quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))

@@ -149,7 +149,7 @@ def _candidate(
         ),
         releases=tuple(sorted((name, releases[name]) for name in relevant)),
         triggers=_triggers(issue, matching, logs),
-        looked_to=applicability.looked_to,
+        looked_to=applicability.examined_to,
     )
 
 

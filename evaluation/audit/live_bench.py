@@ -138,9 +138,9 @@ def healthy(seed: int, dtype: str) -> Iterator[Case]:
 
 def _frequent(folder: Path) -> int:
     """The id that is likely in most places: a bias on it shows."""
-    made = Engine(folder / "checkpoint-300", "float32")
-    ids = made.words(world.corpus()[:600])["input_ids"][:200]
-    return int(made.logits(ids).softmax(-1).mean(0).argmax())
+    engine = Engine(folder / "checkpoint-300", "float32")
+    ids = engine.words(world.corpus()[:600])["input_ids"][:200]
+    return int(engine.logits(ids).softmax(-1).mean(0).argmax())
 
 
 def mixed(folder: Path, part: str) -> str:
@@ -149,10 +149,10 @@ def mixed(folder: Path, part: str) -> str:
     if not (folder.parent / name).exists():
         marks = {"embedding": ("embed",), "head and last norm": ("lm_head", "model.norm")}
         inside = marks.get(part, (f".layers.{part[-1]}.",))
-        older, newer = (loaded(folder / one, "float32") for one in ("checkpoint-280", "checkpoint-300"))
+        older, newer = (loaded(folder / name, "float32") for name in ("checkpoint-280", "checkpoint-300"))
         state = newer.state_dict()
         state.update(
-            {key: one for key, one in older.state_dict().items() if any(mark in key for mark in inside)}
+            {key: tensor for key, tensor in older.state_dict().items() if any(mark in key for mark in inside)}
         )
         newer.load_state_dict(state)
         _write(newer, folder, name)
@@ -166,8 +166,8 @@ def off(folder: Path, seed: int) -> str:
         model = loaded(folder / "checkpoint-300", "float32")
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for each in model.parameters():
-                each.add_(0.01 * each.std() * torch.randn(each.shape, generator=generator))
+            for parameter in model.parameters():
+                parameter.add_(0.01 * parameter.std() * torch.randn(parameter.shape, generator=generator))
         _write(model, folder, name)
     return f"../{name}"
 
@@ -189,64 +189,64 @@ def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
 
 def real(url: str) -> Callable[..., Any]:
     """A real server that holds checkpoint-300, behind a proxy; where another case's weights are held it loads anew."""
-    held = ["checkpoint-300"]
+    loaded_names = ["checkpoint-300"]
 
-    def hold(folder: Path, name: str) -> None:
-        if held != [name]:
-            _hold(url, folder / name)
-            held[:] = [name]
+    def load_weights_once(folder: Path, name: str) -> None:
+        if loaded_names != [name]:
+            _load_weights(url, folder / name)
+            loaded_names[:] = [name]
 
     @contextlib.contextmanager
-    def made(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
+    def serve_case(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
         if case.wrong.second is not None or case.wrong.raw or case.wrong.noise or case.wrong.batches:
             raise NotImplementedError("it takes another server")
         if case.wrong.stale_cache is not None:
-            hold(folder, "checkpoint-20")
+            load_weights_once(folder, "checkpoint-20")
             proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
             _fill_cache(url, folder)
-        hold(folder, case.folder or "checkpoint-300")
+        load_weights_once(folder, case.folder or "checkpoint-300")
         if case.wrong.stale_cache is None:
             proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
         with proxy.between(url, case.wrong) as address:
             yield address
 
-    return made
+    return serve_case
 
 
-def _hold(url: str, folder: Path) -> None:
+def _load_weights(url: str, folder: Path) -> None:
     """Has the server load the weights of a folder, and nothing else."""
     kwargs = {"weights_path": str(folder.resolve())}
     body = {"method": "reload_weights", "kwargs": kwargs, "timeout": 300}
-    status, told = proxy.forwarded(url, "POST", "/collective_rpc", body)
+    status, reply = proxy.forwarded(url, "POST", "/collective_rpc", body)
     if status != 200:
-        raise NotImplementedError(f"{folder}: not loaded: {told!r}")
+        raise NotImplementedError(f"{folder}: not loaded: {reply!r}")
 
 
 def _fill_cache(url: str, folder: Path) -> None:
-    """As an audit before the new weights would."""
+    """Fill the server's prefix cache, as an audit before the new weights would."""
     endpoint = identify_server(Client(url, 500))
     words = load_tokenizer(folder / "checkpoint-300")
     endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
 
 
-def judged(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
+def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
     """Whether every fault was named and nothing else; whether the values are right; what was told."""
-    faults = {each.family: each for each in found.select(FAULT)}
-    wanted = [family.split() for family in case.families]
-    named = all(any(one in faults for one in family) for family in wanted)
-    allowed = {one for family in wanted for one in family}
+    faults = {answer.family: answer for answer in found.select(FAULT)}
+    expected_families = [family.split() for family in case.families]
+    all_named = all(any(name in faults for name in family) for family in expected_families)
+    allowed = {name for family in expected_families for name in family}
     # Two causes of one thing may be told together: raw log-probs also fit the law of temperature 1.
     extra = faults.keys() - allowed - ({"sampling/temperature"} if case.name == "raw log-probs" else set())
-    values = {one.name: one.value for each in faults.values() for one in each.estimates}
+    values = {estimate.name: estimate.value for fault in faults.values() for estimate in fault.estimates}
     right: bool | None = None
-    if case.values and named:
+    if case.values and all_named:
         right = all(
             abs(values.get(name, 9) - value) <= NEAR[name]
             if isinstance(value, float)
             else values.get(name) == value
             for name, value in case.values.items()
         )
-    return named and not extra, right, sorted(faults)
+    return all_named and not extra, right, sorted(faults)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in healthy(seed, options.dtype):
             if options.only in case.name:
                 run(case, server, folder, options.dtype, seed + 1000, rows)
-    print(table(rows))
+    print(render_table(rows))
     return 0
 
 
@@ -291,7 +291,7 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
     trainer.write_text(json.dumps(case.trainer))
     try:
         with server(case, folder, dtype, seed) as url:
-            found = audit_server(
+            audit = audit_server(
                 LiveAudit(
                     url, folder / "checkpoint-300", trainer=trainer if case.trainer else None, timeout_s=500
                 )
@@ -299,33 +299,41 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
     except NotImplementedError as error:
         print(json.dumps({"case": case.name, "seed": seed, "left out": str(error)}), flush=True)
         return
-    named, right, told = judged(case, found)
+    all_named, right, reported = judge_audit(case, audit)
     if not case.families:
-        named = found.outcome == CLEAN
-    rows.setdefault(case.name, []).append((named, right))
-    told_values = {one.name: one.value for each in found.select(FAULT) for one in each.estimates}
+        all_named = audit.outcome == CLEAN
+    rows.setdefault(case.name, []).append((all_named, right))
+    told_values = {
+        estimate.name: estimate.value for fault in audit.select(FAULT) for estimate in fault.estimates
+    }
     line = {
-        "case": case.name, "seed": seed, "dtype": dtype, "named": named, "right": right, "told": told,
-        "wanted": case.values, "values": told_values, "outcome": found.outcome, "tokens": found.tokens,
-        "requests": found.requests, "seconds": round(time.monotonic() - began, 1),
-        "open": [each.family for each in found.results if each.outcome == "not_decided"],
+        "case": case.name, "seed": seed, "dtype": dtype, "named": all_named, "right": right, "told": reported,
+        "wanted": case.values, "values": told_values, "outcome": audit.outcome, "tokens": audit.tokens,
+        "requests": audit.requests, "seconds": round(time.monotonic() - began, 1),
+        "open": [answer.family for answer in audit.results if answer.outcome == "not_decided"],
     }  # fmt: skip
     print(json.dumps(line), flush=True)
 
 
-def table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
+def render_table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
     """Faults by what was said of them, with intervals of 95 % (Wilson)."""
     lines = ["| fault | named, of | value right, of |", "|---|---|---|"]
-    for name, told in rows.items():
-        values = [right for _, right in told if right is not None]
-        shown = f"{sum(values)} of {len(values)}" if values else "-"
-        lines.append(f"| {name} | {sum(named for named, _ in told)} of {len(told)} | {shown} |")
-    faults = [pair for name, told in rows.items() if not name.startswith("nothing wrong") for pair in told]
+    for name, outcomes in rows.items():
+        values = [right for _, right in outcomes if right is not None]
+        right_values = f"{sum(values)} of {len(values)}" if values else "-"
+        lines.append(
+            f"| {name} | {sum(all_named for all_named, _ in outcomes)} of {len(outcomes)} | {right_values} |"
+        )
+    faults = [
+        pair for name, outcomes in rows.items() if not name.startswith("nothing wrong") for pair in outcomes
+    ]
     if faults:
-        hits = sum(named for named, _ in faults)
+        hits = sum(all_named for all_named, _ in faults)
         low, high = wilson(hits, len(faults))
         lines.append(f"| all faults | {hits} of {len(faults)} ({low:.0%} to {high:.0%}) | |")
-    healthy = [clean for name, told in rows.items() if name.startswith("nothing wrong") for clean, _ in told]
+    healthy = [
+        clean for name, outcomes in rows.items() if name.startswith("nothing wrong") for clean, _ in outcomes
+    ]
     if healthy:
         lines.append(f"| all healthy | {sum(healthy)} of {len(healthy)} clean | |")
     return "\n".join(lines)

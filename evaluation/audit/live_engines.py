@@ -21,21 +21,23 @@ from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 
 
-def told(case: str, wanted: str, **asked: Any) -> None:
+def print_audit(case: str, wanted: str, **asked: Any) -> None:
     """One audit."""
     began, used = time.monotonic(), time.process_time()
     try:
-        found = audit_server(LiveAudit(timeout_s=500, **asked))
+        audit = audit_server(LiveAudit(timeout_s=500, **asked))
     except (NotAvailableError, AuditError) as error:
         faults: dict[str, Any] = {type(error).__name__: str(error)}
         outcome, tokens = "-", 0
     else:
-        faults = {each.family: [one.value for one in each.estimates] for each in found.select(FAULT)}
-        outcome, tokens = found.outcome, found.tokens
+        faults = {
+            answer.family: [estimate.value for estimate in answer.estimates] for answer in audit.select(FAULT)
+        }
+        outcome, tokens = audit.outcome, audit.tokens
     # What the server says of itself is told beside what its samples say.
-    seen = [*faults.keys() - {"settings/logprobs_mode"}]
+    families = [*faults.keys() - {"settings/logprobs_mode"}]
     line = {
-        "case": case, "named": seen == ([wanted] if wanted else []), "told": faults, "outcome": outcome,
+        "case": case, "named": families == ([wanted] if wanted else []), "told": faults, "outcome": outcome,
         "tokens": tokens, "seconds": round(time.monotonic() - began, 1), "cpu": round(time.process_time() - used, 1),
     }  # fmt: skip
     print(json.dumps(line), flush=True)
@@ -57,54 +59,58 @@ def main(arguments: list[str] | None = None) -> int:
         if options.served and options.other:
             two(options.served, options.other, options.world)
         if options.raw:
-            raw(options.raw, options.world / "checkpoint-300")
+            audit_raw_logprobs(options.raw, options.world / "checkpoint-300")
     if options.raw:
         manners(options.raw, options.world / "checkpoint-300")
     return 0
 
 
 def adapters(url: str, checkpoint: Path) -> None:
-    """By the names under which they are served."""
-    for model, wanted in (
+    """Audit LoRA adapters by the names under which they are served."""
+    for model, expected in (
         ("right", ""), ("twice", "weights/adapter"), ("half", "weights/adapter"), ("stale", "weights/version"),
         ("policy", "weights/version"),
     ):  # fmt: skip
-        told(f"adapter: {model}", wanted, server=url, checkpoint=checkpoint, model=model)
+        print_audit(f"adapter: {model}", expected, server=url, checkpoint=checkpoint, model=model)
 
 
 def two(url: str, other: str, world: Path) -> None:
     """One of two has older weights: told of by address, and behind one address."""
     checkpoint = world / "checkpoint-300"
-    told("replicas: the same", "", server=url, checkpoint=checkpoint, replicas=(other,))
-    _hold(other, world / "checkpoint-280")
-    told("replicas: one stale", "replicas/weights", server=url, checkpoint=checkpoint, replicas=(other,))
+    print_audit("replicas: the same", "", server=url, checkpoint=checkpoint, replicas=(other,))
+    _load_weights(other, world / "checkpoint-280")
+    print_audit(
+        "replicas: one stale", "replicas/weights", server=url, checkpoint=checkpoint, replicas=(other,)
+    )
     with proxy.between(url, Wrong(), other) as address:
-        told("replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint)
-    _hold(other, checkpoint)
+        print_audit(
+            "replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint
+        )
+    _load_weights(other, checkpoint)
 
 
-def raw(url: str, checkpoint: Path) -> None:
+def audit_raw_logprobs(url: str, checkpoint: Path) -> None:
     """At temperature 1 raw log-probs are right."""
     with tempfile.TemporaryDirectory() as folder:
-        for heat, wanted in ((0.6, "logprobs/raw"), (0.83, "logprobs/raw"), (1.0, "")):
+        for heat, expected in ((0.6, "logprobs/raw"), (0.83, "logprobs/raw"), (1.0, "")):
             trainer = Path(folder) / "trainer.json"
             trainer.write_text(json.dumps({"temperature": heat}))
-            told(f"raw at {heat}", wanted, server=url, checkpoint=checkpoint, trainer=trainer)
+            print_audit(f"raw at {heat}", expected, server=url, checkpoint=checkpoint, trainer=trainer)
 
 
 def manners(url: str, checkpoint: Path) -> None:
     """A paused server is not asked."""
     proxy.forwarded(url, "POST", "/pause", {})
-    told("paused", "NotAskedError", server=url, checkpoint=checkpoint)
+    print_audit("paused", "NotAskedError", server=url, checkpoint=checkpoint)
     proxy.forwarded(url, "POST", "/resume", {})
-    told("resumed", "", server=url, checkpoint=checkpoint)
+    print_audit("resumed", "", server=url, checkpoint=checkpoint)
 
 
-def _hold(url: str, folder: Path) -> None:
+def _load_weights(url: str, folder: Path) -> None:
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}, "timeout": 300}
-    status, said = proxy.forwarded(url, "POST", "/collective_rpc", body)
+    status, reply = proxy.forwarded(url, "POST", "/collective_rpc", body)
     if status != 200:
-        raise RuntimeError(f"{folder}: not loaded: {said!r}")
+        raise RuntimeError(f"{folder}: not loaded: {reply!r}")
     proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
 
 

@@ -35,7 +35,7 @@ _PEAK, _APART = 7.0, 0.01
 NEWER, OLDER = "checkpoint-300", "checkpoint-280"
 
 
-def make(folder: Path, shape: dict[str, int]) -> None:
+def write_checkpoints(folder: Path, shape: dict[str, int]) -> None:
     """Both checkpoints, in bfloat16, with a tokenizer that has every id."""
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -45,27 +45,27 @@ def make(folder: Path, shape: dict[str, int]) -> None:
     with torch.no_grad():
         rows = model.get_input_embeddings().weight
         model.model.norm.weight.fill_(_PEAK / float(rows.float().std()) / config.hidden_size**0.5)
-    words = _words(shape["vocab_size"])
+    words = _pad_tokenizer(shape["vocab_size"])
     for name in (NEWER, OLDER):
         model.save_pretrained(folder / name)
         words.save_pretrained(folder / name)
         with torch.no_grad():
-            for each in model.parameters():
-                if each.ndim > 1:
-                    each.add_(_APART * each.std() * torch.randn_like(each))
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter.add_(_APART * parameter.std() * torch.randn_like(parameter))
 
 
-def _words(size: int) -> PreTrainedTokenizerFast:
+def _pad_tokenizer(size: int) -> PreTrainedTokenizerFast:
     """The tiny world's, with ids that stand for nothing behind its own."""
-    made = world.tokenizer(world.corpus(), 384)
-    told = json.loads(made.backend_tokenizer.to_str())
-    known = told["model"]["vocab"]
+    small_tokenizer = world.tokenizer(world.corpus(), 384)
+    definition = json.loads(small_tokenizer.backend_tokenizer.to_str())
+    known = definition["model"]["vocab"]
     known |= {f"<|{place}|>": place for place in range(len(known), size)}
-    whole = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(told)), bos_token="<s>", eos_token="</s>"
+    padded = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(definition)), bos_token="<s>", eos_token="</s>"
     )
-    whole.chat_template = world.TEMPLATE
-    return whole
+    padded.chat_template = world.TEMPLATE
+    return padded
 
 
 def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str, Any]:
@@ -78,15 +78,19 @@ def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str,
         _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     wall = time.monotonic() - began
-    told = json.loads(out.read_text(encoding="utf-8"))
+    document = json.loads(out.read_text(encoding="utf-8"))
     return {
         "checkpoint": checkpoint.name, "exit": process.returncode, "wall_s": round(wall, 1),
         "cpu_s": round(used.ru_utime + used.ru_stime, 1), "peak_mib": used.ru_maxrss // 1024,
-        "load_before": [round(one, 1) for one in load], "load_after": [round(one, 1) for one in os.getloadavg()],
-        "tokens": told["tokens"], "outcome": told["outcome"], "sentence": told["sentence"],
-        "faults": [each["family"] for each in told["answers"] if each["outcome"] == "fault"],
-        "open": [each["family"] for each in told["answers"] if each["outcome"] == "not_decided"],
-        "off": {each["family"]: [each["residual"], each["floor"]] for each in told["answers"] if each["residual"]},
+        "load_before": [round(average, 1) for average in load],
+        "load_after": [round(average, 1) for average in os.getloadavg()],
+        "tokens": document["tokens"], "outcome": document["outcome"], "sentence": document["sentence"],
+        "faults": [answer["family"] for answer in document["answers"] if answer["outcome"] == "fault"],
+        "open": [answer["family"] for answer in document["answers"] if answer["outcome"] == "not_decided"],
+        "off": {
+            answer["family"]: [answer["residual"], answer["floor"]]
+            for answer in document["answers"] if answer["residual"]
+        },
     }  # fmt: skip
 
 
@@ -100,16 +104,16 @@ def main(arguments: list[str] | None = None) -> int:
     options, more = parser.parse_known_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
-        make(folder, TOY if options.toy else SHAPE)
+        write_checkpoints(folder, TOY if options.toy else SHAPE)
         command = vllm_command(
             options.python, folder / NEWER, port, f"--dtype={options.dtype}", "--served-model-name=policy"
         )
         variables = {"OMP_NUM_THREADS": str(os.cpu_count())}
         with serving(command, folder / "log", variables=variables, timeout_s=1500):
             for _ in range(options.times):
-                for one in (NEWER, OLDER):
-                    told = audited(f"http://127.0.0.1:{port}", folder / one, folder / "told", more)
-                    print(json.dumps(told), flush=True)
+                for checkpoint in (NEWER, OLDER):
+                    result = audited(f"http://127.0.0.1:{port}", folder / checkpoint, folder / "told", more)
+                    print(json.dumps(result), flush=True)
     return 0
 
 

@@ -21,7 +21,7 @@ RANK, ALPHA = 8, 16
 _SIZE, _DRIFT = 0.05, 0.014
 
 
-def make(base: Path, folder: Path, steps: dict[int, float]) -> Path:
+def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
     """Writes an adapter a step, whose matrices are so much of the last one's; returns their folder."""
     state = loaded(base, "float32").state_dict()
     generator = torch.Generator().manual_seed(5)
@@ -36,15 +36,15 @@ def make(base: Path, folder: Path, steps: dict[int, float]) -> Path:
         "target_modules": sorted({name.split(".")[-2] for name in state if "_proj" in name}),
     }  # fmt: skip
     for step, share in steps.items():
-        made = folder / f"checkpoint-{step}"
-        made.mkdir(parents=True)
-        (made / "adapter_config.json").write_text(json.dumps(settings))
+        checkpoint = folder / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "adapter_config.json").write_text(json.dumps(settings))
         drift = torch.Generator().manual_seed(step)
         of_step = {
-            name: share * one + _DRIFT * torch.randn(one.shape, generator=drift)
-            for name, one in tensors.items()
+            name: share * tensor + _DRIFT * torch.randn(tensor.shape, generator=drift)
+            for name, tensor in tensors.items()
         }
-        save_file(of_step, made / "adapter_model.safetensors")
+        save_file(of_step, checkpoint / "adapter_model.safetensors")
     return folder
 
 
@@ -52,12 +52,12 @@ def scaled(adapter: Path, folder: Path, times: float) -> Path:
     """Writes it with another alpha."""
     shutil.copytree(adapter, folder)
     path = folder / "adapter_config.json"
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps(told | {"lora_alpha": times * told["lora_alpha"]}))
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"lora_alpha": times * config["lora_alpha"]}))
     return folder
 
 
 if __name__ == "__main__":
-    made = make(Path(sys.argv[1]), Path(sys.argv[2]), {40: 0.6, 60: 1.0})
+    adapters = write_adapters(Path(sys.argv[1]), Path(sys.argv[2]), {40: 0.6, 60: 1.0})
     for name, times in (("twice", 2.0), ("half", 0.5)):
-        scaled(made / "checkpoint-60", made / name, times)
+        scaled(adapters / "checkpoint-60", adapters / name, times)

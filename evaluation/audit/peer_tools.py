@@ -1,4 +1,4 @@
-"""What three tools that read curves say of a run's metrics: `python peer_tools.py HISTORY.jsonl`.
+"""Report the faults that three tools find in a run's metrics: `python peer_tools.py HISTORY.jsonl`.
 
 Prints JSON: by tool, the names of what it found. Each is given the lines as a TRL callback of its own would be.
 """
@@ -17,12 +17,18 @@ def rldoctor(path, entries):
     from rl_doctor.cli import main
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        told = Path(folder) / "told.json"
+        report_path = Path(folder) / "told.json"
         with contextlib.suppress(SystemExit):
-            main(["diagnose", str(path), "--format", "json", "--output", str(told)])
-        document = json.loads(told.read_text())
-    worth = ("info", "warning", "critical")
-    return sorted({each["detector"] for each in document["findings"] if each["severity"].lower() in worth})
+            main(["diagnose", str(path), "--format", "json", "--output", str(report_path)])
+        document = json.loads(report_path.read_text())
+    reported_severities = ("info", "warning", "critical")
+    return sorted(
+        {
+            finding["detector"]
+            for finding in document["findings"]
+            if finding["severity"].lower() in reported_severities
+        }
+    )
 
 
 def rlprobe(path, entries):
@@ -42,7 +48,10 @@ def rlprobe(path, entries):
             record.log_step(entry["step"], **trl._map_logs(entry))
         record.close()
         return sorted(
-            {str(getattr(each, "signature_id", None) or each.id) for each in engine.diagnose(folder)}
+            {
+                str(getattr(diagnosis, "signature_id", None) or diagnosis.id)
+                for diagnosis in engine.diagnose(folder)
+            }
         )
 
 
@@ -53,29 +62,29 @@ def rlwatch(path, entries):
 
     names = {"entropy": "entropy", "kl": "kl_divergence", "reward": "reward_mean", "reward_std": "reward_std",
              "loss": "loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}  # fmt: skip
-    found = set()
+    detected = set()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         monitor = watch.attach(framework="manual", run_id="x")
-        monitor.alert_manager.send = lambda alert, *_, **__: found.add(alert.detector)
+        monitor.alert_manager.send = lambda alert, *_, **__: detected.add(alert.detector)
         for entry in entries:
             monitor.log_step(
                 entry["step"], **{names[key]: value for key, value in entry.items() if key in names}
             )
         monitor.stop()
         del folder
-    return sorted(found)
+    return sorted(detected)
 
 
 def main():
     path = Path(sys.argv[1])
     entries = [json.loads(line) for line in path.read_text().splitlines()]
-    told = {}
+    detected = {}
     for tool in (rldoctor, rlprobe, rlwatch):
         try:
-            told[tool.__name__] = tool(path, entries)
+            detected[tool.__name__] = tool(path, entries)
         except Exception as error:  # noqa: BLE001 - of one tool; the others are asked all the same
-            told[tool.__name__] = [f"error: {type(error).__name__}: {error}"]
-    print(json.dumps(told))
+            detected[tool.__name__] = [f"error: {type(error).__name__}: {error}"]
+    print(json.dumps(detected))
 
 
 if __name__ == "__main__":

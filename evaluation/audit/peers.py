@@ -88,23 +88,25 @@ def history(run: Path, change: Any = None, engine: dict[str, float] | None = Non
     """TRL's own lines of metrics, changed."""
     state = max(run.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_size)
     entries = [entry for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
-    made = [{**entry, **(engine or {})} for entry in entries]
-    return [change(entry, place > len(made) // 2) if change else entry for place, entry in enumerate(made)]
+    records = [{**entry, **(engine or {})} for entry in entries]
+    return [
+        change(entry, place > len(records) // 2) if change else entry for place, entry in enumerate(records)
+    ]
 
 
 def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """What the three tools find in metrics."""
+    """Run the three tools on metrics; return the faults each one names."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.jsonl"
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         done = subprocess.run(
             [python, TOOLS, path], capture_output=True, text=True, check=True, cwd=folder, timeout=500
         )
-    return {tool: set(found) for tool, found in json.loads(done.stdout.splitlines()[-1]).items()}
+    return {tool: set(names) for tool, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
 def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
-    """What trainers compute of engine's and trainer's log-probs: their mismatch metrics, by sampled tokens."""
+    """Compute the trainers' mismatch metrics from the engine's and the trainer's log-probs of sampled tokens."""
     reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
     engine = Engine(folder / held, "bfloat16", wrong, 5)
     text = words(corpus()[2000:9000])["input_ids"]
@@ -122,30 +124,32 @@ def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
 
 
 def mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
-    """By the trainers' own formulas."""
-    apart = [b - a for a, b in zip(engine, trainer, strict=True)]
-    ratios = [math.exp(max(-20.0, min(20.0, each))) for each in apart]
+    """Compute mismatch metrics by the trainers' own formulas."""
+    differences = [b - a for a, b in zip(engine, trainer, strict=True)]
+    ratios = [math.exp(max(-20.0, min(20.0, difference))) for difference in differences]
     return {
-        "mismatch_kl": statistics.fmean(ratio - each - 1 for ratio, each in zip(ratios, apart, strict=True)),
-        "mult_error": statistics.fmean(math.exp(min(20.0, abs(each))) for each in apart),
+        "mismatch_kl": statistics.fmean(
+            ratio - difference - 1 for ratio, difference in zip(ratios, differences, strict=True)
+        ),
+        "mult_error": statistics.fmean(math.exp(min(20.0, abs(difference))) for difference in differences),
         "is_mean": statistics.fmean(ratios),
         "ess": statistics.fmean(ratios) ** 2 / statistics.fmean(ratio**2 for ratio in ratios),
-        "mean": statistics.fmean(map(abs, apart)),
-        "max": max(map(abs, apart)),
+        "mean": statistics.fmean(map(abs, differences)),
+        "max": max(map(abs, differences)),
     }
 
 
 def gates(seen: dict[str, float]) -> set[str]:
     """prime-rl's CI (mismatch KL below 0.01), NeMo-RL's (1.05), verl's warnings (weights 0.5 to 2, ESS 0.3)."""
-    told = {
+    verdicts = {
         "prime-rl": seen["mismatch_kl"] >= 0.01,
         "NeMo-RL": seen["mult_error"] > 1.05,
         "verl": not 0.5 <= seen["is_mean"] <= 2.0 or seen["ess"] < 0.3,
     }
-    return {name for name, alarms in told.items() if alarms}
+    return {name for name, alarms in verdicts.items() if alarms}
 
 
-def row(name: str, seen: dict[str, set[str]], healthy: dict[str, set[str]], ours: str) -> None:
+def print_row(name: str, seen: dict[str, set[str]], healthy: dict[str, set[str]], ours: str) -> None:
     """One fault."""
     columns = []
     for tool in ("rldoctor", "rlprobe", "rlwatch"):
@@ -156,10 +160,10 @@ def row(name: str, seen: dict[str, set[str]], healthy: dict[str, set[str]], ours
 
 
 def families(audit: Any, wanted: str = "") -> str:
-    """What the audit names."""
-    found = sorted({answer.family for answer in audit.results if answer.outcome == FAULT})
-    told = ", ".join(f"`{each}`" for each in found) or "-"
-    return told if not wanted or wanted in found else f"{told} (wanted `{wanted}`)"
+    """Return the fault families that an audit names, as text, with the expected one if it is missing."""
+    families = sorted({answer.family for answer in audit.results if answer.outcome == FAULT})
+    listed = ", ".join(f"`{family}`" for family in families) or "-"
+    return listed if not wanted or wanted in families else f"{listed} (wanted `{wanted}`)"
 
 
 def main() -> None:
@@ -170,29 +174,29 @@ def main() -> None:
     logged = {f"sampling/sampling_logp_difference/{name}": right[name] for name in ("mean", "max")}
     base = history(run, engine=logged)
     healthy = curves(python, base)
-    print(f"On the healthy run: { ({tool: sorted(found) for tool, found in healthy.items()}) }; {right}\n")
+    print(f"On the healthy run: { ({tool: sorted(names) for tool, names in healthy.items()}) }; {right}\n")
     print(f"| fault | rldoctor | rlprobe | rlwatch | {' | '.join(GATES)} | audit |")
     print("|---|---|---|---|---|---|---|---|")
-    row("nothing wrong", healthy | {"gates": gates(right)}, healthy, families(audit_run(run)))
+    print_row("nothing wrong", healthy | {"gates": gates(right)}, healthy, families(audit_run(run)))
     for name, change in METRICS.items():
         entries = history(run, change, logged)
         with tempfile.TemporaryDirectory() as aside:
             path = Path(aside) / "metrics.jsonl"
             path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-            row(name, curves(python, entries), healthy, families(audit_run(path)))
+            print_row(name, curves(python, entries), healthy, families(audit_run(path)))
     of_samples(run, healthy)
-    for name, (family, held, wrong) in engines(folder).items():
-        seen = measured(folder, held, wrong)
+    for name, (family, served, wrong) in engines(folder).items():
+        detected = measured(folder, served, wrong)
         entries = history(
-            run, engine={f"sampling/sampling_logp_difference/{key}": seen[key] for key in ("mean", "max")}
+            run, engine={f"sampling/sampling_logp_difference/{key}": detected[key] for key in ("mean", "max")}
         )
-        with serving(Engine(folder / held, "bfloat16", wrong, 3)) as url:
-            told = families(audit_server(LiveAudit(url, folder / NAME, timeout_s=500)), family)
-        row(
-            f"engine: {name} (KL {seen['mismatch_kl']:.2g})",
-            curves(python, entries) | {"gates": gates(seen)},
+        with serving(Engine(folder / served, "bfloat16", wrong, 3)) as url:
+            ours = families(audit_server(LiveAudit(url, folder / NAME, timeout_s=500)), family)
+        print_row(
+            f"engine: {name} (KL {detected['mismatch_kl']:.2g})",
+            curves(python, entries) | {"gates": gates(detected)},
             healthy,
-            told,
+            ours,
         )
 
 
@@ -206,11 +210,11 @@ def of_samples(run: Path, healthy: dict[str, set[str]]) -> None:
             place = Path(aside) / "run"
             try:
                 runs.as_parquet(fault.put(rows, 1), place)
-                told = families(audit_run(place), fault.family)
+                ours = families(audit_run(place), fault.family)
             except (AttributeError, TypeError):
                 continue  # of tokens, which TRL does not dump
             shutil.rmtree(place)
-        row(fault.name, {}, healthy, told)
+        print_row(fault.name, {}, healthy, ours)
 
 
 if __name__ == "__main__":

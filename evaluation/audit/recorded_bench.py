@@ -42,7 +42,7 @@ class Table:
         self.off: dict[str, list[float]] = {}
         self.seconds: list[float] = []
 
-    def asked(self, folder: Path, **how: object) -> object:
+    def audit(self, folder: Path, **how: object) -> object:
         """Audits, and keeps the time."""
         began = time.perf_counter()
         with contextlib.redirect_stderr(io.StringIO()):
@@ -52,27 +52,27 @@ class Table:
 
     def judge(self, name: str, family: str, audit: object) -> None:
         """One audit of something with a fault."""
-        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
+        families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         open_ = {answer.family.partition("/")[0] for answer in audit.results if answer.outcome == NOT_DECIDED}
         count = self.rows.setdefault(name, Counter())
-        if family in named:
+        if family in families:
             count["named"] += 1
-        elif {each.partition("/")[0] for each in named} & {family.partition("/")[0]}:
+        elif {name.partition("/")[0] for name in families} & {family.partition("/")[0]}:
             count["seen, named otherwise"] += 1
         elif family.partition("/")[0] in open_:
             count["not decided"] += 1
         else:
             count["missed"] += 1
-        count["beside"] += bool(named - {family} - FOLLOW)
+        count["beside"] += bool(families - {family} - FOLLOW)
 
     def both(self, names: tuple[str, str], families: tuple[str, str], audit: object) -> None:
         """One audit of something with two faults."""
-        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
-        found = sum(family in named for family in families)
-        self.pairs[("neither", "one", "both")[found]] += 1
-        self.pairs["beside"] += bool(named - {*families} - FOLLOW)
-        if found < 2:
-            print(f"pair: {names}: told {sorted(named)}", file=sys.stderr, flush=True)
+        named_families = {answer.family for answer in audit.results if answer.outcome == FAULT}
+        named_count = sum(family in named_families for family in families)
+        self.pairs[("neither", "one", "both")[named_count]] += 1
+        self.pairs["beside"] += bool(named_families - {*families} - FOLLOW)
+        if named_count < 2:
+            print(f"pair: {names}: told {sorted(named_families)}", file=sys.stderr, flush=True)
 
     def fine(self, name: str, audit: object) -> None:
         """One audit of something that nothing is wrong with."""
@@ -85,26 +85,31 @@ class Table:
         self.healthy["not decided"] += audit.outcome == NOT_DECIDED
 
     def value(self, name: str, audit: object, what: str, true: float) -> None:
-        """How far an estimate is from what was put."""
-        found = [each.value for answer in audit.results for each in answer.estimates if each.name == what]
-        if found:
-            self.off.setdefault(f"{what}: {name}", []).append(abs(float(found[0]) - true))
+        """Record the difference between an estimate and the value that was set."""
+        estimates = [
+            estimate.value
+            for answer in audit.results
+            for estimate in answer.estimates
+            if estimate.name == what
+        ]
+        if estimates:
+            self.off.setdefault(f"{what}: {name}", []).append(abs(float(estimates[0]) - true))
 
     def print(self) -> None:
-        """As Markdown."""
+        """Print the table as Markdown."""
         columns = ("named", "seen, named otherwise", "not decided", "missed", "beside")
         print(f"| fault | runs | {' | '.join(columns[:-1])} | another fault named beside it |")
         print("|---|---|---|---|---|---|---|")
         for name, count in self.rows.items():
             total = sum(count[column] for column in columns[:-1])
             print(f"| {name} | {total} | {' | '.join(str(count[column]) for column in columns)} |")
-        whole = Counter[str]()
+        totals = Counter[str]()
         for count in self.rows.values():
-            whole.update(count)
-        total = sum(whole[column] for column in columns[:-1])
-        print(f"| **all** | {total} | {' | '.join(str(whole[column]) for column in columns)} |\n")
-        print(f"Named: {share(whole['named'], total)}.")
-        of_pairs = sum(self.pairs[each] for each in ("neither", "one", "both"))
+            totals.update(count)
+        total = sum(totals[column] for column in columns[:-1])
+        print(f"| **all** | {total} | {' | '.join(str(totals[column]) for column in columns)} |\n")
+        print(f"Named: {share(totals['named'], total)}.")
+        of_pairs = sum(self.pairs[outcome] for outcome in ("neither", "one", "both"))
         print(f"Pairs with both named: {share(self.pairs['both'], of_pairs)}.")
         print(f"One of them: {self.pairs['one']}; another fault beside them: {self.pairs['beside']}.")
         print(f"False alarms: {share(self.healthy['with a false alarm'], self.healthy['audits'])} audits.\n")
@@ -135,10 +140,10 @@ def of_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs: in
             return
         run = runs.own(folder, seed, 6, "--model.layers=2")
         rows = runs.with_trainer(runs.rows_of(run), seed=seed)
-        table.fine("our run", table.asked(run))
+        table.fine("our run", table.audit(run))
         for form, write in itertools.islice(runs.WRITERS.items(), 1 if toy else None):
             place = write(rows, folder / f"fine-{form}-{seed}")
-            table.fine(form, table.asked(place))
+            table.fine(form, table.audit(place))
             shutil.rmtree(place)
         if number % 3 == 0:
             of_faults(table, run, rows, folder, seed, toy=toy)
@@ -152,27 +157,27 @@ def of_faults(table: Table, run: Path, rows: list, folder: Path, seed: int, *, t
     for fault in faults.ROWS[: 2 if toy else None]:
         form = fault.formats[seed // 3 % len(fault.formats)]
         place = runs.WRITERS[form](fault.put(rows, seed), folder / "faulty")
-        table.judge(fault.name, fault.family, table.asked(place))
+        table.judge(fault.name, fault.family, table.audit(place))
         shutil.rmtree(place)
     for name, family, put in faults.FILES[: 1 if toy else None]:
         place = shutil.copytree(run, folder / "broken")
         put(place, seed)
-        table.judge(name, family, table.asked(place))
+        table.judge(name, family, table.audit(place))
         shutil.rmtree(place)
 
 
 def of_pairs(table: Table, run: Path, rows: list, folder: Path, seed: int, count: int) -> None:
     """Pairs of different classes, drawn by the seed: two of samples in one format, or two of the run's files."""
-    drawn = random.Random(seed)
-    for form, one, other in drawn.sample(PAIRS, min(count, len(PAIRS))):
-        place = runs.WRITERS[form](other.put(one.put(rows, seed), seed), folder / "two")
-        table.both((one.name, other.name), (one.family, other.family), table.asked(place))
+    numbers = random.Random(seed)
+    for form, first, second in numbers.sample(PAIRS, min(count, len(PAIRS))):
+        place = runs.WRITERS[form](second.put(first.put(rows, seed), seed), folder / "two")
+        table.both((first.name, second.name), (first.family, second.family), table.audit(place))
         shutil.rmtree(place)
-    for one, other in drawn.sample(FILE_PAIRS, min(count // 3, len(FILE_PAIRS))):
+    for first, second in numbers.sample(FILE_PAIRS, min(count // 3, len(FILE_PAIRS))):
         place = shutil.copytree(run, folder / "two")
-        one[2](place, seed)
-        other[2](place, seed)
-        table.both((one[0], other[0]), (one[1], other[1]), table.asked(place))
+        first[2](place, seed)
+        second[2](place, seed)
+        table.both((first[0], second[0]), (first[1], second[1]), table.audit(place))
         shutil.rmtree(place)
 
 
@@ -182,10 +187,11 @@ def head(family: str) -> str:
 
 
 PAIRS = [
-    (form, one, other)
+    (form, first, second)
     for form in runs.WRITERS
-    for one, other in itertools.combinations([fault for fault in faults.ROWS if form in fault.formats], 2)
-    if head(one.family) != head(other.family) and not {head(one.family), head(other.family)} & LEAVES_NOTHING
+    for first, second in itertools.combinations([fault for fault in faults.ROWS if form in fault.formats], 2)
+    if head(first.family) != head(second.family)
+    and not {head(first.family), head(second.family)} & LEAVES_NOTHING
 ]
 FILE_PAIRS = [
     pair for pair in itertools.combinations(faults.FILES, 2) if head(pair[0][1]) != head(pair[1][1])
@@ -197,11 +203,11 @@ def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bo
     for number, seed in enumerate(seeds):
         if time.monotonic() > until:
             return
-        drawn = random.Random(seed)
-        made = sampled.model(seed, drawn.choice((96, 300)), drawn.uniform(6, 30))
-        checkpoint = sampled.saved(made, folder / f"model-{seed}")
-        streams(table, made, drawn, folder, toy=toy)
-        texts(table, made, checkpoint, drawn, folder, toy=toy)
+        numbers = random.Random(seed)
+        model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
+        checkpoint = sampled.saved(model, folder / f"model-{seed}")
+        streams(table, model, numbers, folder, toy=toy)
+        texts(table, model, checkpoint, numbers, folder, toy=toy)
         print(f"model {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
 
 
@@ -222,7 +228,7 @@ def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, t
     )
     for name, family, how in laws[: 1 if toy else None]:
         rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
-        audit = table.asked(runs.as_prime(rows, folder / "streams"))
+        audit = table.audit(runs.as_prime(rows, folder / "streams"))
         shutil.rmtree(folder / "streams")
         if not name:
             table.fine("token exports of a law", audit)
@@ -247,7 +253,7 @@ def texts(
     for name, family, how in laws[: 1 if toy else None]:
         drawn_rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=9 if toy else 33, **how)
         place = runs.as_parquet(sampled.as_texts(drawn_rows), folder / "texts")
-        audit = table.asked(place, checkpoint=checkpoint)
+        audit = table.audit(place, checkpoint=checkpoint)
         shutil.rmtree(folder / "texts")
         if name:
             table.judge(name, family, audit)

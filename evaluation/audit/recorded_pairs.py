@@ -29,7 +29,7 @@ from tests.diagnostics.audit_recorded import faults, runs, sampled
 FOLLOW = {"rewards/no_spread", "rewards/constant"}
 STATES = ("named", "said to be hidden", "named otherwise", "not decided", "missed")
 COPIES, SAME = (
-    next(each.put for each in faults.ROWS if each.family == family)
+    next(fault.put for fault in faults.ROWS if fault.family == family)
     for family in ("samples/identical", "rewards/constant")
 )
 ALL_CUT = next(put for _, family, put in faults.FILES if family == "metrics/all_cut")
@@ -84,7 +84,7 @@ TRUNCATED = Pair("truncation, rewards all the same", ("metrics/all_cut", "reward
 
 @dataclass
 class Table:
-    """What was said of each pair; values that were found beside those that were put."""
+    """Verdicts on each pair of faults, and estimates beside the values that were set."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     off: dict[str, list[float]] = field(default_factory=dict)
@@ -97,54 +97,64 @@ class Table:
         count["both"] += states == ["named", "named"]
         for family, state in zip(pair.families, states, strict=True):
             count[f"{family} {state}"] += 1
-        named = {answer.family for answer in audit.results if answer.outcome == FAULT}
+        families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         heads = {family.partition("/")[0] for family in pair.families}
-        others = {
-            family for family in named - FOLLOW - {*pair.families} if family.partition("/")[0] not in heads
+        unexpected = {
+            family for family in families - FOLLOW - {*pair.families} if family.partition("/")[0] not in heads
         }
-        count["beside"] += bool(others)
-        told = {each.name: each.value for answer in audit.results for each in answer.estimates}
+        count["beside"] += bool(unexpected)
+        estimates = {
+            estimate.name: estimate.value for answer in audit.results for estimate in answer.estimates
+        }
         for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
-            if name in how and name in told and pair in (*TEXTS, *WEIGHED):
-                self.off.setdefault(f"{pair.name}: {name}", []).append(abs(float(told[name]) - how[name]))
-        print(pair.name, how, states, sorted(named), file=sys.stderr, flush=True)
+            if name in how and name in estimates and pair in (*TEXTS, *WEIGHED):
+                self.off.setdefault(f"{pair.name}: {name}", []).append(
+                    abs(float(estimates[name]) - how[name])
+                )
+        print(pair.name, how, states, sorted(families), file=sys.stderr, flush=True)
 
     def print(self) -> None:
-        """As Markdown."""
+        """Print the table as Markdown."""
         print(f"| pair | runs | both named | of each: {', '.join(STATES)} | another beside |")
         print("|---|---|---|---|---|")
         for name, count in self.rows.items():
-            pair = next(each for each in (*TEXTS, *STREAMS, *WEIGHED, TRUNCATED) if each.name == name)
-            each = "; ".join(
+            pair = next(
+                candidate for candidate in (*TEXTS, *STREAMS, *WEIGHED, TRUNCATED) if candidate.name == name
+            )
+            estimate_summary = "; ".join(
                 f"`{family}` {', '.join(str(count[f'{family} {state}']) for state in STATES)}"
                 for family in pair.families
             )
-            print(f"| {name} | {count['runs']} | {count['both']} | {each} | {count['beside']} |")
-        whole = sum(self.rows.values(), Counter())
-        low, high = share_interval(whole["both"], whole["runs"])
-        print(f"\nBoth named: {whole['both']} of {whole['runs']} ({100 * low:.3g} % to {100 * high:.3g} %).")
-        one = sum(count for key, count in whole.items() if key.endswith(" named"))
-        low, high = share_interval(one, 2 * whole["runs"])
-        print(f"Faults named: {one} of {2 * whole['runs']} ({100 * low:.3g} % to {100 * high:.3g} %).\n")
+            print(f"| {name} | {count['runs']} | {count['both']} | {estimate_summary} | {count['beside']} |")
+        totals = sum(self.rows.values(), Counter())
+        low, high = share_interval(totals["both"], totals["runs"])
+        print(
+            f"\nBoth named: {totals['both']} of {totals['runs']} ({100 * low:.3g} % to {100 * high:.3g} %)."
+        )
+        named_count = sum(count for key, count in totals.items() if key.endswith(" named"))
+        low, high = share_interval(named_count, 2 * totals["runs"])
+        print(
+            f"Faults named: {named_count} of {2 * totals['runs']} ({100 * low:.3g} % to {100 * high:.3g} %).\n"
+        )
         print("| value | runs | largest error | mean error |\n|---|---|---|---|")
         for name, off in self.off.items():
             print(f"| {name} | {len(off)} | {max(off):.4f} | {sum(off) / len(off):.4f} |")
 
 
 def state_of(family: str, audit: object) -> str:
-    """What became of one fault."""
+    """Return the outcome of one fault of a pair."""
     outcomes = {answer.family: answer.outcome for answer in audit.results}
     if outcomes.get(family) == FAULT:
         return "named"
     head = family.partition("/")[0]
-    alike = [outcome for other, outcome in outcomes.items() if other.partition("/")[0] == head]
+    same_head = [outcome for family, outcome in outcomes.items() if family.partition("/")[0] == head]
     if outcomes.get(family) in (NOT_DECIDED, MASKED):
         return "not decided"
     # A law of texts has an answer of its own; of log-probs and samples there is one answer, and that of log-probs says
     # that it tells one law alone.
-    if head != "text" and FAULT in alike:
+    if head != "text" and FAULT in same_head:
         return "said to be hidden" if head == "streams" else "named otherwise"
-    return "not decided" if {NOT_DECIDED, MASKED} & {*alike} else "missed"
+    return "not decided" if {NOT_DECIDED, MASKED} & {*same_head} else "missed"
 
 
 def drawn_law(drawn: random.Random) -> dict[str, float]:
@@ -166,17 +176,17 @@ def audited(folder: Path, **how: object) -> object:
 
 def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> None:
     """All pairs of laws of a model whose name has something."""
-    drawn = random.Random(seed)
-    made = sampled.model(seed, drawn.choice((96, 300)), drawn.uniform(6, 30))
-    checkpoint = sampled.saved(made, folder / f"model-{seed}")
-    values = drawn_law(drawn)
-    for pair in (one for each in (TEXTS, STREAMS, WEIGHED) for one in each[: 1 if toy else None]):
+    numbers = random.Random(seed)
+    model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
+    checkpoint = sampled.saved(model, folder / f"model-{seed}")
+    values = drawn_law(numbers)
+    for pair in (pair for pairs in (TEXTS, STREAMS, WEIGHED) for pair in pairs[: 1 if toy else None]):
         if only not in pair.name:
             continue
         how = {name: values[name] for name in pair.how}
         texts = pair in TEXTS
         size = 4 if toy else 33 if texts else 16
-        rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=size, **how)
+        rows = sampled.rows(model, seed=numbers.randrange(10**6), groups=size, **how)
         rows = pair.put(rows, seed) if pair.put else rows
         if pair in WEIGHED:
             audit = audited(runs.as_prime(rows, folder / "pair"), checkpoint=checkpoint)

@@ -36,16 +36,16 @@ def main():
         "save_strategy": "steps",
         "save_steps": 2,
         "seed": int(seed),
-    } | {key: json.loads(value) for key, _, value in (each.partition("=") for each in more)}
+    } | {key: json.loads(value) for key, _, value in (setting.partition("=") for setting in more)}
     letters = "abcdefghijklm"
     prompts = [f"{a} {b}" for a in letters for b in letters if a < b]
-    held = tiny_trl.model(int(seed))
+    model = tiny_trl.model(int(seed))
     # A random model is flat; one whose logits are scaled is as sure as a trained one.
-    held.lm_head.weight.data.mul_(settings.pop("peak", 1.0))
-    made = tiny_trl.trainer(spread, Quiet(), prompts=prompts, held=held, **settings)
-    made.args.output_dir = folder
+    model.lm_head.weight.data.mul_(settings.pop("peak", 1.0))
+    trainer = tiny_trl.trainer(spread, Quiet(), prompts=prompts, held=model, **settings)
+    trainer.args.output_dir = folder
     (Path(folder) / "completions").mkdir(parents=True, exist_ok=True)
-    made.train()
+    trainer.train()
     # TRL's process groups outlive main in some releases.
     os._exit(0)
 

@@ -46,21 +46,21 @@ _CALL = re.compile(
 )
 
 
-def named(text: str) -> list[str]:
+def option_names(text: str) -> list[str]:
     """The options that an edit's text names, as the index has them.
 
     >>> named("vllm serve --max-model-len 4; GRPOConfig(use_vllm=True) under VLLM_USE_V1=0")
     ['max_model_len', 'use_vllm', 'VLLM_USE_V1']
     """
     text = _OTHERS.sub("", _CALL.sub("", _CALL.sub("", _CALL.sub("", text))))
-    flags = [each.replace("-", "_").removeprefix("no_") for each in _FLAG.findall(text)]
+    flags = [flag.replace("-", "_").removeprefix("no_") for flag in _FLAG.findall(text)]
     return list(dict.fromkeys([*flags, *_KEY.findall(text), *_VARIABLE.findall(text)]))
 
 
 def index() -> dict[str, Any]:
     """The recorded options, by package."""
-    found: dict[str, Any] = json.loads(options.PUBLISHED.read_text())["packages"]
-    return found
+    packages: dict[str, Any] = json.loads(options.PUBLISHED.read_text())["packages"]
+    return packages
 
 
 def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
@@ -70,12 +70,12 @@ def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
     ['1', '3']
     """
     order = known["releases"]
-    found: set[str] = set()
+    releases: set[str] = set()
     for option in _keys(known, name):
         for span in known["options"][option].split(";"):
             first, _, last = span.partition("-")
-            found |= set(order[order.index(first) : order.index(last) + 1 if last else None])
-    return [release for release in order if release in found]
+            releases |= set(order[order.index(first) : order.index(last) + 1 if last else None])
+    return [release for release in order if release in releases]
 
 
 def _keys(known: Mapping[str, Any], name: str) -> list[str]:
@@ -85,42 +85,40 @@ def _keys(known: Mapping[str, Any], name: str) -> list[str]:
     return [option for option in known["options"] if option.endswith(f".{name}")]
 
 
-def unknown(framework: str, text: str, known: Mapping[str, Any]) -> list[str]:
+def unknown_options(framework: str, text: str, known: Mapping[str, Any]) -> list[str]:
     """Options in an edit that no release of its framework, nor of what that runs on, has."""
     return [
         name
-        for name in named(text)
+        for name in option_names(text)
         if framework in FROM and not any(_keys(known[package], name) for package in FROM[framework])
     ]
 
 
 def fitting(framework: str, text: str, known: Mapping[str, Any]) -> list[str] | None:
     """The framework's releases that have all of its own options that an edit names; None where it names none."""
-    own = known.get(framework)
-    names = [name for name in named(text) if own and _keys(own, name)]
+    index = known.get(framework)
+    names = [name for name in option_names(text) if index and _keys(index, name)]
     if framework in INHERIT:
         # An option of the trainer below them is theirs too, whether or not they declare it again.
         below = known["transformers"]
         names = [name for name in names if releases_with(below, name) != below["releases"]]
-    if not own or not names:
+    if not index or not names:
         return None
-    have = [set(releases_with(own, name)) for name in names]
-    return [release for release in own["releases"] if all(release in each for each in have)]
+    have = [set(releases_with(index, name)) for name in names]
+    return [release for release in index["releases"] if all(release in spans for spans in have)]
 
 
 def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) -> str:
     """Says what is wrong with an edit's bound: it has to hold every release with its options, and no other."""
-    wanted = fitting(framework, text, known)
-    if wanted is None:
+    fitting_releases = fitting(framework, text, known)
+    if fitting_releases is None:
         return ""
     order = known[framework]["releases"]
-    held = [release for release in order if not bound.versions or in_range(release, bound.versions)]
-    lacking = [release for release in held if release not in wanted]
-    if lacking:
-        return (
-            f"is for {bound.versions or 'every release'}, and {', '.join(lacking[:5])} lack an option of it"
-        )
-    return "" if held else "is for no release that is known"
+    bound_releases = [release for release in order if not bound.versions or in_range(release, bound.versions)]
+    unfit = [release for release in bound_releases if release not in fitting_releases]
+    if unfit:
+        return f"is for {bound.versions or 'every release'}, and {', '.join(unfit[:5])} lack an option of it"
+    return "" if bound_releases else "is for no release that is known"
 
 
 def proposed(order: list[str], found: list[str]) -> str:
@@ -142,22 +140,30 @@ def proposed(order: list[str], found: list[str]) -> str:
 def each_edit() -> Iterator[tuple[str, str, str, str, Bound]]:
     """(code, mitigation, framework, text, bound) of every edit of the catalogue, but those that install a release."""
     for code, entry in loader.load().items():
-        for one in entry.mitigations:
-            for (framework, text), (edit, bound) in zip(one.edits, one.known_edits(), strict=True):
+        for mitigation in entry.mitigations:
+            for (framework, text), (edit, bound) in zip(
+                mitigation.edits, mitigation.known_edits(), strict=True
+            ):
                 if not isinstance(edit, Install):
-                    yield code, one.name, framework, text, bound
+                    yield code, mitigation.name, framework, text, bound
 
 
 def main() -> int:
     """Prints what disagrees."""
     known, wrong = index(), 0
     for code, name, framework, text, bound in each_edit():
-        told = [f"names {option}, which no release has" for option in unknown(framework, text, known)]
-        told += filter(None, [misfit(framework, text, bound, known)])
-        wanted = fitting(framework, text, known)
-        for line in told:
+        problems = [
+            f"names {option}, which no release has" for option in unknown_options(framework, text, known)
+        ]
+        problems += filter(None, [misfit(framework, text, bound, known)])
+        fitting_releases = fitting(framework, text, known)
+        for line in problems:
             wrong += 1
-            range_ = proposed(known[framework]["releases"], wanted) if wanted is not None else ""
+            range_ = (
+                proposed(known[framework]["releases"], fitting_releases)
+                if fitting_releases is not None
+                else ""
+            )
             print(f"{code} {name} {framework}: {line}; found {range_ or '-'}: {text}")
     return int(bool(wrong))
 

@@ -32,7 +32,7 @@ SCHEMA = "grpo-doctor.options.v1"
 
 @dataclass(frozen=True)
 class Declares:
-    """Where a package declares options.
+    """Files and functions in which a package declares options.
 
     Attributes:
         since: The oldest release that is read.
@@ -70,9 +70,11 @@ PACKAGES = {
 
 def releases(package: str, since: str) -> list[str]:
     """The final releases of a package with a wheel, oldest first."""
-    found = {Version(version) for version, _day, _python in wheels.uploads(package)}
-    kept = sorted(one for one in found if not one.is_prerelease and one >= Version(since))
-    return [str(one) for one in kept]
+    uploaded = {Version(version) for version, _day, _python in wheels.uploads(package)}
+    selected = sorted(
+        version for version in uploaded if not version.is_prerelease and version >= Version(since)
+    )
+    return [str(version) for version in selected]
 
 
 def declared(path: str, text: str, functions: Iterable[str] = ()) -> Iterator[str]:
@@ -114,7 +116,11 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
 def _arguments(node: ast.ClassDef, functions: Iterable[str]) -> Iterator[str]:
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and f"{node.name}.{part.name}" in functions:
-            yield from (one.arg for one in (*part.args.args, *part.args.kwonlyargs) if one.arg != "self")
+            yield from (
+                argument.arg
+                for argument in (*part.args.args, *part.args.kwonlyargs)
+                if argument.arg != "self"
+            )
 
 
 def _flags(node: ast.Call) -> Iterator[str]:
@@ -125,17 +131,20 @@ def _flags(node: ast.Call) -> Iterator[str]:
                 yield word.value[2:].replace("-", "_")
 
 
-def read(package: str, cache: Path, say: Any = print) -> dict[str, Any]:
+def read_options(package: str, cache: Path, say: Any = print) -> dict[str, Any]:
     """The options of every release of a package: name → the spans of releases, as `first-last;first-last`."""
-    wanted = PACKAGES[package]
-    order = releases(package, wanted.since)
-    held: dict[str, list[int]] = {}
+    package_rules = PACKAGES[package]
+    order = releases(package, package_rules.since)
+    releases_of: dict[str, list[int]] = {}
     for place, release in enumerate(order):
-        names = _of_release(package, release, wanted, cache)
+        names = _of_release(package, release, package_rules, cache)
         say(f"{package} {release}: {len(names)} options", file=sys.stderr)
         for name in names:
-            held.setdefault(name, []).append(place)
-    return {"releases": order, "options": {name: _spans(held[name], order) for name in sorted(held)}}
+            releases_of.setdefault(name, []).append(place)
+    return {
+        "releases": order,
+        "options": {name: _spans(releases_of[name], order) for name in sorted(releases_of)},
+    }
 
 
 def _of_release(package: str, release: str, wanted: Declares, cache: Path) -> set[str]:
@@ -145,7 +154,7 @@ def _of_release(package: str, release: str, wanted: Declares, cache: Path) -> se
     if wanted.files.endswith("yaml"):
         # Only Python files are listed; of these two the one that holds everything is read.
         listed = [f"verl/trainer/config/{name}.yaml" for name in ("_generated_ppo_trainer", "ppo_trainer")]
-    found: set[str] = set()
+    options: set[str] = set()
     for path in listed:
         if not pattern.fullmatch(path):
             continue
@@ -155,14 +164,14 @@ def _of_release(package: str, release: str, wanted: Declares, cache: Path) -> se
             if not error.absent:
                 raise
             continue
-        found |= set(declared(path, text, wanted.functions))
+        options |= set(declared(path, text, wanted.functions))
         if path.endswith("_generated_ppo_trainer.yaml"):
             break
-    return found
+    return options
 
 
 def _spans(places: list[int], order: list[str]) -> str:
-    """Where an option is, as spans of consecutive releases; one that the newest has is left open.
+    """Return the consecutive releases that have an option as spans; a span that reaches the newest is left open.
 
     >>> _spans([0, 1, 3], ["1.0", "1.1", "1.2", "1.3"])
     '1.0-1.1;1.3-'
@@ -173,8 +182,8 @@ def _spans(places: list[int], order: list[str]) -> str:
             spans[-1][1] = place
         else:
             spans.append([place, place])
-    told = [(order[first], "" if last == len(order) - 1 else order[last]) for first, last in spans]
-    return ";".join(f"{first}-{last}" for first, last in told)
+    bounds = [(order[first], "" if last == len(order) - 1 else order[last]) for first, last in spans]
+    return ";".join(f"{first}-{last}" for first, last in bounds)
 
 
 def main() -> int:
@@ -182,13 +191,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", nargs="*", choices=[*PACKAGES, []], help="only these")
     parser.add_argument("--cache", help="where what was read is kept (default: the store's)")
-    given = parser.parse_args()
-    cache = Path(given.cache) if given.cache else ROOT / ".matrix" / "wheels"
+    options = parser.parse_args()
+    cache = Path(options.cache) if options.cache else ROOT / ".matrix" / "wheels"
     known = json.loads(PUBLISHED.read_text()) if PUBLISHED.exists() else {"packages": {}}
-    for package in given.package or PACKAGES:
-        known["packages"][package] = {"read": datetime.datetime.now(datetime.UTC).date().isoformat()} | read(
-            package, cache
-        )
+    for package in options.package or PACKAGES:
+        known["packages"][package] = {
+            "read": datetime.datetime.now(datetime.UTC).date().isoformat()
+        } | read_options(package, cache)
     document = {"schema": SCHEMA, "packages": known["packages"]}
     PUBLISHED.write_text(json.dumps(document, indent=0, sort_keys=True) + "\n")
     return 0

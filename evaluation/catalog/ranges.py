@@ -48,23 +48,25 @@ _AT_ONCE = 6
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
-def holds(wheel: wheels.Sources, files: Iterable[str], pattern: str) -> bool:
+def any_file_matches(wheel: wheels.Sources, files: Iterable[str], pattern: str) -> bool:
     r"""Whether one of the files, given as patterns for paths, has a match.
 
     >>> wheel = wheels.MemorySources({"a/b.py": "x = 1\n", "a/c.py": "y"})
     >>> holds(wheel, ["a/*.py"], "x = .*1"), holds(wheel, ["a/c.py"], "x")
     (True, False)
     """
-    wanted = re.compile(pattern, re.DOTALL)
+    compiled = re.compile(pattern, re.DOTALL)
     for name in sorted(wheel.names()):
         path = _PREFIX.sub("", name)
-        if any(fnmatch.fnmatchcase(path, one) for one in files) and wanted.search(wheel.read(name)):
+        if any(fnmatch.fnmatchcase(path, file_pattern) for file_pattern in files) and compiled.search(
+            wheel.read(name)
+        ):
             return True
     return False
 
 
 def key_of(code: str, claim: Affected) -> str:
-    """What tells one claim of an entry from the others of it."""
+    """Return the key that distinguishes a claim from the others of its entry."""
     assert claim.read is not None
     return f"{code} {claim.package} {' '.join(claim.read.files)} {claim.read.pattern}"
 
@@ -79,28 +81,32 @@ def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
     ]
 
 
-def read(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any]) -> dict[str, Any]:
+def search_claims(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any]) -> dict[str, Any]:
     """Looks for each claim in each release of its package; what is known already is kept."""
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     for package in dict.fromkeys(claim.package for _, claim in wanted):
         order = releases(package, SINCE[package])
         mine = [(key_of(code, claim), claim) for code, claim in wanted if claim.package == package]
-        found: dict[str, list[str]] = {key: [] for key, _ in mine}
+        matching: dict[str, list[str]] = {key: [] for key, _ in mine}
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             looks = [pool.submit(_in_one, package, release, mine, cache) for release in order]
             for release, look in zip(order, looks, strict=True):
                 for key in look.result():
-                    found[key].append(release)
+                    matching[key].append(release)
                 print(f"{package} {release}", file=sys.stderr)
         known["releases"][package] = order
-        known["found"] |= {key: {"read": day, "in": found[key]} for key, _ in mine}
+        known["found"] |= {key: {"read": day, "in": matching[key]} for key, _ in mine}
     return known
 
 
 def _in_one(package: str, release: str, mine: list[tuple[str, Affected]], cache: Path) -> list[str]:
     """The keys of the claims that hold in one release."""
     wheel = wheels.find_wheel(package, release, cache=cache)
-    return [key for key, claim in mine if claim.read and holds(wheel, claim.read.files, claim.read.pattern)]
+    return [
+        key
+        for key, claim in mine
+        if claim.read and any_file_matches(wheel, claim.read.files, claim.read.pattern)
+    ]
 
 
 def proposed(order: list[str], found: list[str]) -> tuple[str, str]:
@@ -109,7 +115,7 @@ def proposed(order: list[str], found: list[str]) -> tuple[str, str]:
     >>> proposed(["1.0", "1.1", "1.2"], ["1.0", "1.1"]), proposed(["1.0", "1.1"], ["1.1"])
     (('>=1.0,<1.2', ''), ('>=1.1', '1.1'))
     """
-    places = [order.index(one) for one in found]
+    places = [order.index(release) for release in found]
     if not places or places != list(range(places[0], places[-1] + 1)):
         return "", ""
     if places[-1] == len(order) - 1:
@@ -123,25 +129,25 @@ def main() -> int:
     parser.add_argument("code", nargs="*", help="only these entries")
     parser.add_argument("--cache", help="where what was read is kept (default: the store's)")
     parser.add_argument("--propose", action="store_true", help="read nothing, print what disagrees")
-    given = parser.parse_args()
-    cache = Path(given.cache) if given.cache else ROOT / ".matrix" / "wheels"
+    options = parser.parse_args()
+    cache = Path(options.cache) if options.cache else ROOT / ".matrix" / "wheels"
     known: dict[str, Any] = {"releases": {}, "found": {}}
     if PUBLISHED.exists():
         known = json.loads(PUBLISHED.read_text())
-    wanted = claims(given.code)
-    packages = [] if given.propose else dict.fromkeys(claim.package for _, claim in wanted)
+    selected = claims(options.code)
+    packages = [] if options.propose else dict.fromkeys(claim.package for _, claim in selected)
     for package in packages:
-        known = read([each for each in wanted if each[1].package == package], cache, known)
+        known = search_claims([claim for claim in selected if claim[1].package == package], cache, known)
         current = {key_of(code, claim) for code, claim in claims()}
         known["found"] = {key: known["found"][key] for key in sorted(known["found"]) if key in current}
         document = {"schema": SCHEMA, "releases": known["releases"], "found": known["found"]}
         PUBLISHED.write_text(json.dumps(document, indent=0) + "\n")
-    for code, claim in wanted:
-        seen = known["found"].get(key_of(code, claim), {}).get("in", [])
-        told = proposed(known["releases"].get(claim.package, []), seen)
-        if told != (claim.versions, claim.looked_to):
+    for code, claim in selected:
+        matching = known["found"].get(key_of(code, claim), {}).get("in", [])
+        suggestion = proposed(known["releases"].get(claim.package, []), matching)
+        if suggestion != (claim.versions, claim.looked_to):
             print(
-                f"{code} {claim.package}: claimed {claim.versions} {claim.looked_to}; found {told} in {seen}"
+                f"{code} {claim.package}: claimed {claim.versions} {claim.looked_to}; found {suggestion} in {matching}"
             )
     return 0
 

@@ -29,13 +29,13 @@ def claimed():
 def lines_of(code, source):
     """The lines that one source names: a path goes for all that follow, a bare name is a file beside the last."""
     kind, path = "", Path()
-    for found in FILE.finditer(source):
-        told = KIND.search(source[: found.start()])
-        kind = told["kind"] if told else kind
-        path = Path(found["path"]) if "/" in found["path"] else path.parent / found["path"]
-        for each in LINES.finditer(FILE.split(source[found.end() :])[0]) if kind else ():
-            for line in re.findall(r"\d+", each["lines"]):
-                yield code, kind, str(path), int(line), each["release"]
+    for file_match in FILE.finditer(source):
+        kind_match = KIND.search(source[: file_match.start()])
+        kind = kind_match["kind"] if kind_match else kind
+        path = Path(file_match["path"]) if "/" in file_match["path"] else path.parent / file_match["path"]
+        for line_match in LINES.finditer(FILE.split(source[file_match.end() :])[0]) if kind else ():
+            for line in re.findall(r"\d+", line_match["lines"]):
+                yield code, kind, str(path), int(line), line_match["release"]
 
 
 def is_of(text, kind, line):
@@ -43,12 +43,12 @@ def is_of(text, kind, line):
     asserts = kind.lower().startswith("assert")
     for node in ast.walk(tree_of(text)):
         if isinstance(node, ast.ClassDef):
-            found = node.name == kind and node.lineno == line
+            matches = node.name == kind and node.lineno == line
         elif isinstance(node, (ast.Assert if asserts else ast.Raise, ast.JoinedStr)):
-            found = node.lineno <= line <= node.end_lineno
+            matches = node.lineno <= line <= node.end_lineno
         else:
-            found = False
-        if found:
+            matches = False
+        if matches:
             return True
     return False
 
@@ -59,8 +59,8 @@ def tree_of(text):
     return ast.parse(text)
 
 
-def places(path, release):
-    """Where the cells have a file in a release."""
+def candidate_paths(path, release):
+    """Yield the paths at which cells may have a file of a release."""
     package = path.partition("/")[0]
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     for site in sorted(Path(folder).glob("*/lib/python3*/site-packages")) if folder else ():
@@ -83,7 +83,7 @@ def test_every_number_of_a_source_is_read():
 @pytest.mark.parametrize(("code", "kind", "path", "line", "release"), sorted(set(claimed())))
 def test_a_line_is_of_its_statement(code, kind, path, line, release):
     """Looked up in a cell that has the release."""
-    found = [place for place in places(path, release) if place.exists()]
-    if not found:
+    existing = [place for place in candidate_paths(path, release) if place.exists()]
+    if not existing:
         pytest.skip(f"no cell has {path} of {release}")
-    assert is_of(found[0].read_text(encoding="utf-8"), kind, line), f"{code}: {found[0]}:{line}"
+    assert is_of(existing[0].read_text(encoding="utf-8"), kind, line), f"{code}: {existing[0]}:{line}"

@@ -22,8 +22,8 @@ BASES = {
 
 
 def site(prefix):
-    (found,) = prefix.glob("lib/python3.*/site-packages")
-    return found
+    (folder,) = prefix.glob("lib/python3.*/site-packages")
+    return folder
 
 
 def info(prefix, name):
@@ -37,9 +37,9 @@ def nothing(_prefix):
 def without(*patterns, prefix):
     """Files or folders gone, as after a full disk or a half uninstall."""
     for pattern in patterns:
-        found = list(site(prefix).glob(pattern))
-        assert found, pattern
-        for path in found:
+        removed = list(site(prefix).glob(pattern))
+        assert removed, pattern
+        for path in removed:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -210,7 +210,7 @@ def other_abi(pattern, prefix):
     path.rename(path.with_name(path.name.replace("cpython-311", "cpython-310")))
 
 
-def _gone(name, *patterns, base="small"):
+def _remove_files(name, *patterns, base="small"):
     return (name, base, lambda prefix: without(*patterns, prefix=prefix), ("ENV923",))
 
 
@@ -229,18 +229,18 @@ def _release(requirement, base="small", codes=("CMP904",)):
 
 CASES = [
     # Files that are gone.
-    _gone("transformers' beginning deleted", "transformers/__init__.py"),
-    _gone("a module of transformers deleted", "transformers/utils/import_utils.py"),
-    _gone("a module of the hub deleted", "huggingface_hub/file_download.py"),
-    _gone("tokenizers' library deleted", "tokenizers/*.so"),
-    _gone("numpy's library deleted", "numpy/_core/_multiarray_umath*.so"),
-    _gone("regex's library deleted", "regex/_regex*.so"),
-    _gone("yaml's beginning deleted", "yaml/__init__.py"),
-    _gone("tokenizers' folder deleted", "tokenizers"),
-    _gone("safetensors' folder deleted", "safetensors"),
-    _gone("pyarrow's library deleted", "pyarrow/lib*.so", base="data"),
-    _gone("pandas' beginning deleted", "pandas/__init__.py", base="data"),
-    _gone("a module of datasets deleted", "datasets/arrow_dataset.py", base="data"),
+    _remove_files("transformers' beginning deleted", "transformers/__init__.py"),
+    _remove_files("a module of transformers deleted", "transformers/utils/import_utils.py"),
+    _remove_files("a module of the hub deleted", "huggingface_hub/file_download.py"),
+    _remove_files("tokenizers' library deleted", "tokenizers/*.so"),
+    _remove_files("numpy's library deleted", "numpy/_core/_multiarray_umath*.so"),
+    _remove_files("regex's library deleted", "regex/_regex*.so"),
+    _remove_files("yaml's beginning deleted", "yaml/__init__.py"),
+    _remove_files("tokenizers' folder deleted", "tokenizers"),
+    _remove_files("safetensors' folder deleted", "safetensors"),
+    _remove_files("pyarrow's library deleted", "pyarrow/lib*.so", base="data"),
+    _remove_files("pandas' beginning deleted", "pandas/__init__.py", base="data"),
+    _remove_files("a module of datasets deleted", "datasets/arrow_dataset.py", base="data"),
     ("tokenizers' library cut off", "small", partial(cut_off, "tokenizers/*.so"), ("ENV923",)),
     ("numpy for another Python", "small", partial(other_abi, "numpy/_core/_multiarray_umath*.so"), ("ENV923",)),
     # Packages that are gone, by an installer or by half of one.
@@ -271,8 +271,8 @@ CASES = [
     ("an editable install moved", "small", partial(editable, "tokenizers", moved=True, finder=False), ("ENV926",)),
     ("a mapped one moved", "small", partial(editable, "safetensors", moved=True, finder=True), ("ENV926",)),
     # With PyTorch and TRL.
-    _gone("trl's trainer deleted", "trl/trainer/grpo_trainer.py", base="trl"),
-    _gone("torch's library deleted", "torch/lib/libtorch_cpu.so", base="trl"),
+    _remove_files("trl's trainer deleted", "trl/trainer/grpo_trainer.py", base="trl"),
+    _remove_files("torch's library deleted", "torch/lib/libtorch_cpu.so", base="trl"),
     _uninstalled("accelerate", "trl"), _uninstalled("torch", "trl"),
     _release("trl==0.17.0", "trl", ("CMP003",)),
     # Sound ones.

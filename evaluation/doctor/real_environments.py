@@ -48,7 +48,7 @@ class Case:
 
 @dataclass
 class Seen:
-    """What came of a case."""
+    """The result of a case: the import's real outcome and doctor's findings."""
 
     case: Case
     truth: str
@@ -77,26 +77,29 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--part", default="1/1", metavar="I/N", help="every Nth case, from the Ith")
     options = parser.parse_args()
-    cases = [Case(*each) for each in real_cases.CASES]
+    cases = [Case(*fields) for fields in real_cases.CASES]
     cases = [
         case for case in cases
         if (not options.names or case.name in options.names) and (not options.base or case.base in options.base)
     ]  # fmt: skip
     number, parts = map(int, options.part.split("/"))
     cases = cases[number - 1 :: parts]
-    seen: list[Seen] = []
+    results: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="doctor-real-") as folder:
         for name in dict.fromkeys(case.base for case in cases):
             install(Path(folder, name), *real_cases.BASES[name])
         for case in cases:
-            seen.append(_case(case, Path(folder)))
-            print(f"{seen[-1].outcome:<24} {case.name}: {seen[-1].truth} | {seen[-1].findings}", flush=True)
-    text = _table(seen)
+            results.append(_case(case, Path(folder)))
+            print(
+                f"{results[-1].outcome:<24} {case.name}: {results[-1].truth} | {results[-1].findings}",
+                flush=True,
+            )
+    text = _summary(results)
     print(text)
     if options.write:
         options.write.write_text(text, encoding="utf-8")
     wrong = {"sound, flagged", "broken, nothing found"}
-    return int(any(each.outcome in wrong and not _contradicts(each) for each in seen))
+    return int(any(result.outcome in wrong and not _contradicts(result) for result in results))
 
 
 def install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
@@ -104,8 +107,8 @@ def install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...]
     subprocess.run(["uv", "venv", "-q", "--python", sys.executable, place], check=True)
     subprocess.run(["uv", "pip", "install", "-q", "--python", place, *options, *requirements], check=True)
     # The first import writes the bytecode, which all copies share.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([place / "bin" / "python", "-c", program], check=True, env=kept, cwd=place)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([place / "bin" / "python", "-c", program], check=True, env=environ, cwd=place)
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Made:
 
 
 @contextlib.contextmanager
-def made(case: Case, folder: Path) -> Iterator[Made]:
+def build_case(case: Case, folder: Path) -> Iterator[Made]:
     """Copies the base of a case, changes the copy, and takes it away again."""
     prefix = folder / "case"
     subprocess.run(["cp", "-al", folder / case.base, prefix], check=True)
@@ -127,28 +130,28 @@ def made(case: Case, folder: Path) -> Iterator[Made]:
     home = folder / "home"
     home.mkdir()
     try:
-        told = case.change(prefix) or {}
-        working = told.pop("cwd", str(cwd))
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        yield Made(prefix, {**kept, "HOME": str(home), "HF_HUB_OFFLINE": "1", **told}, working)
+        changes = case.change(prefix) or {}
+        working = changes.pop("cwd", str(cwd))
+        environ = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        yield Made(prefix, {**environ, "HOME": str(home), "HF_HUB_OFFLINE": "1", **changes}, working)
     finally:
         for path in (prefix, cwd, home):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _case(case: Case, folder: Path) -> Seen:
-    with made(case, folder) as place:
-        return look(case, place)
+    with build_case(case, folder) as place:
+        return observe(case, place)
 
 
-def look(case: Case, place: Made) -> Seen:
-    """What importing does there, and what doctor says."""
+def observe(case: Case, place: Made) -> Seen:
+    """Run the imports of a case, then doctor."""
     truth = ending(place.prefix, real_cases.BASES[case.base][2], place.environ, place.working)
     return _doctor(case, place, truth)
 
 
 def ending(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
-    """How a run's first lines really end: "" for well."""
+    """Return the last error line of a run's first statements; empty if they succeed."""
     try:
         done = subprocess.run(
             [prefix / "bin" / "python", "-c", program], cwd=working, env=environ, capture_output=True, text=True,
@@ -177,11 +180,11 @@ def _doctor(case: Case, place: Made, truth: str) -> Seen:
         document = json.loads(done.stdout)
     except ValueError:
         return Seen(case, truth, done.returncode, [("CRASH", done.stderr[-200:])])
-    found = [(finding["code"], finding["severity"]) for finding in document["findings"]]
+    findings = [(finding["code"], finding["severity"]) for finding in document["findings"]]
     # That nothing of a run is there is said of every base without a trainer, sound or not: it answers nothing here.
-    told = [check for check in document["checks"] if check["check"] != "environment"]
-    unread = any(check["not_judged"] or check["outcome"] == "crashed" for check in told)
-    return Seen(case, truth, done.returncode, found, unread)
+    checks = [check for check in document["checks"] if check["check"] != "environment"]
+    unread = any(check["not_judged"] or check["outcome"] == "crashed" for check in checks)
+    return Seen(case, truth, done.returncode, findings, unread)
 
 
 def _contradicts(seen: Seen) -> bool:
@@ -189,28 +192,30 @@ def _contradicts(seen: Seen) -> bool:
     return bool(seen.case.codes) != bool(seen.truth)
 
 
-def _table(seen: list[Seen]) -> str:
+def _summary(seen: list[Seen]) -> str:
     # What an import did not confirm is no case: it is listed, and not counted.
-    held = [each for each in seen if not _contradicts(each)]
-    counts = collections.Counter(each.outcome for each in held)
-    broken = [each for each in held if each.case.codes]
-    named = sum(each.outcome == "broken, cause named" for each in broken)
+    consistent = [result for result in seen if not _contradicts(result)]
+    counts = collections.Counter(result.outcome for result in consistent)
+    broken = [result for result in consistent if result.case.codes]
+    named_count = sum(result.outcome == "broken, cause named" for result in broken)
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         "# Doctor against real environments", "",
         f"{today}, `python -m evaluation.doctor.real_environments`; the static tier.",
-        f"{len(broken)} broken environments and {len(held) - len(broken)} sound ones: real packages, installed by uv,",
-        "broken in a copy. The labels were written before doctor's first look.",
-        f"The cause was named in {named} of {len(broken)}.", "",
+        f"{len(broken)} broken environments and {len(consistent) - len(broken)} sound ones: real packages,",
+        "installed by uv, broken in a copy. The labels were written before doctor's first look.",
+        f"The cause was named in {named_count} of {len(broken)}.", "",
         "| outcome | environments |", "|---|---|",
         *(f"| {outcome} | {count} |" for outcome, count in sorted(counts.items())), "",
         "| case | base | what importing did | doctor | outcome |", "|---|---|---|---|---|",
     ]  # fmt: skip
-    for each in seen:
-        told = ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in each.findings)) or "-"
-        truth = (each.truth or "imports").replace("|", "/").replace("`", "'")
-        odd = " (not counted: importing contradicts the label)" if _contradicts(each) else ""
-        lines.append(f"| {each.case.name} | {each.case.base} | {truth} | {told} | {each.outcome}{odd} |")
+    for result in seen:
+        codes = ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in result.findings)) or "-"
+        truth = (result.truth or "imports").replace("|", "/").replace("`", "'")
+        odd = " (not counted: importing contradicts the label)" if _contradicts(result) else ""
+        lines.append(
+            f"| {result.case.name} | {result.case.base} | {truth} | {codes} | {result.outcome}{odd} |"
+        )
     return "\n".join(lines) + "\n"
 
 

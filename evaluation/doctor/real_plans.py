@@ -21,7 +21,7 @@ from pathlib import Path
 
 from diagnostics.matrix.uv import uv_environment
 from evaluation.doctor import environment_cases as real_cases
-from evaluation.doctor.real_environments import Case, Made, Seen, doctor, install, look, made
+from evaluation.doctor.real_environments import Case, Made, Seen, build_case, doctor, install, observe
 
 # How a plan can come out. The last four are defects.
 SOUND, IN_WORDS, ABSENT = "mended", "in words alone", "not broken here"
@@ -53,7 +53,9 @@ class Tried:
         """One of the words of the table."""
         if not self.before.truth:
             return ABSENT
-        if any(code == "CRASH" for seen in (self.before, self.after) if seen for code, _ in seen.findings):
+        if any(
+            code == "CRASH" for result in (self.before, self.after) if result for code, _ in result.findings
+        ):
             return CRASHED
         if self.after is None:
             return FAILED if self.commands else IN_WORDS
@@ -70,49 +72,49 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a file of rows: a case that is in it is not tried again")
     parser.add_argument("--write", type=Path, help="where the table goes")
     options = parser.parse_args()
-    kept = json.loads(options.keep.read_text("utf-8")) if options.keep and options.keep.exists() else {}
-    cases = [case for case in (Case(*each) for each in real_cases.CASES) if case.codes]
+    rows = json.loads(options.keep.read_text("utf-8")) if options.keep and options.keep.exists() else {}
+    cases = [case for case in (Case(*fields) for fields in real_cases.CASES) if case.codes]
     cases = [
         case for case in cases
         if (not options.names or case.name in options.names) and (not options.base or case.base in options.base)
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="plans-real-") as folder:
         for case in cases:
-            if case.name in kept:
+            if case.name in rows:
                 continue
             base = Path(folder, case.base)
             if not base.exists():
                 install(base, *real_cases.BASES[case.base])
             tried = carried_out(case, Path(folder))
-            kept[case.name] = row(tried)
+            rows[case.name] = as_row(tried)
             print(
                 f"{tried.outcome:<20} {case.name}: {tried.said or tried.commands or tried.words}", flush=True
             )
             if options.keep:
-                options.keep.write_text(json.dumps(kept, indent=1), "utf-8")
-    text = table(kept)
+                options.keep.write_text(json.dumps(rows, indent=1), "utf-8")
+    text = render_document(rows)
     print(text)
     if options.write:
         options.write.write_text(text, encoding="utf-8")
-    return int(any(each["outcome"] in {STILL, AGAIN, FAILED, CRASHED} for each in kept.values()))
+    return int(any(row["outcome"] in {STILL, AGAIN, FAILED, CRASHED} for row in rows.values()))
 
 
 def carried_out(case: Case, folder: Path) -> Tried:
     """Makes a case, follows its plan, looks again."""
-    with made(case, folder) as place:
-        _own(place.prefix)
-        before = look(case, place)
-        told = plan(place)
-        tried = Tried(case, before, told[0], told[1])
-        if not before.truth or not told[0]:
+    with build_case(case, folder) as place:
+        _unlink_from_base(place.prefix)
+        before = observe(case, place)
+        commands = plan(place)
+        tried = Tried(case, before, commands[0], commands[1])
+        if not before.truth or not commands[0]:
             return tried
-        said, environ = typed(told[0], place)
-        if said:
-            return replace(tried, said=said)
-        return replace(tried, after=look(case, replace(place, environ=environ)))
+        message, environ = typed(commands[0], place)
+        if message:
+            return replace(tried, said=message)
+        return replace(tried, after=observe(case, replace(place, environ=environ)))
 
 
-def _own(prefix: Path) -> None:
+def _unlink_from_base(prefix: Path) -> None:
     """Gives a copy files of its own where the rest are links to its base's: a plan may write into these."""
     for path in (prefix / "pyvenv.cfg", *(prefix / "bin").iterdir()):
         if path.is_file() and not path.is_symlink():
@@ -123,13 +125,13 @@ def _own(prefix: Path) -> None:
 
 
 def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a plan prints to be typed, and what it says in words, of the steps that must be done or should."""
+    """Return the commands of a plan and its advice in words, for the steps marked must or should."""
     asking = replace(place, environ=place.environ | _machines() | {"COLUMNS": "400"})
-    shown = doctor(asking, "--fix-plan").stdout
+    output = doctor(asking, "--fix-plan").stdout
     commands, words, need = [], [], ""
-    for line in shown.splitlines():
-        if found := _STEP.match(line):
-            need = found[1]
+    for line in output.splitlines():
+        if match := _STEP.match(line):
+            need = match[1]
         elif need not in {"must", "should"}:
             continue
         elif line.startswith("   $ "):
@@ -152,39 +154,39 @@ def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         return (lines[-1] if lines else f"ended with {done.returncode}")[:200], place.environ
     pairs = (item.partition("=") for item in after.read_text("utf-8").split("\0") if item)
-    kept = set(place.environ)
-    return "", {name: value for name, _, value in pairs if name in kept}
+    existing = set(place.environ)
+    return "", {name: value for name, _, value in pairs if name in existing}
 
 
 def _machines() -> dict[str, str]:
-    """What tells uv where this machine's packages are."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    """Return the variables that tell uv where this machine's packages are."""
+    environ = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     # A case has a home of its own, and what was fetched once lies in this one's.
-    kept.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
-    return kept | uv_environment(os.environ)
+    environ.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
+    return environ | uv_environment(os.environ)
 
 
 def _errors(seen: Seen) -> set[str]:
     return {code for code, severity in seen.findings if severity in {"error", "blocker"}}
 
 
-def row(tried: Tried) -> dict[str, object]:
+def as_row(tried: Tried) -> dict[str, object]:
     """A case as it stands in the table."""
     after = tried.after
     return {
         "base": tried.case.base,
         "outcome": tried.outcome,
         "broken": _short(tried.before.truth),
-        "found": _told(tried.before),
+        "found": _summary(tried.before),
         "commands": [_short(command) for command in tried.commands],
         "words": [_short(line) for line in tried.words],
         "said": _short(tried.said),
         "after": "" if after is None else _short(after.truth) or "imports",
-        "again": "" if after is None else _told(after),
+        "again": "" if after is None else _summary(after),
     }
 
 
-def _told(seen: Seen) -> str:
+def _summary(seen: Seen) -> str:
     return ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in seen.findings)) or "-"
 
 
@@ -194,25 +196,25 @@ def _short(text: str) -> str:
     return re.sub(r"[^\s('`]*/plans-real-[^/\s]+/", "…/", text)
 
 
-def table(rows: dict[str, dict[str, object]]) -> str:
+def render_document(rows: dict[str, dict[str, object]]) -> str:
     """The document."""
-    counts = collections.Counter(str(each["outcome"]) for each in rows.values())
+    counts = collections.Counter(str(row["outcome"]) for row in rows.values())
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
-        f"{today}, `python -m evaluation.doctor.real_plans`.", "",
+        f"{today}, `nox -s doctor-plans` (`python -m evaluation.doctor.real_plans`).", "",
         "| outcome | environments |", "|---|---|",
         *(f"| {outcome} | {count} |" for outcome, count in sorted(counts.items())), "",
         "| environment | what importing did | found | typed | importing again | found again | outcome |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for name, each in rows.items():
-        commands = each["commands"]
+    for name, row in rows.items():
+        commands = row["commands"]
         assert isinstance(commands, list)
         done = "<br>".join(f"`{_cell(command)}`" for command in commands) or "nothing: it is said in words"
-        again = _cell(str(each["said"] or each["after"] or "-"))
+        again = _cell(str(row["said"] or row["after"] or "-"))
         cells = (
-            name, _cell(str(each["broken"] or "imports")), each["found"], done, again, each["again"] or "-",
-            each["outcome"],
+            name, _cell(str(row["broken"] or "imports")), row["found"], done, again, row["again"] or "-",
+            row["outcome"],
         )  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"

@@ -55,12 +55,12 @@ def main(device: str) -> None:
     key = "self_cpu_time_total" if toy else "self_device_time_total"
     rows = sorted(profiler.key_averages(), key=lambda row: -getattr(row, key))[:15]
     peak = None if toy else round(torch.cuda.max_memory_allocated() / 2**30, 2)
-    found = {
+    profiled = {
         "operations": [f"{row.key[:70]}: {getattr(row, key) / 1e3:.1f} ms in {row.count}" for row in rows],
         "phases_s": steps[WARM_STEPS:],
         "peak_memory_gib": peak,
     }
-    sys.__stdout__.write(json.dumps(found) + "\n")
+    sys.__stdout__.write(json.dumps(profiled) + "\n")
 
 
 if __name__ == "__main__":

@@ -74,14 +74,14 @@ def run(command: list[str], *, timeout_s: float, **environ: str) -> str:
 def train(folder: Path, device: str, timeout_s: float, **settings: Any) -> dict[str, Any]:
     """Train the shipped task and return the run's summary."""
     name = settings.pop("name")
-    wanted = {
+    settings_of_run = {
         "train.device": device,
         "rollout.device": device,
         "output.dir": folder,
         "output.name": name,
         **SHORT_RUN,
     }
-    options = [f"--{key.replace('__', '.')}={value}" for key, value in (wanted | settings).items()]
+    options = [f"--{key.replace('__', '.')}={value}" for key, value in (settings_of_run | settings).items()]
     run(
         [sys.executable, "-m", "grpo_core", "train", *options],
         timeout_s=timeout_s,
@@ -96,26 +96,26 @@ def train(folder: Path, device: str, timeout_s: float, **settings: Any) -> dict[
 
 def facts(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
     """Describe the machine, and compare doctor's facts with nvidia-smi's."""
-    found: dict[str, Any] = {"python": platform.python_version(), "packages": {}}
+    collected: dict[str, Any] = {"python": platform.python_version(), "packages": {}}
     for name in PACKAGES:
         try:
-            found["packages"][name] = metadata.version(name)
+            collected["packages"][name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found["packages"][name] = None
+            collected["packages"][name] = None
     if device == "cuda":
         query = "name,memory.total,driver_version,compute_cap,ecc.mode.current,mig.mode.current,power.limit"
-        found["nvidia_smi"] = run(
+        collected["nvidia_smi"] = run(
             ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], timeout_s=30
         ).strip()
     doctor = [sys.executable, "-m", "diagnostics", "doctor", "--python", sys.executable, "--format", "json"]
     done = subprocess.run(doctor, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     del out
     document = json.loads(done.stdout)
-    found["doctor"] = {
+    collected["doctor"] = {
         "exit_code": done.returncode,
-        "findings": [f"{each['code']} {each['severity']}" for each in document.get("findings", [])],
+        "findings": [f"{finding['code']} {finding['severity']}" for finding in document.get("findings", [])],
     }
-    return found
+    return collected
 
 
 def shipped_task(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
         else ("-k", "cpu and float32 and not modes", "-m", "not vllm")
     )
 
-    def one(path: str) -> dict[str, Any]:
+    def run_file(path: str) -> dict[str, Any]:
         junit = Path(os.environ["GPU_WORK"]) / f"junit-{Path(path).stem}.xml"
         command = [
             sys.executable,
@@ -175,10 +175,10 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
         return counts | ({"problem": problem} if failed else {})
 
     with ThreadPoolExecutor(6 if device == "cuda" else 2) as pool:
-        found = dict(zip(TEST_FILES, pool.map(one, TEST_FILES), strict=True))
-    if any("problem" in counts for counts in found.values()):
-        raise StepError(json.dumps(found))
-    return found
+        results = dict(zip(TEST_FILES, pool.map(run_file, TEST_FILES), strict=True))
+    if any("problem" in counts for counts in results.values()):
+        raise StepError(json.dumps(results))
+    return results
 
 
 def benchmark(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def one_gpu_modes(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
             runs[mode] = train(folder, device, timeout_s / 3, name=f"mode-{mode}", **settings)
         except StepError as error:
             runs[mode] = {"outcome": str(error)[-800:], "parameters": None}
-    if len({each["parameters"] for each in runs.values()}) != 1:
+    if len({run["parameters"] for run in runs.values()}) != 1:
         raise StepError(json.dumps(runs))
     return runs
 
@@ -222,7 +222,7 @@ def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
     del out
     folder = Path(os.environ["GPU_WORK"])
     settings = {"train.steps": 6, "checkpoint.every": 1}
-    whole = train(folder, device, timeout_s / 3, name="whole", **settings)
+    uninterrupted = train(folder, device, timeout_s / 3, name="whole", **settings)
     command = [
         sys.executable,
         "-m",
@@ -250,9 +250,9 @@ def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
         raise StepError("no checkpoint of step 3 was written before the run ended")
     run([*command, *options, "--resume"], timeout_s=timeout_s / 3, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     summary = json.loads((folder / "killed" / "summary.json").read_text(encoding="utf-8"))
-    if summary["parameters"] != whole["parameters"]:
-        raise StepError(f"resumed: {summary['parameters']}, uninterrupted: {whole['parameters']}")
-    return {"parameters": whole["parameters"], "killed_after_step": 3}
+    if summary["parameters"] != uninterrupted["parameters"]:
+        raise StepError(f"resumed: {summary['parameters']}, uninterrupted: {uninterrupted['parameters']}")
+    return {"parameters": uninterrupted["parameters"], "killed_after_step": 3}
 
 
 def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
@@ -268,11 +268,11 @@ def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
         process.kill()
         process.wait()
     audit = diagnose(["audit", str(Path(os.environ["GPU_WORK"]) / "task-float32")], timeout_s)
-    found = {"hang": hang, "audit": audit}
+    results = {"hang": hang, "audit": audit}
     # 1: findings. audit exits 0 or, where it could not check everything, 3.
     if hang["exit_code"] != 1 or "HNG006" not in hang["output"] or audit["exit_code"] not in (0, 3):
-        raise StepError(json.dumps(found))
-    return found
+        raise StepError(json.dumps(results))
+    return results
 
 
 def diagnose(arguments: list[str], timeout_s: float) -> dict[str, Any]:
@@ -326,10 +326,10 @@ def main() -> int:
         wrong += record["outcome"] == "failed"
         steps.append(record)
         write(options.out / f"{number:02}-{name}.json", record)
-        made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write(
             options.out / "gpu.json",
-            {"schema": SCHEMA, "made": made, "device": name_of(options.device), "steps": steps},
+            {"schema": SCHEMA, "made": started_at, "device": name_of(options.device), "steps": steps},
         )
         print(f"== {name}: {record['outcome']} in {record['seconds']} s")
         print(json.dumps(record.get("result", record.get("reason")), indent=1)[:2500], flush=True)

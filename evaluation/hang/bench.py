@@ -46,7 +46,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
+        """Name of the case in tables."""
         return f"{self.case}-{self.rank}of{self.world}" if self.world else self.case
 
     @property
@@ -128,15 +128,15 @@ _HEALTHY = (
 
 def cases() -> list[Case]:
     """All of them."""
-    found = [Case("host.py", name, causes, lines) for name, (causes, lines) in _HOST.items()]
+    all_cases = [Case("host.py", name, causes, lines) for name, (causes, lines) in _HOST.items()]
     for name, (causes, guilty) in _RANKS.items():
         extra = guilty != "culprit"
-        found += [Case("ranks.py", name, causes, 3 + extra, guilty, 3, rank) for rank in range(3)]
-        found += [Case("ranks.py", name, causes, 4 + extra, guilty, 4, rank) for rank in (1, 3)]
-    found += [Case("host.py", name, (), 1) for name in _HEALTHY]
+        all_cases += [Case("ranks.py", name, causes, 3 + extra, guilty, 3, rank) for rank in range(3)]
+        all_cases += [Case("ranks.py", name, causes, 4 + extra, guilty, 4, rank) for rank in (1, 3)]
+    all_cases += [Case("host.py", name, (), 1) for name in _HEALTHY]
     for name in ("computing", "importing", "steps", "slow_rank"):
-        found += [Case("ranks.py", name, (), 3, world=3, rank=rank) for rank in range(3)]
-    return found
+        all_cases += [Case("ranks.py", name, (), 3, world=3, rank=rank) for rank in range(3)]
+    return all_cases
 
 
 def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str, set[int]]]:
@@ -148,15 +148,15 @@ def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str,
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(words, stdin=read, env=environment, start_new_session=True, **quiet)
     try:
-        named = _names(process, case)
+        names = _names(process, case)
         if case.case == "full_tensor":
             time.sleep(15.0)  # it imports a compiler first
         time.sleep(SETTLE_S)
         # Of what computes without letting go of the interpreter no other time is known than that of the look.
         seconds = 2.5 if case.case == "symbols" else collect.SECONDS
-        return collect.take_snapshot(collect.Selection((process.pid,), seconds=seconds)), named
+        return collect.take_snapshot(collect.Selection((process.pid,), seconds=seconds)), names
     finally:
-        bench_repros.end(process.pid)
+        bench_repros.end_tree(process.pid)
         process.wait()
         process.stdout.close()
         os.close(read)
@@ -164,20 +164,20 @@ def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str,
 
 
 def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
-    named: dict[str, set[int]] = {}
+    numbers_of: dict[str, set[int]] = {}
     text = b""
     os.set_blocking(process.stdout.fileno(), False)
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             text += os.read(process.stdout.fileno(), 65536)
-        found = re.findall(
+        references = re.findall(
             r"(culprit|victim|healthy|server|holder|worker|asker) (\d+)\n", text.decode(errors="replace")
         )
-        if len(found) >= case.lines:
-            for name, pid in found:
-                named.setdefault(name, set()).add(int(pid))
-            return named
+        if len(references) >= case.lines:
+            for name, pid in references:
+                numbers_of.setdefault(name, set()).add(int(pid))
+            return numbers_of
         time.sleep(0.1)
     raise RuntimeError(f"{case.name}: not ready: {text!r}")
 
@@ -185,7 +185,7 @@ def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
 def score(
     case: Case | bench_repros.ReproCase, snapshot: object, named: dict[str, set[int]]
 ) -> dict[str, object]:
-    """What was said, and whether it was right."""
+    """Compare a verdict with the expected one."""
     verdict = diagnose(snapshot, PATIENCE).verdict
     pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
     hang = verdict.outcome == HANG
@@ -201,7 +201,7 @@ def score(
     }  # fmt: skip
 
 
-def keep(snapshot: object, path: Path) -> None:
+def save_snapshot(snapshot: object, path: Path) -> None:
     """Keeps a snapshot without the places of this checkout."""
     bundle.save(snapshot, path)
     text = path.read_text(encoding="utf-8")
@@ -220,7 +220,7 @@ def keep(snapshot: object, path: Path) -> None:
     )
 
 
-def table(rows: list[dict[str, object]]) -> str:
+def print_figures(rows: list[dict[str, object]]) -> str:
     """The figures, and what was taken for what."""
     hangs = [row for row in rows if not row["healthy"]]
     calm = [row for row in rows if row["healthy"]]
@@ -236,18 +236,22 @@ def table(rows: list[dict[str, object]]) -> str:
     pairs = Counter(
         ("/".join(row["expected"]) or "(healthy)", f"{row['outcome']} {row['cause']}".strip()) for row in rows
     )
-    lines += [f"{expected:<24}{said:<24}{number:>5}" for (expected, said), number in sorted(pairs.items())]
+    lines += [
+        f"{expected:<24}{observed:<24}{number:>5}" for (expected, observed), number in sorted(pairs.items())
+    ]
     return "\n".join(lines)
 
 
 def page(rows: list[dict[str, object]]) -> str:
-    """The same as tables in Markdown: what was taken for what, and each program with its runs."""
+    """Render the figures as Markdown: a confusion table, then each program with its runs."""
     pairs = Counter(
         ("/".join(row["expected"]) or "none", row["cause"] if row["outcome"] == HANG else row["outcome"])
         for row in rows
     )
     lines = ["| right | said | runs |", "|---|---|---|"]
-    lines += [f"| {expected} | {said} | {number} |" for (expected, said), number in sorted(pairs.items())]
+    lines += [
+        f"| {expected} | {observed} | {number} |" for (expected, observed), number in sorted(pairs.items())
+    ]
     lines += ["", "| program | runs | process right | cause right | victim named |", "|---|---|---|---|---|"]
     names = {re.sub(r"-\d+(of\d+)?$", "", row["case"]): [] for row in rows}
     for row in rows:
@@ -277,34 +281,34 @@ def main() -> int:
     for case in [case for case in chosen if re.search(options.only, case.name)]:
         for time_ in range(options.times):
             name = f"{case.name}.{time_}" if time_ else case.name
-            kept = (options.kept or Path()) / f"{name}.json"
-            if options.kept and not kept.is_file():
+            snapshot_path = (options.kept or Path()) / f"{name}.json"
+            if options.kept and not snapshot_path.is_file():
                 continue
             try:
                 if options.kept:
-                    names = json.loads(kept.with_suffix(".names").read_text())
-                    snapshot, named = (
-                        files.read_files([str(kept)]),
+                    names = json.loads(snapshot_path.with_suffix(".names").read_text())
+                    snapshot, culprits = (
+                        files.read_files([str(snapshot_path)]),
                         {key: set(pids) for key, pids in names.items()},
                     )
                 elif isinstance(case, Case):
-                    snapshot, named = observe(case, options.target)
+                    snapshot, culprits = observe(case, options.target)
                 else:
-                    snapshot, named = bench_repros.observe(case, (sys.executable, *options.python))
+                    snapshot, culprits = bench_repros.observe(case, (sys.executable, *options.python))
             except (RuntimeError, collect.NoProcessError) as error:
                 print(f"ERROR {error}", flush=True)
                 continue
             if options.save:
                 options.save.mkdir(parents=True, exist_ok=True)
-                keep(snapshot, options.save / f"{name}.json")
+                save_snapshot(snapshot, options.save / f"{name}.json")
                 (options.save / f"{name}.names").write_text(
-                    json.dumps({k: sorted(v) for k, v in named.items()})
+                    json.dumps({k: sorted(v) for k, v in culprits.items()})
                 )
-            row = score(case, snapshot, named)
+            row = score(case, snapshot, culprits)
             rows.append(row)
             word = "ok   " if row["right_process"] and row["right_cause"] else "WRONG"
             print(f"{word} {name:<28} {row['outcome']} {row['cause']}: {row['sentence']}", flush=True)
-    print(page(rows) if options.markdown else table(rows))
+    print(page(rows) if options.markdown else print_figures(rows))
     return 0
 
 

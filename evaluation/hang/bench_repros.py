@@ -102,21 +102,21 @@ class ReproCase:
 
     @property
     def name(self) -> str:
-        """As it is called in tables."""
+        """Name of the case in tables."""
         rank = "" if self.guilty_rank is None else f"-{self.guilty_rank}"
         return f"{self.code}-{self.trigger}{rank}"
 
 
 def cases() -> list[ReproCase]:
     """All of them; a trigger that is not in the table is a mistake."""
-    found = []
+    all_cases = []
     for code in (code for code in REPROS if code.startswith("HNG")):
         for trigger in REPROS[code].triggers:
             causes, ranks = _RIGHT[code][trigger.name]
             turns = range(ranks) if ranks else (None,)
             guilty = "nobody" if trigger.name in _NOT_THERE else "culprit"
-            found += [ReproCase(code, trigger.name, causes, rank, guilty) for rank in turns]
-    return found
+            all_cases += [ReproCase(code, trigger.name, causes, rank, guilty) for rank in turns]
+    return all_cases
 
 
 def _program(case: ReproCase) -> hangs.HangProgram:
@@ -140,10 +140,10 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
         RuntimeError: None of these has what it needs, or it was not ready in time.
     """
     needs = (*REPROS[case.code].distributions, *_program(case).needs)
-    python = next((each for each in pythons if _has(each, needs)), None)
+    python = next((candidate for candidate in pythons if _has(candidate, needs)), None)
     if python is None:
         raise RuntimeError(f"{case.name}: nobody has {', '.join(needs)}")
-    told = Path(tempfile.mkdtemp(prefix="grpo-doctor-"), "told")
+    report_path = Path(tempfile.mkdtemp(prefix="grpo-doctor-"), "told")
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
@@ -151,7 +151,7 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
     }
     if case.guilty_rank is not None:
         environment[hangs.BLOCKING_RANK] = str(case.guilty_rank)
-    with told.open("wb") as file:
+    with report_path.open("wb") as file:
         environment[hangs.REPORTS] = str(file.fileno())
         process = subprocess.Popen(
             [python, "-m", _program(case).run.__module__, case.trigger, ""],
@@ -163,16 +163,16 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
             start_new_session=True,
         )
     try:
-        _ready(process, case, told)
-        _calm(process.pid, COMPUTES_S if "spin_python" in case.causes else READY_S)
+        _ready(process, case, report_path)
+        _wait_until_idle(process.pid, COMPUTES_S if "spin_python" in case.causes else READY_S)
         # Longer than the patience: of what computes without letting go of the interpreter no other time is known.
-        return take_snapshot(Selection((process.pid,), seconds=2.5)), _names(told)
+        return take_snapshot(Selection((process.pid,), seconds=2.5)), _names(report_path)
     finally:
-        end(process.pid)
+        end_tree(process.pid)
         process.wait()
 
 
-def _said(told: Path) -> list[list[str]]:
+def _reported_lines(told: Path) -> list[list[str]]:
     return [line.split(" ", 2) for line in told.read_text().splitlines()]
 
 
@@ -180,21 +180,21 @@ def _ready(process: subprocess.Popen[bytes], case: ReproCase, told: Path) -> Non
     names = set(_program(case).names)
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
-        if names <= {name for word, _, name in _said(told) if word == "ready"}:
+        if names <= {name for word, _, name in _reported_lines(told) if word == "ready"}:
             return
         time.sleep(0.2)
     raise RuntimeError(f"{case.name}: not ready: {told.read_text()!r}")
 
 
 def _names(told: Path) -> dict[str, set[int]]:
-    """Who is guilty, and who waits."""
+    """Return the processes that block and those that wait."""
     guilty, ready = (
-        {int(pid) for word, pid, _ in _said(told) if word == which} for which in ("guilty", "ready")
+        {int(pid) for word, pid, _ in _reported_lines(told) if word == which} for which in ("guilty", "ready")
     )
     return {"culprit": guilty, "victim": ready - guilty}
 
 
-def _calm(pid: int, limit_s: float) -> None:
+def _wait_until_idle(pid: int, limit_s: float) -> None:
     """Waits until nothing below a process runs any more, or for so long: some hangs compute."""
     deadline = time.monotonic() + limit_s
     before, since = _ticks(pid), time.monotonic()
@@ -206,13 +206,15 @@ def _calm(pid: int, limit_s: float) -> None:
 
 
 def _ticks(pid: int) -> int:
-    """Of the processor, by all below a process."""
-    fields = [proc.stat_fields(one) for one in discovery.descendants(discovery.process_table(), [pid])]
-    return sum(int(each[11]) + int(each[12]) for each in fields if each)
+    """Return the processor ticks used by all processes below one."""
+    fields = [
+        proc.stat_fields(process) for process in discovery.descendants(discovery.process_table(), [pid])
+    ]
+    return sum(int(stat[11]) + int(stat[12]) for stat in fields if stat)
 
 
-def end(pid: int) -> None:
+def end_tree(pid: int) -> None:
     """Ends a process and all below it."""
-    for one in discovery.descendants(discovery.process_table(), [pid]):
+    for process in discovery.descendants(discovery.process_table(), [pid]):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)

@@ -24,29 +24,29 @@ UNREAD = "unread"
 
 
 def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
-    """What `hang --from` says of one, and what that is worth."""
+    """Run `hang --from` on a dump and grade its verdict."""
     try:
         verdict = with_issue(diagnose(read_files([str(path)]))).verdict
         outcome, cause, code, sentence = verdict.outcome, verdict.cause, verdict.code, verdict.sentence
     except ParseError as error:
         outcome, cause, code, sentence = UNREAD, "", "", str(error).replace(str(path), path.name)
-    named = (code or cause) if outcome == HANG else ""
+    answer = (code or cause) if outcome == HANG else ""
     return {
         "file": path.name, "class": label["class"], "group": group(label), "expected": label["hng"],
         "shown": label.get("shown", True),
-        "outcome": outcome, "cause": cause if outcome == HANG else "", "code": named, "sentence": sentence,
-        "worth": worth(label, outcome, named),
+        "outcome": outcome, "cause": cause if outcome == HANG else "", "code": answer, "sentence": sentence,
+        "worth": grade(label, outcome, answer),
     }  # fmt: skip
 
 
 def group(label: dict[str, Any]) -> str:
-    """Of what kind the label is."""
+    """Return the kind of a label."""
     if label.get("healthy"):
         return "healthy"
     return "confirmed" if label.get("confirmed") else "not confirmed"
 
 
-def worth(label: dict[str, Any], outcome: str, code: str) -> str:
+def grade(label: dict[str, Any], outcome: str, code: str) -> str:
     """`right`, `unknown` where that is right, `missed` where not, `false`: a claim that is none of the label's."""
     if outcome == HANG:
         return "right" if code in label["hng"] and not label.get("healthy") else "false"
@@ -57,18 +57,18 @@ def worth(label: dict[str, Any], outcome: str, code: str) -> str:
     return "missed"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def print_figures(rows: list[dict[str, Any]]) -> str:
     """Figures by kind of label."""
     lines = [f"{'label':<16}{'dumps':>6}{'read':>6}{'right':>7}{'unknown':>9}{'missed':>8}{'false':>7}"]
     for name in ("confirmed", "not confirmed", "healthy", ""):
         chosen = [row for row in rows if name in ("", row["group"])]
-        told = Counter(row["worth"] for row in chosen)
+        grades = Counter(row["worth"] for row in chosen)
         read = sum(row["outcome"] != UNREAD for row in chosen)
-        figures = f"{told['right']:>7}{told['unknown']:>9}{told['missed']:>8}{told['false']:>7}"
+        figures = f"{grades['right']:>7}{grades['unknown']:>9}{grades['missed']:>8}{grades['false']:>7}"
         lines.append(f"{name or 'all':<16}{len(chosen):>6}{read:>6}{figures}")
-    shown = [row for row in rows if row["group"] == "confirmed" and row["shown"]]
+    confirmed = [row for row in rows if row["group"] == "confirmed" and row["shown"]]
     lines.append(
-        f"confirmed, shown by the text: {sum(row['worth'] == 'right' for row in shown)} of {len(shown)}"
+        f"confirmed, shown by the text: {sum(row['worth'] == 'right' for row in confirmed)} of {len(confirmed)}"
     )
     return "\n".join(lines)
 
@@ -81,11 +81,11 @@ def main() -> int:
     labels = [json.loads(line) for line in (folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = [score(label, folder / label["file"]) for label in labels]
     for row in rows:
-        said = " ".join(word for word in (row["outcome"], row["cause"], row["code"]) if word)
+        answer = " ".join(word for word in (row["outcome"], row["cause"], row["code"]) if word)
         expected = "/".join(row["expected"]) or "-"
-        print(f"{row['worth']:<8}{row['file']:<10}{row['group']:<14} expected {expected:<14} said {said}")
+        print(f"{row['worth']:<8}{row['file']:<10}{row['group']:<14} expected {expected:<14} said {answer}")
         print(f"        {row['sentence'][:180]}")
-    print(table(rows))
+    print(print_figures(rows))
     return 0
 
 

@@ -19,9 +19,9 @@ from tests.diagnostics.audit_recorded import runs, test_recorded_reads
 
 
 def run_left(numbers, folder):
-    """What `audit RUN` is given: samples in several formats, event files, W&B's file, weights, a trainer's state."""
+    """Inputs of `audit RUN`: samples in several formats, event files, W&B's file, weights, a trainer's state."""
     run = folder / "run"
-    for path, data in _left().items():
+    for path, data in _artifact_files().items():
         if numbers.random() < 0.5:
             (run / path).parent.mkdir(parents=True, exist_ok=True)
             lines = (
@@ -33,23 +33,23 @@ def run_left(numbers, folder):
 
 
 @functools.cache
-def _left():
+def _artifact_files():
     """Files of a run by their names: written by the tests' own writers where these need no package, else by hand."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder:
         for form in ("parquet", "verl", "swift"):
-            runs.WRITERS[form](test_recorded_reads.some_rows(2), Path(made) / form)
-        left = {
-            path.relative_to(made).as_posix(): path.read_bytes()
-            for path in Path(made).rglob("*")
+            runs.WRITERS[form](test_recorded_reads.some_rows(2), Path(folder) / form)
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in Path(folder).rglob("*")
             if path.is_file()
         }
     scalar = b"\x10\x01\x2a\x10\x0a\x0e\x0a\x06reward\x15\0\0\0\x3f"
-    left["events.out.tfevents.1.a"] = (struct.pack("<Q", len(scalar)) + b"\0" * 4 + scalar + b"\0" * 4) * 3
+    files["events.out.tfevents.1.a"] = (struct.pack("<Q", len(scalar)) + b"\0" * 4 + scalar + b"\0" * 4) * 3
     header = json.dumps({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
-    left["checkpoint-1/model.safetensors"] = struct.pack("<Q", len(header)) + header + b"\0" * 16
+    files["checkpoint-1/model.safetensors"] = struct.pack("<Q", len(header)) + header + b"\0" * 16
     state = {"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "reward": 1.0}], "global_step": 2}
-    left["checkpoint-1/trainer_state.json"] = json.dumps(state).encode()
-    return left
+    files["checkpoint-1/trainer_state.json"] = json.dumps(state).encode()
+    return files
 
 
 READERS = {run_left: 1}

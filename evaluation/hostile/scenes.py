@@ -68,15 +68,15 @@ SCENES: dict[str, Scene] = {}
 def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
     """Puts a function into the table."""
 
-    def put(make: Make) -> Make:
+    def register(make: Make) -> Make:
         SCENES[make.__name__] = Scene(make, tuple(forms), files)
         return make
 
-    return put
+    return register
 
 
-def raw(text: str) -> bytes:
-    """As a file holds it."""
+def encode(text: str) -> bytes:
+    """Encode a text as a file holds it, lone surrogates included."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -84,21 +84,21 @@ def raw(text: str) -> bytes:
 def triage_known(place, words):
     """A log's name, and the line that an entry knows."""
     log = place / f"{words.file('file name')}.log"
-    log.write_bytes(raw(LOG.replace("already in use", f"already in use {words.line('line')}")))
+    log.write_bytes(encode(LOG.replace("already in use", f"already in use {words.text_line('line')}")))
     return ["triage", str(log)]
 
 
 @scene(REPORT)
 def triage_unknown(place, words):
     """A failure that none knows: rank, path, function, source, error; a thread's name, a release."""
-    put = words.line
+    put = words.text_line
     text = (
         f"INFO 11-22 10:00:00 llm_engine.py:1] Initializing a V0 LLM engine (v{put('release')})\n"
         f"Thread {put('thread')} died\n"
         f'Traceback (most recent call last):\n  File "/job/{put("path")}/train.py", line 3, in {put("function")}\n'
         f"    {put('source')}\nOwnError: {put('error')}\n[rank1 {put('rank')}]: KeyError: {put('error')}\n"
     )
-    (place / "a.log").write_bytes(raw(text))
+    (place / "a.log").write_bytes(encode(text))
     return ["triage", "a.log"]
 
 
@@ -108,7 +108,7 @@ def triage_groups(place, words):
     for number in range(2):
         log = place / "runs" / f"{number}{words.file('file name')}.log"
         log.parent.mkdir(exist_ok=True)
-        log.write_bytes(raw(f"{LOG}KeyError: {words.line('error')}\n"))
+        log.write_bytes(encode(f"{LOG}KeyError: {words.text_line('error')}\n"))
     return ["triage", "--group", "runs"]
 
 
@@ -127,15 +127,15 @@ def triage_packed(place, words):
 @scene(REPORT)
 def lint_script(place, words):
     """A script: its name, options and their values, variables, and what lies beside it."""
-    put = words.line
+    put = words.text_line
     script = place / f"{words.file('file name')}.sh"
     values = " ".join(
         f"--{name} {shlex.quote(put(name))}" for name in ("output_dir", "beta", "model", "top_p")
     )
     values += f" --{shlex.quote(put('option'))} 1"
     text = f"export VLLM_USE_V1={shlex.quote(put('variable'))}\n{SCRIPT.rstrip()} {values}\n"
-    script.write_bytes(raw(text))
-    (place / "requirements.txt").write_bytes(raw(f"trl=={put('release')}\nvllm @ {put('address')}\n"))
+    script.write_bytes(encode(text))
+    (place / "requirements.txt").write_bytes(encode(f"trl=={put('release')}\nvllm @ {put('address')}\n"))
     return ["lint", str(script)]
 
 
@@ -177,8 +177,8 @@ def lint_toml(place, words):
 @scene(BRIEF)
 def lint_python(place, words):
     """A script of Python's."""
-    told = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
-    text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {told})\n"
+    keywords = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
+    text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {keywords})\n"
     (place / "a.py").write_text(text)
     return ["lint", "a.py"]
 
@@ -190,16 +190,18 @@ def lint_words(_place, words):
 
 
 def _environment(place, words):
-    made = Maker(place / words.file("prefix"))
-    put = words.line
-    made.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
+    environment = Maker(place / words.file("prefix"))
+    put = words.text_line
+    environment.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
         "vllm", "0.7.3", requires=[f"torch=={put('requirement')}"]
     )
-    made.add(f"odd{put('name')}", "1.0", folder=f"odd-{words.file('folder')}.dist-info")
-    made.add("ray", "2.40", installer=put("installer"))
-    (made.prefix / "pyvenv.cfg").write_bytes(raw(f"home = {put('base')}\nversion = 3.11.{put('python')}\n"))
-    (place / ".nccl.conf").write_bytes(raw(f"NCCL_DEBUG={put('nccl value')}\n{put('nccl key')}=1\n"))
-    return made
+    environment.add(f"odd{put('name')}", "1.0", folder=f"odd-{words.file('folder')}.dist-info")
+    environment.add("ray", "2.40", installer=put("installer"))
+    (environment.prefix / "pyvenv.cfg").write_bytes(
+        encode(f"home = {put('base')}\nversion = 3.11.{put('python')}\n")
+    )
+    (place / ".nccl.conf").write_bytes(encode(f"NCCL_DEBUG={put('nccl value')}\n{put('nccl key')}=1\n"))
+    return environment
 
 
 VARIABLES = (
@@ -220,13 +222,13 @@ def doctor_environment(place, words):
 
 @scene(PLAN)
 def doctor_plan(place, words):
-    """The same, as commands."""
+    """Hostile environment, printed as a fix plan."""
     return ["doctor", "--fix-plan", "--prefix", str(_environment(place, words).prefix)]
 
 
 @scene(("",))
 def doctor_facts(place, words):
-    """The same, as facts."""
+    """Hostile environment, printed as facts."""
     return ["doctor", "--facts-json", "--prefix", str(_environment(place, words).prefix)]
 
 
@@ -237,11 +239,11 @@ def _facts():
 
 @scene(REPORT)
 def doctor_hosts(place, words):
-    """What nodes say of themselves: names, packages, variables, GPUs, models; and one that says something else."""
+    """Answers of nodes: names, packages, variables, GPUs, models; one node runs another program."""
     for number in range(3):
-        seen = _facts()
+        facts = _facts()
         package = replace(
-            next(iter(seen.environment.packages.values())),
+            next(iter(facts.environment.packages.values())),
             name="nvidia-nccl-cu12",
             version=f"2.{number}",
             requires=(),
@@ -249,21 +251,21 @@ def doctor_hosts(place, words):
         odd = replace(package, name=words("package"), version=words("version"))
         variables = {"NCCL_DEBUG": words("variable"), words("variable's name"): "1"}
         environment = replace(
-            seen.environment,
+            facts.environment,
             packages={"nvidia-nccl-cu12": package, odd.name: odd},
             variables=variables,
             prefix=words("prefix"),
             python=f"3.1{number}",
         )
         gpus = Gpus("ok", words("problem"), words("driver"), "12.8", (Gpu(0, words("gpu"), words("uuid")),))
-        machine = replace(seen.machine, host=words("host"), gpus=gpus)
+        machine = replace(facts.machine, host=words("host"), gpus=gpus)
         document = {
-            "facts": replace(seen, environment=environment, machine=machine).to_json(),
+            "facts": replace(facts, environment=environment, machine=machine).to_json(),
             "nccl": [words("nccl")],
             "models": [words("model")],
         }
-        told = f"{MARK} {json.dumps(document)}\n" if number < 2 else words("answer")
-        (place / f"gpu-{number}").write_bytes(raw(told))
+        reply = f"{MARK} {json.dumps(document)}\n" if number < 2 else words("answer")
+        (place / f"gpu-{number}").write_bytes(encode(reply))
     (place / "gpu-3").write_text(f"{MARK} {json.dumps({'error': words('error')})}\n")
     (place / "hosts").write_text("".join(f"gpu-{number}\n" for number in range(4)))
     (place / "go").write_text(f"#!/bin/sh\ncat > {place}/in.$$\ncat {place}/$1\n")
@@ -288,7 +290,7 @@ def hang_bundle(place, words):
 
 @scene(HANG)
 def hang_titles(place, words):
-    """The same with its frames as they were, so that it is judged."""
+    """Hostile process titles with the usual frames, so that they are diagnosed."""
     bundle = json.loads((ROOT / "examples" / "hangs" / "ranks_apart.json").read_text())
     for process in bundle["processes"]:
         process["title"] = f"python {words('title')}"
@@ -300,8 +302,8 @@ def hang_titles(place, words):
 
 @scene(HANG)
 def hang_texts(place, words):
-    """What py-spy, faulthandler and gdb print."""
-    put = words.line
+    """Texts as py-spy, faulthandler and gdb print them."""
+    put = words.text_line
     texts = {
         words.file("file name"): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
         f'Thread 12 (idle): "{put("thread")}"\n    wait (threading.py:1)\n    {put("function")} ({put("path")}.py:3)\n',
@@ -310,7 +312,7 @@ def hang_texts(place, words):
         f"#0  0x7f in {put('symbol')} () from {put('library')}\n",
     }
     for name, text in texts.items():
-        (place / name).write_bytes(raw(text))
+        (place / name).write_bytes(encode(text))
     return ["hang", "--verbose", "--from", *texts]
 
 
@@ -376,7 +378,7 @@ def audit_run(place, words):
             "global_step": words("step"),
         }
         (folder / "trainer_state.json").write_text(json.dumps(state))
-    (run / "completions_00001.parquet").write_bytes(raw(words("parquet")))
+    (run / "completions_00001.parquet").write_bytes(encode(words("parquet")))
     (run / f"{words.file('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
     (run / "metrics.jsonl").write_text(
         "".join(
@@ -389,7 +391,7 @@ def audit_run(place, words):
 
 @scene(("json",))
 def audit_model(place, words):
-    """The same beside a model's settings and a tokenizer with its template."""
+    """A run beside a model's settings and a tokenizer with its template."""
     command = audit_run(place, words)
     for folder in place.glob("*/checkpoint-*"):
         (folder / "config.json").write_text(
@@ -416,13 +418,16 @@ def audit_silent(place, words):
 
 @scene(("terminal", "jsonl"))
 def audit_watched(place, words):
-    """What grows: metrics and a log."""
+    """Metrics and a log that grow."""
     lines = [{"step": n, "kl": 10.0**n, "loss": 1.0, words("metric"): words("value")} for n in range(12)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     log = place / f"{words.file('file name')}.log"
     log.write_bytes(
-        raw(
-            "".join(f"{{'loss': 0.1, '{words.line('key')}': 3.0}}\n{words.line('line')}\n" for _ in range(3))
+        encode(
+            "".join(
+                f"{{'loss': 0.1, '{words.text_line('key')}': 3.0}}\n{words.text_line('line')}\n"
+                for _ in range(3)
+            )
             + LOG
         )
     )
@@ -451,22 +456,22 @@ def catalogue(_place, words):
 def baseline(place, words):
     """An earlier report of others."""
     (place / "a.log").write_text(LOG)
-    found = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
-    (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [found]}))
-    return ["triage", "a.log", "--baseline", *[one.name for one in place.iterdir() if one.name != "a.log"]]
+    finding = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
+    (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [finding]}))
+    return ["triage", "a.log", "--baseline", *[path.name for path in place.iterdir() if path.name != "a.log"]]
 
 
 def usage(*command):
     """Puts wrong usage of a command into the table: words in the places of `?`."""
 
-    def make(_place, words):
+    def build_arguments(_place, words):
         return [
             words(f"argument {n}", without="\0\udc80\ud800") if word == "?" else word
             for n, word in enumerate(command)
         ]
 
-    make.__name__ = make.__doc__ = " ".join(command)
-    scene(("",))(make)
+    build_arguments.__name__ = build_arguments.__doc__ = " ".join(command)
+    scene(("",))(build_arguments)
 
 
 for _command in re.split(
@@ -546,11 +551,11 @@ def matrix_merge(place, words):
     (place / "matrix.toml").write_bytes((ROOT / "matrix.toml").read_bytes())
     theirs = place / words.file("store")
     theirs.mkdir()
-    one = event()
-    one["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
-    one["identity"] = question_identity(dict(map(tuple, one["inputs"])))
-    one["command"], one["run"] = words("command"), words("run")
-    one["answer"] |= {
+    damaged = event()
+    damaged["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
+    damaged["identity"] = question_identity(dict(map(tuple, damaged["inputs"])))
+    damaged["command"], damaged["run"] = words("command"), words("run")
+    damaged["answer"] |= {
         "summary": words("summary"),
         "signs": [words("sign")],
         "details": [words("detail")],
@@ -559,7 +564,7 @@ def matrix_merge(place, words):
         "codes": [],
         "ran_with": [[words("package"), words("release")]],
     }
-    (theirs / "store.jsonl").write_text(json.dumps(one) + "\n")
+    (theirs / "store.jsonl").write_text(json.dumps(damaged) + "\n")
     return ["matrix", "merge", "--file", "matrix.toml", "--store", "mine", str(theirs)]
 
 
@@ -599,7 +604,7 @@ OPEN = ("repro", "core", "grpo_core", "matrix")
 LONG = ("catalogue", "matrix report --store ?")
 CASES = [
     pytest.param(name, form, marks=pytest.mark.long if name in LONG else (), id=f"{name} {form}".strip())
-    for name, one in SCENES.items() for form in one.forms
+    for name, entry in SCENES.items() for form in entry.forms
 ]  # fmt: skip
 
 
@@ -620,7 +625,7 @@ def told_by(name, form, rounds, place, capfd, monkeypatch):
             number,
             [
                 *wrong_in(out, err, kind, words, plain),
-                *(f"in a file: {one}" for page in written for one in wrong_in(page, "", "", words)),
+                *(f"in a file: {problem}" for page in written for problem in wrong_in(page, "", "", words)),
             ],
         )
 
@@ -635,6 +640,6 @@ def test_nothing_of_any_input_acts_in_any_format(tmp_path, capfd, monkeypatch, n
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_nothing_of_many_words_does(tmp_path, capfd, monkeypatch, name, form):
-    """The same with more, halves of characters among them."""
+    """Run each scene with more texts, halves of characters among them."""
     for number, wrong in told_by(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
         assert wrong == [], number

@@ -53,7 +53,7 @@ class Words:
         mark = self.marks.setdefault(name, f"qz{len(self.marks)}x")
         without += "" if self.halves else "\udc80"
         while True:
-            parts, secret, person = self._parts(without)
+            parts, secret, person = self._draw_parts(without)
             parts.insert(self.numbers.randrange(len(parts) + 1), mark)
             text = "".join(letter for letter in "".join(parts) if letter not in without)
             if len(text.encode("utf-8", "surrogatepass")) <= most:
@@ -61,7 +61,7 @@ class Words:
                 self.persons.append(person)
                 return text
 
-    def line(self, name: str, **limits: Any) -> str:
+    def text_line(self, name: str, **limits: Any) -> str:
         """The words of an input that is a line of UTF-8."""
         return self(name, without="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0\udc80\ud800", **limits)
 
@@ -69,16 +69,16 @@ class Words:
         """The words of a file's name."""
         return self(name, without="/\0\udc80\ud800", most=200)
 
-    def _parts(self, without: str) -> tuple[list[str], str, str]:
+    def _draw_parts(self, without: str) -> tuple[list[str], str, str]:
         draw = self.numbers
         # A shape without its slash is none.
         shapes = [
-            [one for one in listed.values() if not set(without) & set("".join(one))]
+            [shape for shape in listed.values() if not set(without) & set("".join(shape))]
             for listed in (SECRETS, PERSONS)
         ]
-        (held, secret), (around, person) = map(draw.choice, shapes)
+        (secret_context, secret), (around, person) = map(draw.choice, shapes)
         acts = [draw.choice(ACTS) for _ in range(draw.randrange(1, 4))]
-        parts = [*acts, hostile_pages.words(draw), f" {held.format(secret)} "]
+        parts = [*acts, hostile_pages.hostile_text(draw), f" {secret_context.format(secret)} "]
         if draw.random() < 0.5:
             parts.append(f" {around.format(person)} ")
         draw.shuffle(parts)
@@ -95,7 +95,7 @@ class Plain(Words):
 
 
 def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> list[str]:
-    """What acts, or is a secret, in what a command told; and whether a document is one no more.
+    """List active text, secrets and people in a command's output, and reasons why a document is invalid.
 
     Args:
         out: Its standard output, or a file that it wrote.
@@ -104,23 +104,23 @@ def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> li
         words: What was put into its inputs.
         plain: The same page of letters, for `html`.
     """
-    whole = re.sub(r"\s+", " ", out + err)
-    found = [f"acts: {one!r}" for one in acting(out, commands=form == "github") + acting(err)]
-    found += [f"a secret: {one}" for one in words.secrets if _stands(one, whole)]
+    output = re.sub(r"\s+", " ", out + err)
+    problems = [f"acts: {action!r}" for action in acting(out, commands=form == "github") + acting(err)]
+    problems += [f"a secret: {secret}" for secret in words.secrets if _leaks(secret, output)]
     if form != "terminal":
-        found += [f"somebody: {one}" for one in words.persons if _stands(one, out)]
+        problems += [f"somebody: {person}" for person in words.persons if _leaks(person, out)]
     if "Traceback (most" in err or "fault of its own" in err:
-        found.append("a fault of its own")
+        problems.append("a fault of its own")
     check = _DOCUMENTS.get(form)
     if check and out:
         try:
-            found += check(out, plain)
+            problems += check(out, plain)
         except (ValueError, ET.ParseError) as error:
-            found.append(f"no {form}: {error}")
-    return found
+            problems.append(f"no {form}: {error}")
+    return problems
 
 
-def _stands(secret: str, told: str) -> bool:
+def _leaks(secret: str, told: str) -> bool:
     return any(len(part) > 4 and part in told for part in re.split(r"[\s/]", secret))
 
 
@@ -129,7 +129,7 @@ def _json(text: str, _plain: str) -> list[str]:
     return []
 
 
-def _lines(text: str, _plain: str) -> list[str]:
+def _json_lines(text: str, _plain: str) -> list[str]:
     for line in text.splitlines():
         json.loads(line)
     return []
@@ -141,13 +141,15 @@ def _junit(text: str, _plain: str) -> list[str]:
 
 
 def _html(text: str, plain: str) -> list[str]:
-    made, links = hostile_pages.elements(text)
+    elements, links = hostile_pages.elements(text)
     usual, leads = hostile_pages.elements(plain)
-    found = [
-        f"an element: {one}" for one in made if one not in usual and (one[0] in _ACTIVE or _obeyed(one[1]))
+    problems = [
+        f"an element: {element}"
+        for element in elements
+        if element not in usual and (element[0] in _ACTIVE or _obeyed(element[1]))
     ]
-    found += [f"a comment: {one}" for one in made - usual if one[0].startswith("<")]
-    return found + [f"a link: {one}" for one in links - leads if not one.startswith("#")]
+    problems += [f"a comment: {element}" for element in elements - usual if element[0].startswith("<")]
+    return problems + [f"a link: {link}" for link in links - leads if not link.startswith("#")]
 
 
 def _obeyed(names: tuple[str, ...]) -> bool:
@@ -160,22 +162,22 @@ def _obeyed(names: tuple[str, ...]) -> bool:
 def _markdown(text: str, _plain: str) -> list[str]:
     from markdown_it import MarkdownIt
 
-    found = []
+    problems = []
     for block in MarkdownIt("commonmark").enable("table").parse(text):
         if block.type == "html_block":
-            found += [f"a tag: {block.content[:80]!r}"] * (block.content not in _OURS)
-        for one in block.children or ():
-            if one.type in {"html_inline", "image"}:
-                found.append(f"a tag: {one.content!r}")
-            elif one.type == "link_open" and not str(one.attrs["href"]).startswith("https://github.com/"):
-                found.append(f"a link: {one.attrs['href']}")
-            elif one.type == "text" and (
-                _MENTION.search(one.content) or re.search(r"\w://\w|\bwww\.\w", one.content)
+            problems += [f"a tag: {block.content[:80]!r}"] * (block.content not in _OURS)
+        for token in block.children or ():
+            if token.type in {"html_inline", "image"}:
+                problems.append(f"a tag: {token.content!r}")
+            elif token.type == "link_open" and not str(token.attrs["href"]).startswith("https://github.com/"):
+                problems.append(f"a link: {token.attrs['href']}")
+            elif token.type == "text" and (
+                _MENTION.search(token.content) or re.search(r"\w://\w|\bwww\.\w", token.content)
             ):
-                found.append(f"a mention or a link: {one.content[:200]!r}")
-    return found
+                problems.append(f"a mention or a link: {token.content[:200]!r}")
+    return problems
 
 
 _DOCUMENTS = {
-    "json": _json, "sarif": _json, "jsonl": _lines, "junit": _junit, "html": _html, "markdown": _markdown,
+    "json": _json, "sarif": _json, "jsonl": _json_lines, "junit": _junit, "html": _html, "markdown": _markdown,
 }  # fmt: skip

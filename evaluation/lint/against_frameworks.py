@@ -337,29 +337,31 @@ def main() -> int:
             wrong += 1
             continue
         version, answers = json.loads(done.stdout.strip().splitlines()[-1])
-        found = disagreements(name, version, answers)
-        for line in found[:20]:
+        differences = disagreements(name, version, answers)
+        for line in differences[:20]:
             print(line)
-        wrong += len(found)
+        wrong += len(differences)
         refused = sum(map(bool, answers))
         print(
-            f"{name} {version}: {len(answers)} combinations, {refused} refused by it, {len(found)} disagreements"
+            f"{name} {version}: {len(answers)} combinations, {refused} refused by it, {len(differences)} disagreements"
         )
     return 1 if wrong else 0
 
 
 def disagreements(name: str, version: str, answers: list[str]) -> list[str]:
     """The cases in which a framework and lint do not say the same."""
-    found = []
+    differences = []
     for case, answer in zip(PEERS[name].cases(), answers, strict=True):
-        said = errors(name, case, version)
-        if bool(said) != bool(answer):
-            found.append(f"{case}: {name} says {answer or 'nothing'!r}, lint says {said or 'nothing'}")
-    return found
+        reported = errors(name, case, version)
+        if bool(reported) != bool(answer):
+            differences.append(
+                f"{case}: {name} says {answer or 'nothing'!r}, lint says {reported or 'nothing'}"
+            )
+    return differences
 
 
 def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
-    """What lint finds at error in a case, for one process."""
+    """Return lint's errors for a case, for one process."""
     peer, framework = PEERS[name], name.removesuffix("-options")
     if framework in {"verl", "easyr1"}:
         words = [f"{key}={_override_text(value)}" for key, value in case.items()]

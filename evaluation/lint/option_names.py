@@ -28,7 +28,7 @@ from evaluation.catalog.options import releases
 
 
 class Package(NamedTuple):
-    """Where a package declares its options.
+    """Files and functions in which a package declares its options.
 
     Attributes:
         first: The oldest release that is read; empty where it is in no registry.
@@ -71,12 +71,16 @@ def main() -> int:
             names = of_release(package, folder / package / release)
             if names["options"]:
                 read.append(release)
-            for kind, found in names.items():
-                for name in found:
+            for kind, names_of_kind in names.items():
+                for name in names_of_kind:
                     spans[kind].setdefault(name, [release, release])[1] = release
         data = {
             "releases": read,
-            **{kind: dict(sorted(found.items())) for kind, found in spans.items() if found},
+            **{
+                kind: dict(sorted(spans_of_kind.items()))
+                for kind, spans_of_kind in spans.items()
+                if spans_of_kind
+            },
         }
         FOLDER.mkdir(exist_ok=True)
         (FOLDER / f"{package}.json").write_text(_compact(data), encoding="utf-8")
@@ -118,19 +122,19 @@ def _read_release(package: str, folder: Path, release: str) -> None:
 def of_release(package: str, folder: Path) -> dict[str, set[str]]:
     """The names of a release's options, those of its server apart."""
     about = PACKAGES[package]
-    found: dict[str, set[str]] = {"options": set(), "serve": set()}
+    names: dict[str, set[str]] = {"options": set(), "serve": set()}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if not path.is_file() or not re.fullmatch(about.wanted, name):
             continue
         kind = "serve" if about.serves and re.search(about.serves, name) else "options"
         if path.suffix == ".py":
-            found[kind] |= of_python(ast.parse(path.read_text(encoding="utf-8")))
+            names[kind] |= of_python(ast.parse(path.read_text(encoding="utf-8")))
         else:
-            found[kind] |= of_yaml(path)
+            names[kind] |= of_yaml(path)
     if package == "easyr1":
-        found["options"] = _rooted(folder)
-    return found
+        names["options"] = _rooted(folder)
+    return names
 
 
 def of_python(tree: ast.Module) -> set[str]:
@@ -139,27 +143,27 @@ def of_python(tree: ast.Module) -> set[str]:
     loops = _loops(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(
-            "dataclass" in ast.unparse(each) for each in node.decorator_list
+            "dataclass" in ast.unparse(decorator) for decorator in node.decorator_list
         ):
             names |= {
-                each.target.id
-                for each in node.body
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                statement.target.id
+                for statement in node.body
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             }
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            flags = {flag for each in node.args for flag in _texts(each, loops)}
+            flags = {flag for argument in node.args for flag in _texts(argument, loops)}
             names |= {flag.lstrip("-") for flag in flags if flag.startswith("--")}
     return {name for name in names if not name.startswith("_")}
 
 
 def _loops(tree: ast.Module) -> dict[str, set[str]]:
     """The texts that a loop over constants gives a name."""
-    found: dict[str, set[str]] = {}
+    loop_texts: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple | ast.List):
-            texts = {each.value for each in node.iter.elts if isinstance(each, ast.Constant)}
-            found.setdefault(ast.unparse(node.target), set()).update(map(str, texts))
-    return found
+            texts = {element.value for element in node.iter.elts if isinstance(element, ast.Constant)}
+            loop_texts.setdefault(ast.unparse(node.target), set()).update(map(str, texts))
+    return loop_texts
 
 
 def _texts(argument: ast.expr, loops: dict[str, set[str]]) -> set[str]:
@@ -182,18 +186,18 @@ def of_yaml(path: Path) -> set[str]:
     if not composed and any(path.parent.glob("_generated_*")):
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
         # The groups that its list of defaults names can be chosen by name.
-        groups = [each for each in tree.get("defaults", []) if isinstance(each, dict)]
-        return {key.split("@")[-1] for each in groups for key in each}
+        groups = [default for default in tree.get("defaults", []) if isinstance(default, dict)]
+        return {key.split("@")[-1] for group in groups for key in group}
     return _dotted(yaml.safe_load(path.read_text(encoding="utf-8")), "")
 
 
 def _dotted(tree: Any, prefix: str) -> set[str]:
     if not isinstance(tree, dict):
         return {prefix}
-    found = {prefix} - {""}
+    dotted = {prefix} - {""}
     for key, value in tree.items():
-        found |= _dotted(value, f"{prefix}.{key}".strip("."))
-    return found
+        dotted |= _dotted(value, f"{prefix}.{key}".strip("."))
+    return dotted
 
 
 def _rooted(folder: Path) -> set[str]:
@@ -202,19 +206,19 @@ def _rooted(folder: Path) -> set[str]:
     for path in sorted(folder.rglob("*config.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-                own = {ast.unparse(each.target): ast.unparse(each.annotation) for each in fields}
+                fields = [statement for statement in node.body if isinstance(statement, ast.AnnAssign)]
+                types = {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
                 bases = [classes.get(ast.unparse(base), {}) for base in node.bases]
-                classes[node.name] = {**{k: v for base in bases for k, v in base.items()}, **own}
+                classes[node.name] = {**{k: v for base in bases for k, v in base.items()}, **types}
 
     def walk(name: str, prefix: str) -> set[str]:
-        found = set()
+        keys = set()
         for field, kind in classes[name].items():
             key = f"{prefix}.{field}".strip(".")
-            found.add(key)
+            keys.add(key)
             if kind in classes:
-                found |= walk(kind, key)
-        return found
+                keys |= walk(kind, key)
+        return keys
 
     return walk("PPOConfig", "") | {"config"}
 

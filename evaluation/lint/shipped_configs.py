@@ -43,37 +43,37 @@ def main() -> int:
     parser.add_argument("--warnings", action="store_true")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
-    seen: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     crashed: list[str] = []
     rows = []
     for path in sorted(p for p in options.folder.rglob("*") if p.suffix in SUFFIXES and p.is_file()):
-        seen["files"] += 1
+        total["files"] += 1
         source, _, inside = str(path.relative_to(options.folder)).partition("/")
         try:
             releases = release_of(source)
             plans = plans_of(read_file(path), releases)
         except UnreadableError as error:
-            seen["refused"] += 1
+            total["refused"] += 1
             print(f"refused  {error}")
             continue
         if not plans:
             continue
-        seen["with a plan"] += 1
-        seen["plans"] += len(plans)
+        total["with a plan"] += 1
+        total["plans"] += len(plans)
         checks = check_plans(plans)
         crashed += [f"{path}: {check.reason}" for check in checks if check.outcome == "crashed"]
         findings = [finding for check in checks for finding in check.findings]
         for finding in findings:
-            seen[f"{finding.severity.word} {finding.code}"] += 1
-            shown = Severity.WARNING if options.warnings else Severity.ERROR
-            if (options.errors or options.warnings) and finding.severity >= shown:
+            total[f"{finding.severity.word} {finding.code}"] += 1
+            least = Severity.WARNING if options.warnings else Severity.ERROR
+            if (options.errors or options.warnings) and finding.severity >= least:
                 print(f"{finding.code} {finding.detail}")
                 print("".join(f"    {item.text}  [{item.place}]\n" for item in finding.evidence), end="")
         frameworks = ", ".join(sorted({plan.framework for plan in plans}))
         counts = Counter(f"{finding.severity.word} {finding.code}" for finding in findings)
-        told = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items()))
-        rows.append("\t".join((source, inside, frameworks, told or "nothing")))
-    for name, count in sorted(seen.items()):
+        listed = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items()))
+        rows.append("\t".join((source, inside, frameworks, listed or "nothing")))
+    for name, count in sorted(total.items()):
         print(f"{count:6}  {name}")
     for line in crashed:
         print(f"CRASHED  {line}")

@@ -1,4 +1,4 @@
-"""What a walk comes to, and what it says of the verdict that it checks."""
+"""Check how walks are judged, and how they are compared with the contract layer's verdicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def way(end, what="x"):
 )
 def test_what_a_machine_without_a_gpu_ends_breaks_no_pair(error, end):
     """Nor what a third package does."""
-    assert contract_in_cell.judged(error) == end
+    assert contract_in_cell.classify_error(error) == end
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_a_verdict_and_a_walk_that_contradict_each_other_are_named(tmp_path):
             "0.23.1": "broken",
         }.items()
     }
-    said = {"0.14.0": "fail", "0.16.1": "pass", "0.18.2": "fail", "0.23.1": "not_judged"}
+    verdicts = {"0.14.0": "fail", "0.16.1": "pass", "0.18.2": "fail", "0.23.1": "not_judged"}
     read = {
         f"vllm-0.11.0+trl-{trl}": Answer(Outcome(outcome), "x", EvidenceLevel.STATIC)
-        for trl, outcome in said.items()
+        for trl, outcome in verdicts.items()
     }
     text, wrong = contract_runs.document(known, tmp_path, read)
     assert wrong == ["TRL 0.14.0 with vLLM 0.11.0", "TRL 0.16.1 with vLLM 0.11.0"]

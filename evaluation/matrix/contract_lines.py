@@ -34,33 +34,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheels", type=Path, required=True, help="folder of sources that were read already")
     wheels = parser.parse_args().wheels
-    found: dict[str, dict[str, dict[str, list[str]]]] = {"trl": {}, "vllm": {}}
+    by_package: dict[str, dict[str, dict[str, list[str]]]] = {"trl": {}, "vllm": {}}
     pairs = []
     for trl, vllm in PAIRS:
-        trainer, engine = (find_wheel(*each, cache=wheels) for each in (("trl", trl), ("vllm", vllm)))
+        trainer, engine = (
+            find_wheel(*requirement, cache=wheels) for requirement in (("trl", trl), ("vllm", vllm))
+        )
         lines = [line for rule in rules.project_rules() for line in rule.trl]
-        found["trl"][trl] = standing(trainer, lines)
+        by_package["trl"][trl] = standing(trainer, lines)
         lines = [line for rule in rules.project_rules() for case in rule.cases for line in case.vllm]
-        found["vllm"][vllm] = standing(engine, lines)
+        by_package["vllm"][vllm] = standing(engine, lines)
         ruled = [
-            (one.rule.subject, one.case.outcome if one.case else None)
-            for one in rules.rulings(trainer, engine)
+            (ruling.rule.subject, ruling.case.outcome if ruling.case else None)
+            for ruling in rules.rulings(trainer, engine)
         ]
         pairs.append({"trl": trl, "vllm": vllm, "rulings": ruled})
-    TARGET.write_text(json.dumps({"pairs": pairs, **found}, indent=1) + "\n", encoding="utf-8")
+    TARGET.write_text(json.dumps({"pairs": pairs, **by_package}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 def standing(sources: Sources, lines: list[rules.Line]) -> dict[str, list[str]]:
     """Returns by file the lines of the rules that stand there; a file in which none does is there, empty."""
-    found: dict[str, list[str]] = {}
+    by_file: dict[str, list[str]] = {}
     for line in lines:
         for file in line.files:
             if file in sources.names():
-                kept = found.setdefault(file, [])
-                if rules.Line((file,), line.text).place(sources) and line.text not in kept:
-                    kept.append(line.text)
-    return found
+                of_file = by_file.setdefault(file, [])
+                if rules.Line((file,), line.text).place(sources) and line.text not in of_file:
+                    of_file.append(line.text)
+    return by_file
 
 
 if __name__ == "__main__":

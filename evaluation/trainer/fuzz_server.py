@@ -60,7 +60,7 @@ FOLDED = {  # what of a call is kept when it is brought to what the model has, a
 
 @dataclass
 class Seen:
-    """What came of the requests so far."""
+    """Counts of the responses so far."""
 
     statuses: dict[str, Counter] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Server:
         headers = {"X-Policy-Version": VERSION, "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
         requests.post(f"{self.url}/weights", data=body, headers=headers, timeout=500).raise_for_status()
 
-    def end(self) -> int:
+    def stop(self) -> int:
         self.process.stdin.close()
         return self.process.wait(timeout=500)
 
@@ -169,44 +169,44 @@ def nearly_right(server, examples, session, seen) -> None:
 
 def fuzz(server, wanted) -> tuple[Seen, list[float]]:
     """All of it, in five parts; memory is looked at behind each: behind the first, everything has been used once."""
-    seen, session, memory = Seen(), requests.Session(), []
+    counts, session, memory = Seen(), requests.Session(), []
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [operation.ok() for operation in schema.get_all_operations()]
     with_input = [entry for entry in operations if entry.definition.raw.get("requestBody")]
     kinds = ("allowed", "folded", "forbidden")
-    each = int(wanted / PARTS / (len(kinds) * len(with_input) + 1)) + 1
+    examples = int(wanted / PARTS / (len(kinds) * len(with_input) + 1)) + 1
     for _ in range(PARTS):
         for operation in operations:
             has_input = operation in with_input
             for kind in kinds if has_input else kinds[:1]:
-                described(operation, kind, each if has_input else 2, session, seen)
-        nearly_right(server, each, session, seen)
+                described(operation, kind, examples if has_input else 2, session, counts)
+        nearly_right(server, examples, session, counts)
         memory.append(server.memory_mib())
-    return seen, memory
+    return counts, memory
 
 
 def main() -> int:
-    python, wanted = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5000
+    python, requests_wanted = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5000
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         server = Server(python, folder)
         server.load()
         before, start = server.fingerprint(), time.monotonic()
-        seen, memory = fuzz(server, wanted)
+        counts, memory = fuzz(server, requests_wanted)
         seconds = time.monotonic() - start
         after, alive = server.fingerprint(), server.process.poll() is None
-        code = server.end()
-    for where, counter in sorted(seen.statuses.items()):
+        code = server.stop()
+    for where, counter in sorted(counts.statuses.items()):
         print(f"{where:45} {counter.total():6}  {dict(sorted(counter.items()))}")
-    total = sum(seen.statuses.values(), Counter())
+    total = sum(counts.statuses.values(), Counter())
     growth = memory[-1] - memory[0]
-    print(f"\n{seen.count} requests in {seconds:.0f} s: {dict(sorted(total.items()))}")
-    print(f"5xx: {sum(n for status, n in total.items() if status >= 500)}; faults: {len(seen.faults)}")
+    print(f"\n{counts.count} requests in {seconds:.0f} s: {dict(sorted(total.items()))}")
+    print(f"5xx: {sum(n for status, n in total.items() if status >= 500)}; faults: {len(counts.faults)}")
     print("memory behind each fifth, MiB: " + ", ".join(f"{value:.0f}" for value in memory))
     print(f"alive: {alive}, exit code {code}; weights unchanged: {before == after}")
-    for fault in seen.faults[:20]:
+    for fault in counts.faults[:20]:
         print(f"\n{fault}")
-    fine = not seen.faults and alive and code == 0 and before == after and growth < GROWTH_MIB
+    fine = not counts.faults and alive and code == 0 and before == after and growth < GROWTH_MIB
     return 0 if fine else 1
 
 

@@ -147,7 +147,7 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
-    def ask(self, path: str) -> dict:
+    def get_json(self, path: str) -> dict:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
@@ -194,7 +194,7 @@ def damaged(draw: random.Random) -> bytes:
 
 
 def exchange(port: int, data: bytes) -> bytes:
-    """What comes back, until the server ends the connection or is silent for a moment."""
+    """Send bytes; return the response until the server closes the connection or is silent for a moment."""
     came = b""
     with (
         contextlib.suppress(OSError),
@@ -209,24 +209,24 @@ def exchange(port: int, data: bytes) -> bytes:
 
 
 def faults_in(sent: bytes, came: bytes) -> list[str]:
-    """What an answer must not be."""
+    """List the faults of a response."""
     statuses = [int(status) for status in STATUS.findall(came)]
-    found = [f"status {status}" for status in statuses if status >= 500 and status != 503]
+    faults = [f"status {status}" for status in statuses if status >= 500 and status != 503]
     # An exchange without the token is told nothing but that the server lives, whatever else it says.
     if TOKEN.encode() not in sent:
         for answer in came.split(b"HTTP/1.1 ")[1:]:
             body = answer.partition(b"\r\n\r\n")[2]
             if answer.startswith(b"200") and body not in (b'{"status":"ok"}', b""):
-                found.append(f"without the token: {answer[:200]!r}")
-    return found
+                faults.append(f"without the token: {answer[:200]!r}")
+    return faults
 
 
 def main() -> int:
-    wanted, seed = (int(word) for word in (*sys.argv[1:3], *("20000", "0")[len(sys.argv[1:3]) :]))
+    requests_wanted, seed = (int(word) for word in (*sys.argv[1:3], *("20000", "0")[len(sys.argv[1:3]) :]))
     python = sys.argv[3] if len(sys.argv) > 3 else sys.executable
     counter, faults, memory, health = Counter(), [], [], []
 
-    def one(number: int) -> None:
+    def run_case(number: int) -> None:
         data = damaged(random.Random(f"{seed}.{number}"))
         came = exchange(server.port, data)
         counter.update(STATUS.findall(came) or [b"none"])
@@ -234,21 +234,21 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as pool:
         server = Server(python, folder)
-        before, start = server.ask("/fingerprint"), time.monotonic()
+        before, start = server.get_json("/fingerprint"), time.monotonic()
         for part in range(10):
-            list(pool.map(one, range(part * wanted // 10, (part + 1) * wanted // 10)))
+            list(pool.map(run_case, range(part * requests_wanted // 10, (part + 1) * requests_wanted // 10)))
             memory.append(server.memory_mib())
             began = time.monotonic()
-            if server.ask("/health") != {"status": "ok"}:
+            if server.get_json("/health") != {"status": "ok"}:
                 faults.append("health")
             health.append(time.monotonic() - began)
         seconds = time.monotonic() - start
-        after, alive = server.ask("/fingerprint"), server.process.poll() is None
+        after, alive = server.get_json("/fingerprint"), server.process.poll() is None
         server.process.stdin.close()
         code, errors = server.process.wait(timeout=300), server.errors.read_text(errors="replace")
     faults += re.findall(r"^(?:Traceback|ERROR).*$", errors, re.MULTILINE)
-    shown = {status.decode(): count for status, count in sorted(counter.items())}
-    print(f"{wanted} exchanges of seed {seed} in {seconds:.0f} s; answers: {shown}")
+    counts = {status.decode(): count for status, count in sorted(counter.items())}
+    print(f"{requests_wanted} exchanges of seed {seed} in {seconds:.0f} s; answers: {counts}")
     print("memory behind each tenth, MiB: " + ", ".join(f"{value:.0f}" for value in memory))
     print("health then, s: " + ", ".join(f"{value:.3f}" for value in health))
     print(f"alive: {alive}, exit code {code}; weights unchanged: {before == after}; faults: {len(faults)}")

@@ -75,25 +75,25 @@ class RunFailedError(RuntimeError):
 def settings(arm: str, seed: int, steps: int) -> list[str]:
     """The command line of one run."""
     mode = "colocate" if arm == "trl" else arm
-    wanted = {**SETTINGS, "rollout.mode": mode, "train.steps": steps, "train.seed": seed}
-    return [f"--{key}={value}" for key, value in wanted.items()]
+    values = {**SETTINGS, "rollout.mode": mode, "train.steps": steps, "train.seed": seed}
+    return [f"--{key}={value}" for key, value in values.items()]
 
 
 def one_run(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """The result of one run: the kept one, if it was made with these settings."""
-    asked = settings(arm, seed, options.steps)
-    kept = options.results / f"{arm}-{seed}.json"
-    if kept.exists():
-        result: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-        if result["settings"] == asked:
+    run_settings = settings(arm, seed, options.steps)
+    result_path = options.results / f"{arm}-{seed}.json"
+    if result_path.exists():
+        result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
+        if result["settings"] == run_settings:
             return result
     started = time.perf_counter()
-    made = _trl if arm == "trl" else _ours
-    result = {"arm": arm, "seed": seed, "settings": asked, **made(arm, seed, asked, options)}
+    run_arm = _trl if arm == "trl" else _ours
+    result = {"arm": arm, "seed": seed, "settings": run_settings, **run_arm(arm, seed, run_settings, options)}
     result["wall_s"] = time.perf_counter() - started
-    partial = kept.with_suffix(".partial")
+    partial = result_path.with_suffix(".partial")
     partial.write_text(json.dumps(result), encoding="utf-8")
-    partial.replace(kept)
+    partial.replace(result_path)
     print(f"{arm}, seed {seed}: {final(result):.3f}, {result['wall_s']:.0f} s", file=sys.stderr, flush=True)
     return result
 
@@ -126,7 +126,7 @@ def _trl(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> 
 
 
 def _output(command: list[str], log: Path) -> str:
-    """What a program printed; the rest goes to the log.
+    """Return a program's standard output; the rest goes to the log.
 
     Raises:
         RunFailedError: It failed.
@@ -151,7 +151,7 @@ def final(result: dict[str, Any]) -> float:
     return fmean(curve[-max(len(curve) // 10, 1) :])
 
 
-def whole(result: dict[str, Any]) -> float:
+def mean_reward(result: dict[str, Any]) -> float:
     """The mean reward over all steps: how early it learned."""
     return fmean(result["curve"])
 
@@ -164,7 +164,7 @@ def student_t(freedom: float) -> float:
     """
     log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
 
-    def inside(bound: float) -> float:  # Simpson's rule, from 0
+    def integrate_to(bound: float) -> float:  # Simpson's rule, from 0
         parts = 2000
         step = bound / parts
         heights = [(1 + (step * i) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(parts + 1)]
@@ -174,7 +174,7 @@ def student_t(freedom: float) -> float:
     low, high = 0.0, 64.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < 0.95 else (low, middle)
+        low, high = (middle, high) if integrate_to(middle) < 0.95 else (low, middle)
     return high
 
 
@@ -198,12 +198,12 @@ def difference(ours: list[float], theirs: list[float]) -> tuple[float, float]:
     return fmean(ours) - fmean(theirs) - half, fmean(ours) - fmean(theirs) + half
 
 
-def table(results: dict[str, list[dict[str, Any]]], steps: int) -> str:
+def render_table(results: dict[str, list[dict[str, Any]]], steps: int) -> str:
     """Markdown: each arm's seeds and intervals, for both measures; then the verdicts."""
     lines = []
     for measure, name in (
         (final, f"mean reward, last {max(steps // 10, 1)} steps"),
-        (whole, f"mean reward, all {steps} steps"),
+        (mean_reward, f"mean reward, all {steps} steps"),
     ):
         seeds = " | ".join(f"seed {result['seed']}" for result in next(iter(results.values())))
         lines += [f"| {name} | {seeds} | mean | 95 % interval |", "|---" * (seeds.count("|") + 4) + "|"]
@@ -225,14 +225,14 @@ def _verdicts(results: dict[str, list[dict[str, Any]]], measure: Any) -> list[st
         ours = [measure(run) for run in results[arm]]
         low, high = difference(ours, theirs)
         lines.append(
-            f"- {arm}: TRL's mean is {_inside(fmean(theirs), interval(ours))} our interval, "
-            f"ours {_inside(fmean(ours), interval(theirs))} TRL's; "
-            f"ours less TRL's: {low:+.3f} to {high:+.3f} (Welch), {_inside(0.0, (low, high), of='0')}."
+            f"- {arm}: TRL's mean is {_within_bounds(fmean(theirs), interval(ours))} our interval, "
+            f"ours {_within_bounds(fmean(ours), interval(theirs))} TRL's; "
+            f"ours less TRL's: {low:+.3f} to {high:+.3f} (Welch), {_within_bounds(0.0, (low, high), of='0')}."
         )
     return lines
 
 
-def _inside(value: float, bounds: tuple[float, float], of: str = "") -> str:
+def _within_bounds(value: float, bounds: tuple[float, float], of: str = "") -> str:
     within = bounds[0] <= value <= bounds[1]
     if of:
         return f"{of} {'is' if within else 'is not'} in it"
@@ -242,17 +242,17 @@ def _inside(value: float, bounds: tuple[float, float], of: str = "") -> str:
 def picture(results: dict[str, list[dict[str, Any]]]) -> str:
     """SVG: a panel a mode, with its mean over seeds and TRL's; bands from the worst to the best seed."""
     modes = [arm for arm in results if arm != "trl"]
-    width, height, left, top, gap, bottom = 330, 230, 44, 60, 20, 36
-    total = left + len(modes) * (width + gap)
+    width, height, margin_left, top, gap, bottom = 330, 230, 44, 60, 20, 36
+    total = margin_left + len(modes) * (width + gap)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {top + height + bottom}" '
         'font-family="sans-serif" font-size="12" fill="#333">',
         f'<rect width="{total}" height="{top + height + bottom}" fill="#fff"/>',
-        f'<text x="{left}" y="22" font-size="15">Mean reward per step over seeds; '
+        f'<text x="{margin_left}" y="22" font-size="15">Mean reward per step over seeds; '
         "bands: worst to best seed</text>",
     ]
     for place, mode in enumerate(modes):
-        x0 = left + place * (width + gap)
+        x0 = margin_left + place * (width + gap)
         steps = len(results[mode][0]["curve"])
         for quarter in range(5):
             y = top + height * (1 - quarter / 4)
@@ -261,13 +261,13 @@ def picture(results: dict[str, list[dict[str, Any]]]) -> str:
                 parts.append(f'<text x="{x0 - 8}" y="{y + 4}" text-anchor="end">{quarter / 4:.2f}</text>')
         parts.append(f'<text x="{x0}" y="{top + height + 20}">step 1</text>')
         parts.append(f'<text x="{x0 + width}" y="{top + height + 20}" text-anchor="end">step {steps}</text>')
-        drawn = [("trl", "#b0561f"), (mode, "#0b6fa4")] if "trl" in results else [(mode, "#0b6fa4")]
-        for row, (arm, colour) in enumerate(reversed(drawn)):
+        curves = [("trl", "#b0561f"), (mode, "#0b6fa4")] if "trl" in results else [(mode, "#0b6fa4")]
+        for row, (arm, colour) in enumerate(reversed(curves)):
             name = "TRL" if arm == "trl" else f"ours, {arm}"
             parts.append(
                 f'<text x="{x0 + 130 * row}" y="{top - 14}" fill="{colour}" font-weight="bold">{name}</text>'
             )
-        for arm, colour in drawn:
+        for arm, colour in curves:
             parts += _band([run["curve"] for run in results[arm]], colour, (x0, top, width, height))
     return "\n".join([*parts, "</svg>", ""])
 
@@ -346,7 +346,7 @@ def main(arguments: list[str]) -> int:
     (options.results / "learning.svg").write_text(picture(results), encoding="utf-8")
     (options.results / "learning.json").write_text(json.dumps(results), encoding="utf-8")
     worst = min((final(run) for run in done if run["arm"] != "trl"), default=math.inf)
-    print(table(results, options.steps))
+    print(render_table(results, options.steps))
     print(
         f"Criterion, every seed and mode of ours at least {CRITERION} in the last tenth: worst {worst:.3f}."
     )

@@ -49,8 +49,8 @@ class Reward:
         """One number a completion; remembers the prompts."""
         self.prompts += prompts
         end = self._tokenizer.eos_token_id
-        kept = [ids[:-1] if ids[-1] == end else ids for ids in completion_ids]
-        texts = [self._tokenizer.decode(ids, skip_special_tokens=False) for ids in kept]
+        completions = [ids[:-1] if ids[-1] == end else ids for ids in completion_ids]
+        texts = [self._tokenizer.decode(ids, skip_special_tokens=False) for ids in completions]
         return letters_in_place(texts, answer)
 
 

@@ -90,7 +90,7 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
 
 
 def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
-    """What one server did."""
+    """Try one server; return its row of the table."""
     row: dict = {"server": kind.name}
     log, started = stage / f"{re.sub(r'[^a-z0-9.]+', '-', kind.name)}.log", time.monotonic()
     options = RolloutConfig(server=kind.server, sync=kind.sync, timeout_s=500)
@@ -112,8 +112,8 @@ def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
 
 def first_failure(text: str) -> str:
     """The first exception's line in a log."""
-    found = re.search(r"^(?:\(\w+[^)]*\) )?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", text, re.MULTILINE)
-    return found.group(1) if found else ""
+    match = re.search(r"^(?:\(\w+[^)]*\) )?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", text, re.MULTILINE)
+    return match.group(1) if match else ""
 
 
 def as_table(rows: list[dict]) -> str:

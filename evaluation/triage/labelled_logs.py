@@ -1,4 +1,4 @@
-"""How well triage does on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
+"""Score triage on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
 
 The folder has one folder for each label: a code, `clean` for runs that went well and unrelated logs, `unknown` for
 failures that no entry describes. A log counts as found where the first candidate is its label; where two codes are
@@ -48,7 +48,7 @@ GOALS = {"recall": 0.95, "precision": 0.97}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What triage said of one log; `said` is the first candidate's code, or the state where there is none."""
+    """Triage's answer for one log; `said` is the first candidate's code, or the state if there is none."""
 
     log: str
     label: str
@@ -91,13 +91,13 @@ def wilson(hits: int, of: int) -> Share:
 
 
 def first_judgement(folder: Path) -> tuple[str, list[Outcome]]:
-    """What was said of logs that the rules had never seen: a sentence about how, and the outcomes."""
+    """Return the recorded outcomes for logs that the rules had never seen, and a sentence about them."""
     path = folder / FIRST
     if not path.exists():
         return "", []
-    told = json.loads(path.read_text())
-    return told["about"], [
-        Outcome(log, log.partition("/")[0], said, ()) for log, said in sorted(told["said"].items())
+    document = json.loads(path.read_text())
+    return document["about"], [
+        Outcome(log, log.partition("/")[0], answer, ()) for log, answer in sorted(document["said"].items())
     ]
 
 
@@ -115,9 +115,9 @@ def drawn_again(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     numbers, codes = random.Random(1), sorted(by_code)
     means = sorted(
         sum(
-            sum(drawn) / len(drawn)
+            sum(sample) / len(sample)
             for code in numbers.choices(codes, k=len(codes))
-            for drawn in [numbers.choices(by_code[code], k=len(by_code[code]))]
+            for sample in [numbers.choices(by_code[code], k=len(by_code[code]))]
         )
         / len(codes)
         for _ in range(_DRAWS)
@@ -138,15 +138,15 @@ def evaluate(folder: Path) -> list[Outcome]:
         source = LogSource(path.name, path)
         verdict = triage([source], rules)
         codes = [candidate.issue.code for candidate in verdict.candidates]
-        said = codes[0] if codes else verdict.state
-        near = look_again([scan(source, rules)], rules).similar if codes else ()
+        answer = codes[0] if codes else verdict.state
+        similar = look_again([scan(source, rules)], rules).similar if codes else ()
         outcomes.append(
             Outcome(
                 f"{path.parent.name}/{path.name}",
                 label,
-                said,
+                answer,
                 tuple(codes[1:]),
-                tuple(issue.code for issue in near),
+                tuple(issue.code for issue in similar),
             )
         )
     if not outcomes:
@@ -159,7 +159,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     by_code: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_code[outcome.label].append(outcome)
-    codes = {code: found for code, found in by_code.items() if code not in NEGATIVE}
+    codes = {code: outcomes_of_code for code, outcomes_of_code in by_code.items() if code not in NEGATIVE}
     alarms = [outcome for outcome in outcomes if outcome.said not in NEGATIVE]
     return {
         "logs": len(outcomes),
@@ -167,11 +167,15 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "codes": len(codes),
         "clean": len(by_code.get("clean", ())),
         "unknown": len(by_code.get("unknown", ())),
-        "macro_recall": sum(_right(found) / len(found) for found in codes.values()) / max(1, len(codes)),
+        "macro_recall": sum(
+            _right(outcomes_of_code) / len(outcomes_of_code) for outcomes_of_code in codes.values()
+        )
+        / max(1, len(codes)),
         "macro_recall_interval": drawn_again(outcomes),
         "recall": asdict(
             wilson(
-                _right(alarm for found in codes.values() for alarm in found), sum(map(len, codes.values()))
+                _right(alarm for outcomes_of_code in codes.values() for alarm in outcomes_of_code),
+                sum(map(len, codes.values())),
             )
         ),
         "precision": asdict(wilson(_right(alarms), len(alarms))),
@@ -187,16 +191,16 @@ def _right(outcomes: Iterable[Outcome]) -> int:
 
 
 def _family(family: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    meant = [outcome for outcome in outcomes if outcome.label.startswith(family)]
-    said = [outcome for outcome in outcomes if outcome.said.startswith(family)]
+    labelled = [outcome for outcome in outcomes if outcome.label.startswith(family)]
+    answered = [outcome for outcome in outcomes if outcome.said.startswith(family)]
     return {
-        "codes": len({outcome.label for outcome in meant}),
-        "recall": asdict(wilson(_right(meant), len(meant))),
-        "precision": asdict(wilson(_right(said), len(said))),
+        "codes": len({outcome.label for outcome in labelled}),
+        "recall": asdict(wilson(_right(labelled), len(labelled))),
+        "precision": asdict(wilson(_right(answered), len(answered))),
     }
 
 
-def table(told: dict[str, object]) -> str:
+def render_table(told: dict[str, object]) -> str:
     """The figures as a table of Markdown."""
     lines = ["| family | codes | recall | precision |", "|---|---|---|---|"]
     families = told["families"]
@@ -236,52 +240,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NotADirectoryError as error:
         print(f"evaluate: {error}", file=sys.stderr)
         return USAGE
-    told = figures(outcomes)
+    document = figures(outcomes)
     about, first = first_judgement(options.folder)
     if first:
-        told["first_judgement"] = figures(first)
-    page = "\n".join(_page(told, outcomes, about, first))
-    print(json.dumps(told, indent=1) if options.format == "json" else page)
+        document["first_judgement"] = figures(first)
+    page = "\n".join(_page(document, outcomes, about, first))
+    print(json.dumps(document, indent=1) if options.format == "json" else page)
     if options.write:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
         options.write.write_text(f"{_HEAD.format(file=options.write, day=day)}\n{page}\n", encoding="utf-8")
-    return FINE if good(told) else FINDINGS
+    return FINE if good(document) else FINDINGS
 
 
 def _threads(options: argparse.Namespace) -> int:
-    judged = threads.judged(options.folder)
-    page = f"{threads.table(judged)}\n\n{threads.misses(judged)}"
-    print(json.dumps(threads.as_json(judged), indent=1) if options.format == "json" else page)
-    return FINE if threads.good(judged) else FINDINGS
+    results = threads.judge_threads(options.folder)
+    page = f"{threads.render_table(results)}\n\n{threads.misses(results)}"
+    print(json.dumps(threads.as_json(results), indent=1) if options.format == "json" else page)
+    return FINE if threads.good(results) else FINDINGS
 
 
 def _page(
     told: dict[str, object], outcomes: Sequence[Outcome], about: str, first: Sequence[Outcome]
 ) -> Iterable[str]:
-    yield table(told)
-    near = recall_of_near(outcomes)
-    if near[2]:
+    yield render_table(told)
+    hits = recall_of_near(outcomes)
+    if hits[2]:
         yield (
-            f"By words and frames alone, without the rules, the nearest issue is the right one in {near[0]} of"
-            f" {near[2]} of these logs, and among three in {near[1]}."
+            f"By words and frames alone, without the rules, the nearest issue is the right one in {hits[0]} of"
+            f" {hits[2]} of these logs, and among three in {hits[1]}."
         )
     for outcome in outcomes:
         if not outcome.right:
             yield f"wrong: {outcome.log}: said {outcome.said}, then {', '.join(outcome.others) or 'nothing'}"
     if first:
-        yield f"\nAt first sight. {about}\n\n{table(figures(first))}"
+        yield f"\nAt first sight. {about}\n\n{render_table(figures(first))}"
     for outcome in first:
         if not outcome.right:
             yield f"wrong at first sight: {outcome.log}: said {outcome.said}"
 
 
 def recall_of_near(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
-    """Of the logs with a code: named nearest, among the nearest three, all. What the rules said is not looked at."""
-    told = [outcome for outcome in outcomes if outcome.label not in NEGATIVE]
+    """Count labelled logs whose code is the nearest, among the nearest three, and all; rules are not used."""
+    labelled = [outcome for outcome in outcomes if outcome.label not in NEGATIVE]
     return (
-        sum(outcome.label in outcome.near[:1] for outcome in told),
-        sum(outcome.label in outcome.near for outcome in told),
-        len(told),
+        sum(outcome.label in outcome.near[:1] for outcome in labelled),
+        sum(outcome.label in outcome.near for outcome in labelled),
+        len(labelled),
     )
 
 

@@ -1,4 +1,4 @@
-"""How triage does on other people's threads, labelled before it saw them: a folder with `labels.jsonl`.
+"""Score triage on other people's threads, labelled before triage saw them: a folder with `labels.jsonl`.
 
 A line of it: `file`, `kind` (whole, tail, cut, message only, metrics), `code` of the entry that explains the cause or
 null, `also_acceptable` codes, and whether it is a `failure` at all. The texts belong to who wrote them and are not kept
@@ -39,7 +39,7 @@ AFTER_THE_LABELS = (
 
 @dataclass(frozen=True)
 class Thread:
-    """What triage said of one thread.
+    """Triage's answer for one thread.
 
     Attributes:
         label: The code of the cause, or an empty string.
@@ -74,8 +74,8 @@ class Thread:
     @property
     def in_three(self) -> bool:
         """Among the first three codes that are shown, answers before what is near."""
-        shown = [*self.named, *(code for code in self.near if code not in self.named)]
-        return any(code in self.accepted for code in shown[:_MOST])
+        listed = [*self.named, *(code for code in self.near if code not in self.named)]
+        return any(code in self.accepted for code in listed[:_MOST])
 
     @property
     def alarmed(self) -> bool:
@@ -93,15 +93,15 @@ class Thread:
         return bool(self.failure and self.named and not self.label and self.named[0] in AFTER_THE_LABELS)
 
 
-def judged(folder: Path) -> list[Thread]:
+def judge_threads(folder: Path) -> list[Thread]:
     """Judges each labelled thread of a folder by itself."""
     rules = Rules(catalog.load())
-    found = []
+    threads = []
     for line in (folder / LABELS).read_text(encoding="utf-8").splitlines():
         label = json.loads(line)
         verdict = triage([LogSource(label["file"], folder / label["file"])], rules)
         code = label["code"] or ""
-        found.append(
+        threads.append(
             Thread(
                 log=label["file"],
                 kind=label["kind"],
@@ -110,14 +110,16 @@ def judged(folder: Path) -> list[Thread]:
                 failure=label["failure"],
                 decidable="undecidable" not in str(label.get("sure", "")),
                 state=verdict.state,
-                named=tuple(one.issue.code for one in verdict.candidates or getattr(verdict, "leads", ())),
-                near=tuple(one.code for one in verdict.similar),
+                named=tuple(
+                    candidate.issue.code for candidate in verdict.candidates or getattr(verdict, "leads", ())
+                ),
+                near=tuple(issue.code for issue in verdict.similar),
                 sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
                 shown=bool(verdict.anchors),
                 symptom=bool(verdict.second_look.symptoms),
             )
         )
-    return found
+    return threads
 
 
 def group(thread: Thread) -> str:
@@ -132,31 +134,33 @@ def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
     rows: dict[str, list[Thread]] = defaultdict(list)
     for thread in threads:
         rows[group(thread)].append(thread)
-    told = {}
+    figures = {}
     for name in ("whole", "tail, cut or message", "metrics"):
         labelled = [thread for thread in rows[name] if thread.label]
-        told[f"{name}: named"] = _share(thread.first for thread in labelled)
-        told[f"{name}: named or in the first three"] = _share(thread.in_three for thread in labelled)
-        told[f"{name}: a failure, and said so or shown"] = _share(thread.looked_at for thread in rows[name])
+        figures[f"{name}: named"] = _share(thread.first for thread in labelled)
+        figures[f"{name}: named or in the first three"] = _share(thread.in_three for thread in labelled)
+        figures[f"{name}: a failure, and said so or shown"] = _share(
+            thread.looked_at for thread in rows[name]
+        )
     fine = rows["no failure"]
     answered = [thread for thread in threads if thread.named and not thread.by_hand and thread.decidable]
-    told["precision of answers"] = _share(thread.first for thread in answered)
-    told["precision of answers that are more than a hypothesis"] = _share(
+    figures["precision of answers"] = _share(thread.first for thread in answered)
+    figures["precision of answers that are more than a hypothesis"] = _share(
         thread.first for thread in answered if thread.sure
     )
-    told["answers of entries that came after the labels"] = _share(
+    figures["answers of entries that came after the labels"] = _share(
         thread.by_hand for thread in threads if thread.named
     )
-    told["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
-    told["failures called clean"] = _share(
+    figures["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
+    figures["failures called clean"] = _share(
         thread.state == "clean" for thread in threads if thread.failure is not False
     )
-    told["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
-    told["just stops: not judged, as it is"] = _share(
+    figures["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
+    figures["just stops: not judged, as it is"] = _share(
         thread.state == "not_judged" for thread in rows["just stops"]
     )
-    told["no failure: called clean"] = _share(thread.state == "clean" for thread in fine)
-    return told
+    figures["no failure: called clean"] = _share(thread.state == "clean" for thread in fine)
+    return figures
 
 
 def _share(cases: Iterable[bool]) -> tuple[int, int]:
@@ -164,7 +168,7 @@ def _share(cases: Iterable[bool]) -> tuple[int, int]:
     return sum(cases), len(cases)
 
 
-def table(threads: Sequence[Thread]) -> str:
+def render_table(threads: Sequence[Thread]) -> str:
     """The figures as a table of Markdown, and what was wrong."""
     lines = ["| figure | threads | share |", "|---|---|---|"]
     for name, (hits, of) in shares(threads).items():
@@ -197,10 +201,10 @@ def as_json(threads: Sequence[Thread]) -> dict[str, object]:
 
 def good(threads: Sequence[Thread]) -> bool:
     """Whether what is wanted is met."""
-    told = shares(threads)
+    figures = shares(threads)
     pairs = (
-        (told["whole: named"], WANTED["whole"]),
-        (told["tail, cut or message: named or in the first three"], WANTED["tail, cut or message"]),
-        (told["precision of answers"], WANTED["precision"]),
+        (figures["whole: named"], WANTED["whole"]),
+        (figures["tail, cut or message: named or in the first three"], WANTED["tail, cut or message"]),
+        (figures["precision of answers"], WANTED["precision"]),
     )
-    return not told["failures called clean"][0] and all(hits >= least * of for (hits, of), least in pairs)
+    return not figures["failures called clean"][0] and all(hits >= least * of for (hits, of), least in pairs)

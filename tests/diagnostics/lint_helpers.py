@@ -1,4 +1,4 @@
-"""What the tests of lint share: plans and findings of a text, for given releases."""
+"""Helpers of the lint tests: plans and findings of a text, for given releases."""
 
 from packaging.version import Version
 

@@ -1,4 +1,4 @@
-"""What a report has against its published schema: by a checker of its own, as the schema uses little of JSON Schema."""
+"""Check a report against its published schema, with the little of JSON Schema that it uses."""
 
 import json
 import re
@@ -27,12 +27,12 @@ def _check(value, rule, where):
         yield f"{where}: {value!r} does not match {rule['pattern']}"
     if isinstance(value, dict):
         yield from (f"{where}: no {key}" for key in rule.get("required", ()) if key not in value)
-        known, others = rule.get("properties", {}), rule.get("additionalProperties", {})
+        known, additional = rule.get("properties", {}), rule.get("additionalProperties", {})
         for key, item in value.items():
-            if key not in known and others is False:
+            if key not in known and additional is False:
                 yield f"{where}: {key} is not published"
             yield from _check(
-                item, known.get(key) or (others if isinstance(others, dict) else {}), f"{where}.{key}"
+                item, known.get(key) or (additional if isinstance(additional, dict) else {}), f"{where}.{key}"
             )
     for number, item in enumerate(value if isinstance(value, list) else ()):
         yield from _check(item, rule.get("items", {}), f"{where}[{number}]")

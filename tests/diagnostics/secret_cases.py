@@ -128,15 +128,15 @@ drwxr-xr-x 2 {qzbob} {qzbob} 4096 Nov 22 x
 
 def listed(text: str) -> list[str]:
     """The forms of a table; a line's end is `#` in them."""
-    forms = [one for row in text.strip().splitlines() for one in re.split(r"\|(?! )", row) if one]
+    forms = [form for row in text.strip().splitlines() for form in re.split(r"\|(?! )", row) if form]
     return [form if "#1" in form else form.replace("#", "\n") for form in forms]
 
 
-def drawn(draw: random.Random, shape: str) -> tuple[str, list[str]]:
+def fill_shape(draw: random.Random, shape: str) -> tuple[str, list[str]]:
     """A shape with its places filled, and what they were filled with."""
     filled: list[str] = []
 
-    def one(match: re.Match[str]) -> str:
+    def fill_placeholder(match: re.Match[str]) -> str:
         if match[1] == "w":
             value = "".join(draw.sample(string.ascii_letters, 10)) + "42" + draw.choice("!^*_-") + "x"
         else:
@@ -144,35 +144,35 @@ def drawn(draw: random.Random, shape: str) -> tuple[str, list[str]]:
         filled.append(value)
         return value
 
-    return re.sub(r"\{([rdhbusw])(\d*)\}", one, shape), filled
+    return re.sub(r"\{([rdhbusw])(\d*)\}", fill_placeholder, shape), filled
 
 
 def secrets() -> Iterator[Case]:
     """Every secret in every context."""
     draw = random.Random(15)
     yield from _issued(draw)
-    yield from _named(draw)
+    yield from _named_secrets(draw)
     yield from _longer(draw)
 
 
 def _issued(draw: random.Random) -> Iterator[Case]:
     for shape in ISSUED:
         for form in listed(PLAIN):
-            value = drawn(draw, shape)[0]
+            value = fill_shape(draw, shape)[0]
             yield shape, value, form.replace("%", value)
     for shape in listed(OTHERS):
-        text, values = drawn(draw, shape)
+        text, values = fill_shape(draw, shape)
         yield shape, values[-1], text
 
 
-def _named(draw: random.Random) -> Iterator[Case]:
+def _named_secrets(draw: random.Random) -> Iterator[Case]:
     for name in NAMES:
         for form in listed(NAMED):
-            value = drawn(draw, draw.choice(["{w}", "a1B{r17}", "{h40}", "abcxyz{d3}q{d2}"]))[0]
+            value = fill_shape(draw, draw.choice(["{w}", "a1B{r17}", "{h40}", "abcxyz{d3}q{d2}"]))[0]
             yield name, value, form.replace("@", name).replace("%", value)
     for header in listed(HEADERS):
         for form in listed(HELD):
-            value = drawn(draw, draw.choice(["a1B{s37}", "a1B{b40}", "{h64}"]))[0]
+            value = fill_shape(draw, draw.choice(["a1B{s37}", "a1B{b40}", "{h64}"]))[0]
             name, behind = header.split(": ", 1)
             yield header, value, form.replace("@", name).replace("%", behind.replace("%", value))
 
@@ -187,12 +187,12 @@ def _longer(draw: random.Random) -> Iterator[Case]:
             "[2001:db8::1]:5432",
             "proxy.corp:3128",
         ):
-            value = drawn(draw, "{w}")[0]
+            value = fill_shape(draw, "{w}")[0]
             yield "login", value, form.replace("%", f"admin:{value}@{host}")
     for kind in KEYS.split("|"):
         for join in JOINS:
             for end in ([f"-----END {kind}-----"], []):
-                lines = [drawn(draw, "{b64}")[0] for _ in range(5)]
+                lines = [fill_shape(draw, "{b64}")[0] for _ in range(5)]
                 yield kind, lines[2], f'key = "{join.join([f"-----BEGIN {kind}-----", *lines, *end])}"\n'
 
 

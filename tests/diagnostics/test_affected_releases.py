@@ -46,8 +46,8 @@ def issue():
 )
 def test_a_range_with_an_end(issue, release, answer):
     """Inside, outside, unreadable and unknown are four answers."""
-    requested = {} if release is None else {"vllm": release}
-    assert affects(issue(claim("vllm", ">=0.6,<0.11")), requested).answer == answer
+    releases = {} if release is None else {"vllm": release}
+    assert affects(issue(claim("vllm", ">=0.6,<0.11")), releases).answer == answer
 
 
 @pytest.mark.parametrize(

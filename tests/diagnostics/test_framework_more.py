@@ -70,16 +70,16 @@ def run(tmp_path_factory):
 def test_its_runs_are_linted_in_its_own_words(run):
     """Rules that are of no framework judge it at once."""
     command = ["python3", "-m", "toyrl.cli", "--heat", "0", "--rollouts", "8"]
-    code, told = run("lint", "--format", "json", "--", *command)
+    code, document = run("lint", "--format", "json", "--", *command)
     assert code == 0
-    [finding] = told["findings"]
+    [finding] = document["findings"]
     assert (finding["code"], finding["severity"]) == ("CFG115", "warning")
-    assert [each["text"] for each in finding["evidence"]] == ["heat = 0", "rollouts = 8"]
+    assert [evidence["text"] for evidence in finding["evidence"]] == ["heat = 0", "rollouts = 8"]
 
 
 def test_its_logs_are_known_and_the_catalogue_may_speak_of_it(run):
     """By the mark in its entry; an entry of the catalogue may name it."""
-    code, told = run("triage", "--format", "json", "-", stdin=LOG)
-    assert (code, told["subject"]["frameworks"]) == (3, ["toyrl"])
-    code, told = run("explain", "CFG115", "--format", "json")
-    assert (code, told["frameworks"][0]) == (0, "toyrl")
+    code, document = run("triage", "--format", "json", "-", stdin=LOG)
+    assert (code, document["subject"]["frameworks"]) == (3, ["toyrl"])
+    code, document = run("explain", "CFG115", "--format", "json")
+    assert (code, document["frameworks"][0]) == (0, "toyrl")

@@ -141,10 +141,10 @@ def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool
 def test_doctor_runs_in_a_deleted_folder(environment, tmp_path, capsys, monkeypatch):
     """As the folder of a job is after somebody cleaned up."""
     environment.add("trl", "0.24.0")
-    resolved = tmp_path / "gone"
-    resolved.mkdir()
-    monkeypatch.chdir(resolved)
-    resolved.rmdir()
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
     assert run("doctor", "--prefix", environment.prefix) != 2
     assert "internal error" not in capsys.readouterr().err
 

@@ -51,15 +51,6 @@ def test_exit_codes(run, text, options, code):
     assert run(text, *options)[0] == code
 
 
-@pytest.mark.parametrize("form", ["json", "jsonl", "sarif", "junit", "github", "markdown", "terminal"])
-def test_every_format_names_the_finding_and_its_place(run, form):
-    """On standard output, and nothing on standard error."""
-    code, out, err = run(BAD, "--format", form)
-    assert (code, err) == (1, "")
-    assert "CFG101" in out
-    assert "run.sh" in out
-
-
 def test_the_json_has_the_plan(run):
     """What was understood, in the vocabulary of the run plan, and the releases it was judged for."""
     document = json.loads(run(BAD, "--format", "json")[1])
@@ -69,20 +60,10 @@ def test_the_json_has_the_plan(run):
     assert document["subject"]["packages"]["trl"] == "1.9.0"
 
 
-def test_a_baseline_shows_what_is_new(run, tmp_path):
-    """The report of yesterday, given today."""
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text(run(BAD, "--format", "json")[1])
-    assert run(BAD, "--baseline", str(baseline))[0] == 0
-    assert run(BAD.replace("8", "16"), "--baseline", str(baseline))[0] == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["/no/such/file.sh"], "/no/such/file.sh: no such file"),
         ([], "expected a FILE"),
-        (["--trl", "new", __file__], "--trl new: expected a version"),
         (["--baseline", "/no/such.json", __file__], "/no/such.json: cannot be read"),
     ],
 )
@@ -153,11 +134,10 @@ def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_p
     )
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    for _ in range(2):  # the first compiles our modules, where nobody has yet
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False,
-            cwd=Path(__file__).parents[2], env=environ,
-        )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False,
+        cwd=Path(__file__).parents[2], env=environ,
+    )  # fmt: skip
     code, modules = done.stderr.split()
     assert (code, modules) == ("1", "[]")
     assert "CFG001" in done.stdout

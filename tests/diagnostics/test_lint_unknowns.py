@@ -1,4 +1,4 @@
-"""What lint could not check: reported with its place, under the check it concerns, and never taken for fine."""
+"""Values that lint could not check are reported with their place, under their check, and never pass as fine."""
 
 import ast
 

@@ -116,18 +116,18 @@ def test_a_trigger_that_cannot_occur_in_this_release_does_not_count():
 
 def check_no_failed_mitigation(code):
     entry = ISSUES[code]
-    told = {record.name: record for record in entry.mitigations}
+    by_name = {record.name: record for record in entry.mitigations}
     for trigger, framework in itertools.product(("", *entry.recorded()), ("", *FRAMEWORKS)):
         result = remedy(entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework]))
-        assert sorted(names((*result.offers, *result.does_not_help))) == sorted(told)
+        assert sorted(names((*result.offers, *result.does_not_help))) == sorted(by_name)
         for offer in result.offers:
-            record = told[offer.mitigation]
+            record = by_name[offer.mitigation]
             assert trigger not in record.fails
             assert record.helps or record.evidence != "executed"
             if offer.standing == VERIFIED:
                 assert trigger in record.helps if trigger else record.helps
         for offer in result.does_not_help:
-            assert not trigger or trigger not in told[offer.mitigation].helps
+            assert not trigger or trigger not in by_name[offer.mitigation].helps
 
 
 def test_no_entry_recommends_a_mitigation_that_failed():
@@ -140,8 +140,8 @@ def test_a_run_that_is_told_can_be_repeated():
     for code, entry in ISSUES.items():
         for trigger in ("", *entry.recorded()):
             for offer in remedy(entry, triggers=[trigger] if trigger else []).does_not_help:
-                *_, told, name, _, mitigation = offer.run.words
-                assert (told, mitigation) == ("--trigger", offer.mitigation)
+                *_, option, name, _, mitigation = offer.run.words
+                assert (option, mitigation) == ("--trigger", offer.mitigation)
                 assert name in {element.name for element in REPROS[code].triggers}
 
 
@@ -184,9 +184,9 @@ def test_triggers_occur_in_the_releases_that_the_sweeps_saw_them_in():
 
 
 def check_triggers(code):
-    told = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
-    assert set(ISSUES[code].recorded()) <= set(told)
-    assert {element.name: element.about for element in ISSUES[code].triggers}.items() <= told.items()
+    about = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
+    assert set(ISSUES[code].recorded()) <= set(about)
+    assert {element.name: element.about for element in ISSUES[code].triggers}.items() <= about.items()
 
 
 def test_triggers_are_those_of_the_repro():
@@ -204,12 +204,12 @@ def test_words_that_this_release_does_not_have_are_not_offered(issue):
         evidence="static",
     )
 
-    def told(**releases):
+    def advice(**releases):
         result = remedy(issue(record), frameworks=["trl"], releases=releases)
         return [edit.edit for edit in result.offers[0].edits]
 
-    assert (told(trl="0.17.0"), told(trl="1.0.0")) == (["old=1"], ["new=1"])
-    assert told() == told(trl="main") == ["old=1", "new=1"]
+    assert (advice(trl="0.17.0"), advice(trl="1.0.0")) == (["old=1"], ["new=1"])
+    assert advice() == advice(trl="main") == ["old=1", "new=1"]
 
 
 def test_a_run_in_other_words_is_told_as_that(issue):

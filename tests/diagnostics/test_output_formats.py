@@ -111,9 +111,9 @@ def test_junit_fails_by_what_fails_the_command():
     """--fail-on decides; what is below it is told, and not a failure; skipped and crashed say so."""
     cases = {}
     for outcome in ("findings", "skipped", "crashed"):
-        found = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
+        findings = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
         for fail_on in (Severity.WARNING, Severity.ERROR):
-            tree = ET.fromstring(junit.render(report(*found, outcome=outcome), fail_on).partition("?>")[2])
+            tree = ET.fromstring(junit.render(report(*findings, outcome=outcome), fail_on).partition("?>")[2])
             cases[outcome, fail_on.word] = [child.tag for child in tree.find(".//testcase")]
     assert cases == {
         ("findings", "warning"): ["failure"], ("findings", "error"): ["system-out"],
@@ -223,7 +223,7 @@ def test_the_first_screen_is_short(capsys):
     printed = out.split("\n\n")[1].splitlines()
     assert [line for line in printed if "CFG102" in line] == printed[-1:]
     assert len(printed) - 1 <= 5
-    text_lines = "\n".join(printed)
+    screen = "\n".join(printed)
     for part in (
         "CFG101 A title",
         "value 0 [run.sh:0] and 8 more",
@@ -231,7 +231,7 @@ def test_the_first_screen_is_short(capsys):
         "$ pip install trl==1.0",
         "Evidence: read in source. Match: likely.",
     ):
-        assert part in text_lines
+        assert part in screen
     assert "why why" not in out
     terminal.render(report, sys.stdout, verbose=True)
     full = capsys.readouterr().out

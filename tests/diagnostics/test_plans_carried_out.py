@@ -38,10 +38,10 @@ def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     for name, (version, requires) in [*PACKAGES.items(), *OLDER.items()]:
         info = f"{name}-{version}.dist-info"
-        requested = "".join(f"Requires-Dist: {item}\n" for item in requires)
+        requirement_lines = "".join(f"Requires-Dist: {item}\n" for item in requires)
         files = {
             f"{name}/__init__.py": f"RELEASE = {version!r}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requested}",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirement_lines}",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
         listed = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())
@@ -56,7 +56,7 @@ def _digest(text):
 
 
 @pytest.fixture
-def place(tmp_path, wheels, monkeypatch):
+def sound_place(tmp_path, wheels, monkeypatch):
     """A sound environment, and uv with nothing but the folder."""
     try:
         uv = find_uv()
@@ -95,19 +95,19 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_a_plan_prints_mends(place, name):
+def test_what_a_plan_prints_mends(sound_place, name):
     """Broken for Python and named by doctor; after the plan's commands, as printed, neither is left."""
-    assert ending(place.prefix, RUN, place.environ, place.working) == ""
+    assert ending(sound_place.prefix, RUN, sound_place.environ, sound_place.working) == ""
     breaking, code = BROKEN[name]
-    breaking(place.prefix)
-    shutil.rmtree(place.prefix / "lib" / "__pycache__", ignore_errors=True)
-    assert ending(place.prefix, RUN, place.environ, place.working)
-    assert code in doctor(place).stdout
-    commands, _words = plan(place)
-    text, environ = typed(commands, place)
+    breaking(sound_place.prefix)
+    shutil.rmtree(sound_place.prefix / "lib" / "__pycache__", ignore_errors=True)
+    assert ending(sound_place.prefix, RUN, sound_place.environ, sound_place.working)
+    assert code in doctor(sound_place).stdout
+    commands, _words = plan(sound_place)
+    text, environ = typed(commands, sound_place)
     assert text == ""
-    assert ending(place.prefix, RUN, environ, place.working) == ""
-    assert f" {code}" not in doctor(place).stdout.replace("explain", "")
+    assert ending(sound_place.prefix, RUN, environ, sound_place.working) == ""
+    assert f" {code}" not in doctor(sound_place).stdout.replace("explain", "")
 
 
 TRIED = Case("broken", "small", lambda _: None, ("ENV012",))
@@ -138,5 +138,5 @@ def test_a_doctor_that_prints_no_document_has_crashed(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
     known = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")
     assert known.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
-    text = plans_real.row(Tried(TRIED, known))
+    text = plans_real.as_row(Tried(TRIED, known))
     assert (text["outcome"], text["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")

@@ -76,17 +76,17 @@ def run(session, *options):
 
 def sections(result):
     """The plugin's section by test: from the headline of a failure to its end."""
-    found, name, inside = {}, "", False
+    by_name, name, inside = {}, "", False
     for line in result.outlines:
         if line.startswith("___"):
             name, inside = line.strip("_ ").rpartition(" ")[2], False
         elif line.startswith(("---", "===")):
             inside = line.strip("- ") == "grpo-doctor"
             if inside:
-                found[name] = ""
+                by_name[name] = ""
         elif inside:
-            found[name] += line + "\n"
-    return found
+            by_name[name] += line + "\n"
+    return by_name
 
 
 def test_a_failing_test_is_triaged_in_its_report(session):
@@ -96,16 +96,16 @@ def test_a_failing_test_is_triaged_in_its_report(session):
     bare.assert_outcomes(**OUTCOMES)
     result.assert_outcomes(**OUTCOMES)
     assert result.ret == bare.ret == 1
-    told = sections(result)
-    assert set(told) == {"test_gpu", "test_no_gpu", "test_other", "test_raises", "test_setup"}
+    report_sections = sections(result)
+    assert set(report_sections) == {"test_gpu", "test_no_gpu", "test_other", "test_raises", "test_setup"}
     for name in ("test_gpu", "test_no_gpu", "test_setup"):
-        assert told[name].startswith("error   CFG109 ")
-        assert "- OSError: [Errno 98] Address already in use [captured:" in told[name]
-        assert "python -m diagnostics explain CFG109" in told[name]
+        assert report_sections[name].startswith("error   CFG109 ")
+        assert "- OSError: [Errno 98] Address already in use [captured:" in report_sections[name]
+        assert "python -m diagnostics explain CFG109" in report_sections[name]
     # What a test expects is in its source, and has not happened.
     assert (
-        told["test_other"]
-        == told["test_raises"]
+        report_sections["test_other"]
+        == report_sections["test_raises"]
         == "no issue of the catalogue in what this test printed and raised\n"
     )
 
@@ -130,12 +130,12 @@ def test_one_marker_alone(session, how):
 def test_the_issue_stands_in_junit(session):
     """As a property of the test case, also where its setup failed."""
     run(session, "--grpo-doctor", "--junitxml", "out.xml")
-    told = {
+    properties = {
         case.get("name"): [(p.get("name"), p.get("value").split()[0]) for p in case.iter("property")]
         for case in ET.parse(session.path / "out.xml").iter("testcase")
     }
     issue = [("grpo-doctor", "CFG109")]
-    assert told == {
+    assert properties == {
         "test_gpu": issue, "test_no_gpu": issue, "test_setup": issue,
         "test_other": [], "test_raises": [], "test_fine": [], "test_expected": [],
     }  # fmt: skip
@@ -178,8 +178,8 @@ def test_workers_triage_their_own_tests(session):
         "-n", "2", "--junitxml", "out.xml",
     )  # fmt: skip
     result.assert_outcomes(**OUTCOMES)
-    told = sections(result)
-    assert {name for name, text in told.items() if text.startswith("error   CFG109 ")} == {
+    report_sections = sections(result)
+    assert {name for name, text in report_sections.items() if text.startswith("error   CFG109 ")} == {
         "test_gpu", "test_no_gpu", "test_setup",
     }  # fmt: skip
     names = [p.get("name") for p in ET.parse(session.path / "out.xml").iter("property")]
@@ -216,14 +216,14 @@ def test_a_test_that_takes_too_long_is_looked_at_from_outside(session):
         [sys.executable, "-m", "pytest", *words], cwd=session.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as running:  # fmt: skip
-        told = ""
-        while "observed for" not in told:
+        output = ""
+        while "observed for" not in output:
             line = running.stderr.readline()
-            assert line, told
-            told += line
+            assert line, output
+            output += line
         (session.path / "answer").write_text("go on")
-        said = running.stdout.read()
-    assert running.returncode == 0, said
-    assert "test_slow.py::test_slow: no heartbeat" in told
-    assert "test_before" not in told
-    assert "wait_for_rollouts" in told
+        remaining = running.stdout.read()
+    assert running.returncode == 0, remaining
+    assert "test_slow.py::test_slow: no heartbeat" in output
+    assert "test_before" not in output
+    assert "wait_for_rollouts" in output

@@ -96,10 +96,10 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.write_text("old")
 
-    def full(_descriptor):
+    def raise_no_space(_descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_no_space)
     with pytest.raises(OSError, match="space"):
         safe_io.write_atomically(path, "new")
     assert [item.name for item in tmp_path.iterdir()] == ["out"]

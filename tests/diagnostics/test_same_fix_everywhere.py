@@ -52,7 +52,7 @@ def environment(releases):
 
 
 def doctor(entry, releases):
-    """What doctor finds."""
+    """Return doctor's finding of a known issue, or None."""
     return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
 
 
@@ -65,7 +65,7 @@ def planned(entry, releases):
 
 
 def linted(entry, framework, releases, triggers=()):
-    """What a lint rule finds under the entry's code."""
+    """Return the finding of a lint rule under the entry's code."""
     place = Place("run.yaml", 1)
     known = Versions({name: Version(release) for name, release in releases.items()})
     plan = RunPlan(framework, Settings(framework, place), versions=known)
@@ -74,7 +74,7 @@ def linted(entry, framework, releases, triggers=()):
 
 
 def triaged(entry, framework, releases, triggers=()):
-    """What triage reports of a log that shows this much."""
+    """Return triage's finding for a log that shows this much."""
     hit = Hit("a.log", 1, "it died", "", None)
     candidate = Candidate(entry, "root", "supported", (hit,), 1, (), (), triggers)
     versions = {name: (release, "a.log:1") for name, release in releases.items()}
@@ -95,14 +95,14 @@ def check_log(rules, log):
     verdict = triage([LogSource(log.name, log)], rules)
     assert verdict.candidates[0].triggers == (trigger,)
     finding = report(verdict, [log.name]).findings[0]
-    text_lines = {record.name: record for record in entry.mitigations}
+    mitigations = {record.name: record for record in entry.mitigations}
     assert finding.remedy.offers[0].standing == "shown"
     for offer in finding.remedy.offers:
-        assert trigger not in text_lines[offer.mitigation].fails
+        assert trigger not in mitigations[offer.mitigation].fails
         line = mitigation_line(offer)
-        ran = {name for _, bound in text_lines[offer.mitigation].known_edits() for name in bound.ran}
+        ran = {name for _, bound in mitigations[offer.mitigation].known_edits() for name in bound.ran}
         assert (": verified)" in line) == (
-            trigger in text_lines[offer.mitigation].helps and trigger in ran
+            trigger in mitigations[offer.mitigation].helps and trigger in ran
         ), line
     refuted = {record.name for record in entry.mitigations if trigger in record.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
@@ -125,14 +125,14 @@ def test_the_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
 
 def check_triage_and_lint(code):
     entry = ISSUES[code]
-    text_lines = {record.name: record for record in entry.mitigations}
+    mitigations = {record.name: record for record in entry.mitigations}
     for framework in FRAMEWORKS:
         for triggers in ((), *((name,) for name in entry.recorded())):
             expected = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
             findings = triaged(entry, framework, {}, triggers), linted(entry, framework, {}, triggers)
             assert [first(finding) for finding in findings] == [expected, expected], (framework, triggers)
             for offer in (offer for finding in findings for offer in finding.remedy.offers):
-                assert not set(triggers) & set(text_lines[offer.mitigation].fails)
+                assert not set(triggers) & set(mitigations[offer.mitigation].fails)
 
 
 def test_triage_and_lint_recommend_the_same():
@@ -140,7 +140,7 @@ def test_triage_and_lint_recommend_the_same():
     assert violations(check_triage_and_lint, ISSUES) == []
 
 
-def held(entry):
+def affected_release(entry):
     """A release that is concerned, with those of the packages the issue needs beside it; None if there is none."""
     needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
     for claim in entry.affected:
@@ -155,13 +155,13 @@ def held(entry):
 BROUGHT_UP = [
     code
     for code, entry in ISSUES.items()
-    if entry.status == "active" and (releases := held(entry)) and doctor(entry, releases)
+    if entry.status == "active" and (releases := affected_release(entry)) and doctor(entry, releases)
 ]
 
 
 def check_environment(code, trainer):
     entry = ISSUES[code]
-    releases = ({trainer: "1.0"} if trainer else {}) | held(entry)
+    releases = ({trainer: "1.0"} if trainer else {}) | affected_release(entry)
     at_hand = configured_in(releases) or ["vllm"]
     finding = doctor(entry, releases)
     expected = first(finding)
@@ -186,8 +186,8 @@ def check_documents(code):
     fault = Audit(RECORDED, {}, (Result("rewards/constant", FAULT, "samples", code=code),))
     of_audit = make_document(fault)["answers"][0]["helps"]
     of_catalog = {"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}
-    for text_lines in (of_catalog, of_audit):
-        assert [record["name"] for record in text_lines["mitigations"]] == expected
+    for document in (of_catalog, of_audit):
+        assert [record["name"] for record in document["mitigations"]] == expected
 
 
 def test_the_documents_of_hang_and_audit_recommend_the_same():

@@ -30,7 +30,7 @@ HOSTILE = st.lists(
 
 
 def active(text, *, commands=False):
-    """What in a printed text acts, by Unicode's own categories rather than by the list in `sanitize`."""
+    """List the active parts of a printed text, by Unicode's categories rather than the list in `sanitize`."""
     result = [
         f"U+{ord(entry):04X}" for entry in text
         if (entry not in "\n\t\u200b" and unicodedata.category(entry) in {"Cc", "Cs", "Zl", "Zp"})

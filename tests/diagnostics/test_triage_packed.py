@@ -31,12 +31,12 @@ FAILURE = b"".join(
 def run(capsys):
     """The command, in this process: its exit code, and its report or what it said on standard error."""
 
-    def made(path):
+    def triage_path(path):
         code = program.main(["triage", str(path), "--format", "json"])
-        text_lines = capsys.readouterr()
-        return code, json.loads(text_lines.out) if text_lines.out else text_lines.err
+        captured = capsys.readouterr()
+        return code, json.loads(captured.out) if captured.out else captured.err
 
-    return made
+    return triage_path
 
 
 def a_tar(data):
@@ -136,8 +136,8 @@ def test_a_bomb_is_refused(run, tmp_path, monkeypatch, data, said):
     """By what comes of it, by its parts, by its files: said, and exit 3 or wrong usage, never clean."""
     monkeypatch.setattr("diagnostics.triage.streams.BOMB_BYTES", 1 << 20)
     (tmp_path / "a.log").write_bytes(data())
-    code, text_lines = run(tmp_path / "a.log")
-    text = text_lines if isinstance(text_lines, str) else json.dumps(text_lines["checks"])
+    code, answer = run(tmp_path / "a.log")
+    text = answer if isinstance(answer, str) else json.dumps(answer["checks"])
     assert code in {2, 3}
     assert said in text
 

@@ -16,8 +16,8 @@ from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import judge
 from evaluation.triage import labelled_logs as evaluate
-from tests.diagnostics.corpus import fuzz, sweep, transforms
-from tests.diagnostics.corpus.sweep import Memory
+from evaluation.triage.corpus import fuzz, sweep, transforms
+from evaluation.triage.corpus.sweep import Memory
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -51,10 +51,10 @@ def test_transformations_of_a_log_change_nothing(rules):
     wrong = []
     for path in SHORT[::3]:
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
-        expected = sweep.said(rules, lines)
+        expected = sweep.state_and_code(rules, lines)
         numbers = random.Random(path.name)
-        for name, transform in numbers.sample(list(sweep.chosen(numbers)), 3):
-            if sweep.said(rules, transform(lines, numbers)) != expected:
+        for name, transform in numbers.sample(list(sweep.random_transforms(numbers)), 3):
+            if sweep.state_and_code(rules, transform(lines, numbers)) != expected:
                 wrong.append((path.name, name))
     assert not wrong
 
@@ -64,13 +64,13 @@ def test_transformations_of_a_log_change_nothing(rules):
 def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
     """As long as the line that tells is left."""
     lines = path.read_text().splitlines()
-    whole = triage([Memory("\n".join(lines).encode())], rules)
+    complete = triage([Memory("\n".join(lines).encode())], rules)
     # What is not recognised as a whole is the evaluation's affair.
-    assume(whole.candidates)
+    assume(complete.candidates)
     # What tells may have been broken over two lines by rich.
-    first, last = whole.candidates[0].first.line, max(hit.line for hit in whole.candidates[0].hits) + 1
+    first, last = complete.candidates[0].first.line, max(hit.line for hit in complete.candidates[0].hits) + 1
     cut = lines[int(before * (first - 1)) : last + int(after * max(0, len(lines) - last))]
-    assert codes(triage([Memory("\n".join(cut).encode())], rules)) == codes(whole)
+    assert codes(triage([Memory("\n".join(cut).encode())], rules)) == codes(complete)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -78,8 +78,8 @@ def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
 def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other):
     """Nor where the environment lies."""
     texts = [path.read_bytes(), b"started\n", other.read_bytes().replace(b"/opt/env", b"/srv/a b/venv"), b""]
-    seen = [scan(Memory(text, f"rank_{rank}.log"), rules) for rank, text in enumerate(texts)]
-    assert judge([seen[rank] for rank in order], rules) == judge(seen, rules)
+    scans = [scan(Memory(text, f"rank_{rank}.log"), rules) for rank, text in enumerate(texts)]
+    assert judge([scans[rank] for rank in order], rules) == judge(scans, rules)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -124,9 +124,9 @@ def test_each_transformation_keeps_the_verdict(rules):
     violations = []
     for log in logs:
         lines = (LOGS / f"{log}.log").read_bytes().decode().removesuffix("\n").split("\n")
-        expected = sweep.said(rules, lines)
+        expected = sweep.state_and_code(rules, lines)
         for name, transform in transforms.PLAIN.items():
-            if sweep.said(rules, transform(lines, random.Random(1))) != expected:
+            if sweep.state_and_code(rules, transform(lines, random.Random(1))) != expected:
                 violations.append((log, name))
     assert not violations
 
@@ -137,7 +137,7 @@ def test_hostile_files_end_soon(rules, tmp_path):
     violations = []
     for name, data in fuzz.files(random.Random(1), 200_000):
         path.write_bytes(data)
-        if (seconds := fuzz.judged(rules, LogSource(name, path))) >= 5:
+        if (seconds := fuzz.seconds_to_judge(rules, LogSource(name, path))) >= 5:
             violations.append((name, seconds))
     assert not violations
 
@@ -150,8 +150,8 @@ def test_damaged_lines(rules):
 
 def test_the_corpus_is_judged_as_labelled():
     """The goals of the evaluation hold on the logs of the repository, and clean logs are clean."""
-    told = evaluate.figures(evaluate.evaluate(LOGS))
-    assert evaluate.good(told), told["wrong"]
+    figures = evaluate.figures(evaluate.evaluate(LOGS))
+    assert evaluate.good(figures), figures["wrong"]
 
 
 def test_the_corpus_names_nobody():

@@ -1,4 +1,4 @@
-"""What decides between several causes in one log: who failed first, in which run, and how much a line alone says."""
+"""Choosing between several causes in one log: who failed first, in which run, and how much a line alone proves."""
 
 import pytest
 
@@ -54,13 +54,13 @@ def test_a_wrapper_below_another_exception_is_not_the_answer(judge, wrapper):
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", wrapper)
     assert verdict.state == "unknown"
     assert "78 main" in verdict.anchors[0].text
-    assert [one.issue.signature.role for one in verdict.followed] == ["cascade"]
+    assert [candidate.issue.signature.role for candidate in verdict.followed] == ["cascade"]
 
 
 def test_the_last_run_of_a_log_is_asked_first(judge):
     """An earlier one failed of something else, which comes after it."""
     verdict = judge(*run_of(REFUSED), *run_of(*UNKNOWN, TAKEN))
-    assert [one.issue.code for one in verdict.candidates] == ["CFG109", "CFG113"]
+    assert [candidate.issue.code for candidate in verdict.candidates] == ["CFG109", "CFG113"]
 
 
 def test_what_an_earlier_run_failed_of_is_no_verdict_on_the_last(judge):
@@ -69,22 +69,22 @@ def test_what_an_earlier_run_failed_of_is_no_verdict_on_the_last(judge):
         *run_of(REFUSED), *run_of(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
     )
     assert (verdict.candidates, verdict.state) == ((), "unknown") or verdict.state == "hypothesis"
-    assert "CFG113" in {one.issue.code for one in (*verdict.leads, *verdict.second_look.leads)} | {
-        one.code for one in verdict.similar
+    assert "CFG113" in {lead.issue.code for lead in (*verdict.leads, *verdict.second_look.leads)} | {
+        issue.code for issue in verdict.similar
     }
 
 
 def test_ranks_that_begin_alike_are_one_run(tmp_path, rules):
     """A second beginning counts where something failed in between, and something after it."""
     (tmp_path / "a.log").write_text("\n".join([*run_of(), *run_of(), TAKEN, *run_of()]))
-    seen = scan(LogSource("a.log", tmp_path / "a.log"), rules)
-    assert [last_run_start(seen, failed) for failed in ([], [5], [5, 9])] == [0, 0, 6]
+    scanned = scan(LogSource("a.log", tmp_path / "a.log"), rules)
+    assert [last_run_start(scanned, failed) for failed in ([], [5], [5, 9])] == [0, 0, 6]
 
 
 def test_a_broad_line_makes_a_hypothesis(judge):
     """It says what would settle it, and the exit code is that of no answer."""
     verdict = judge(BROAD)
-    assert (verdict.state, [one.issue.code for one in verdict.leads], exit_code(verdict)) == (
+    assert (verdict.state, [lead.issue.code for lead in verdict.leads], exit_code(verdict)) == (
         "hypothesis",
         ["NET012"],
         3,
@@ -103,9 +103,9 @@ def test_a_broad_line_beside_one_that_is_not_counts(judge):
 def test_a_broad_line_beside_a_root_says_nothing_of_releases(judge):
     """It is a hypothesis for what it is, in whatever release."""
     verdict = judge("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "PicklingError: x")
-    found = report(verdict, ["a.log"]).findings
-    assert [one.certainty for one in found] == ["supported", "hypothesis"]
-    assert "Not known to happen" not in found[1].detail
+    findings = report(verdict, ["a.log"]).findings
+    assert [finding.certainty for finding in findings] == ["supported", "hypothesis"]
+    assert "Not known to happen" not in findings[1].detail
 
 
 def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):
@@ -131,8 +131,8 @@ def test_code_around_the_line_that_failed_is_no_message(judge):
 @pytest.mark.parametrize("again", ["Backing off judge(...) for 0.8s", "retrying in 2 seconds"])
 def test_what_is_tried_again_has_not_failed_yet(judge, again):
     """What failed in the end is what nobody described."""
-    said = f"{again} (openai.RateLimitError: Error code: 429)"
-    verdict = judge(said, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    rate_limited = f"{again} (openai.RateLimitError: Error code: 429)"
+    verdict = judge(rate_limited, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
     assert verdict.state in {"unknown", "hypothesis"}
 
 
@@ -172,4 +172,4 @@ def test_a_sample_of_many_lines_ends_with_what_it_was_worth(judge):
     assert not judge(*(runner + line for line in sample)).candidates
     between = judge(runner + sample[0], worker + failed, runner + sample[1])
     after = judge(*(runner + line for line in sample), runner + failed)
-    assert [one.candidates[0].issue.code for one in (between, after)] == ["MEM007", "MEM007"]
+    assert [verdict.candidates[0].issue.code for verdict in (between, after)] == ["MEM007", "MEM007"]

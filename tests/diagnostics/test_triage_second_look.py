@@ -13,7 +13,7 @@ from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
-from tests.diagnostics.corpus.sweep import Memory
+from evaluation.triage.corpus.sweep import Memory
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
 LAUNCHED = "INFO starting the run"
@@ -36,7 +36,7 @@ def leads(verdict):
     return [lead.issue.code for lead in verdict.leads]
 
 
-def named(verdict):
+def candidate_codes(verdict):
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
@@ -123,9 +123,9 @@ def test_an_excerpt_needs_no_end(judge):
 def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
     """Also where the run says that it ended; the line and its place are told."""
     verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
-    told = report(verdict, ["a.log"])
+    findings_report = report(verdict, ["a.log"])
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
-    [open_one] = told.checks[0].not_judged
+    [open_one] = findings_report.checks[0].not_judged
     assert (open_one.place, "no checkpoint was written" in open_one.text) == ("log:2", True)
 
 
@@ -167,7 +167,7 @@ DEATHS = [
 
 def test_deaths_outside_python_are_named(judge):
     """Reported by a shell, a container, a scheduler, the kernel, a runtime."""
-    results = [(lines, named(judge(*STEPS, *lines))[0]) for lines, _ in DEATHS]
+    results = [(lines, candidate_codes(judge(*STEPS, *lines))[0]) for lines, _ in DEATHS]
     assert [result for result, expected in zip(results, DEATHS, strict=True) if result != expected] == []
 
 
@@ -225,7 +225,7 @@ def test_near_issues_are_no_verdict(judge):
         "RuntimeError: the sleeping engine found no memory of the GPU when it was to wake up",
     ]
     verdict = judge(*lines)
-    assert (verdict.state, named(verdict), leads(verdict)) == ("unknown", [], [])
+    assert (verdict.state, candidate_codes(verdict), leads(verdict)) == ("unknown", [], [])
     assert "MEM001" in [issue.code for issue in verdict.similar]
     assert report(verdict, ["a.log"]).findings == []
 
@@ -286,14 +286,14 @@ def test_a_nan_that_passes_is_no_verdict(judge):
     rows = [f"epoch {number} loss: 0.{number}5, grad_norm: 1.{number}" for number in range(1, 30)]
     end = "{'train_runtime': 7.0}"
     assert judge("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
-    assert named(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
+    assert candidate_codes(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
 def test_utf16_without_its_mark(tmp_path, rules, encoding):
     """As an editor saves it."""
     (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode(encoding))
-    assert named(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
+    assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
 
 
 FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", line 7, in step']
@@ -343,7 +343,7 @@ def test_zstd_is_read_or_refused_by_name(tmp_path, rules):
     (tmp_path / "a.log.zst").write_bytes(zstd_of(b"RuntimeError: can't start new thread\n"))
     verdict = triage([LogSource("a.log.zst", tmp_path / "a.log.zst")], rules)
     if any(map(has, ("compression.zstd", "backports.zstd"))):
-        assert named(verdict) == ["ENV024"]
+        assert candidate_codes(verdict) == ["ENV024"]
     else:
         assert (verdict.state, exit_code(verdict)) == ("empty", 3)
         assert "pip install backports.zstd" in verdict.problems[0]

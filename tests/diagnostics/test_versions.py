@@ -12,7 +12,7 @@ from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
-from tests.screen import COLUMNS, ROWS, plain
+from tests.screen import COLUMNS, ROWS, without_escapes
 
 PUBLISHED = compat.load()
 TRIED = pairs.tried(PUBLISHED.cells)
@@ -26,38 +26,38 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def screen_lines(monkeypatch):
     """The lines on a terminal of 24 lines by 80 columns."""
     monkeypatch.setenv("LINES", str(ROWS))
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
 
-    def show(vllm="", trl="", every=False):
+    def print_versions(vllm="", trl="", every=False):
         stream = Terminal()
         pairs.render(sanitize.console(stream), TRIED, PUBLISHED, (vllm, trl), every=every)
-        return plain(stream.getvalue()).rstrip("\n").split("\n")
+        return without_escapes(stream.getvalue()).rstrip("\n").split("\n")
 
-    return show
+    return print_versions
 
 
 @pytest.mark.parametrize(
     ("vllm", "trl"), [("", ""), ("0.10", ""), ("", "1.16"), ("0.29.0", ""), ("0.12", "0.23.1")]
 )
-def test_the_answer_is_one_screen(shown, vllm, trl):
+def test_the_answer_is_one_screen(screen_lines, vllm, trl):
     """The verdict first, the command below it, nothing wider than the terminal."""
-    lines = shown(vllm, trl)
+    lines = screen_lines(vllm, trl)
     assert len(lines) < ROWS
     assert all(len(line) <= COLUMNS for line in lines)
     assert lines[0].startswith("versions: ")
 
 
-def test_what_is_taken_is_a_pair_that_ran(shown):
+def test_what_is_taken_is_a_pair_that_ran(screen_lines):
     """And the command has its releases, as they ran."""
-    used_keys = pairs.best(TRIED)
-    lines = shown()
-    assert f"install vLLM {used_keys.vllm} with TRL {used_keys.trl}" in " ".join(lines)
-    (cell,) = [item for item in PUBLISHED.cells if item["id"] == used_keys.id]
-    requested = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
-    assert requested == [
+    pair = pairs.best(TRIED)
+    lines = screen_lines()
+    assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
+    (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
+    words = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
+    assert words == [
         "uv",
         "pip",
         "install",
@@ -71,11 +71,11 @@ def test_what_is_taken_is_a_pair_that_ran(shown):
     assert len(executed) > 3
 
 
-def test_the_screen_and_the_readme_have_the_same_rows(shown):
+def test_the_screen_and_the_readme_have_the_same_rows(screen_lines):
     """From one function: what of each pair ran and held."""
     readme = (ROOT / "README.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
-    lines = shown()
+    lines = screen_lines()
     for name in pairs.SHOWN:
         (pair,) = [item for item in TRIED if item.id == name]
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
@@ -90,8 +90,8 @@ def test_a_pair_that_failed_in_part_is_not_recommended_over_one_that_passed():
     assert pairs.best(only_failed) in only_failed
 
 
-def test_why_a_printed_pair_failed_is_printed(shown):
-    text = " ".join(shown())
+def test_why_a_printed_pair_failed_is_printed(screen_lines):
+    text = " ".join(screen_lines())
     failed = [pair for pair in TRIED if pair.id in pairs.SHOWN and pair.failed]
     assert failed
     for reason in (reason.split(". ")[0].rstrip(".") for pair in failed for reason in pair.failed):
@@ -101,20 +101,20 @@ def test_why_a_printed_pair_failed_is_printed(shown):
 def test_what_was_only_read_is_plainly_so(capsys):
     """It is not taken, and the exit code says that nothing ran."""
     assert command.main(["versions", "--vllm", "0.29.0"]) == 3
-    text_lines = capsys.readouterr().out
-    assert text_lines.startswith(
+    text = capsys.readouterr().out
+    assert text.startswith(
         "versions: vLLM 0.29.0: was never run\nread in source, never run: these pairs fit: vLLM 0.29.0"
     )
-    assert "$ " not in text_lines
+    assert "$ " not in text
     assert command.main(["versions", "--vllm", "0.29.0", "--format", "json"]) == 3
     result = json.loads(capsys.readouterr().out)
     assert (result["schema"], result["take"], result["pairs"]) == (pairs.SCHEMA, None, [])
     assert {entry["vllm"] for entry in result["only_read"]} == {"0.29.0"}
 
 
-def test_what_does_not_work_says_so(shown):
+def test_what_does_not_work_says_so(screen_lines):
     """A row without a mark would read as not asked."""
-    lines = shown(every=True)
+    lines = screen_lines(every=True)
     broken = [pair for pair in TRIED if pair.state == "fails"]
     assert broken
     for pair in broken:
@@ -126,8 +126,8 @@ def test_what_does_not_work_says_so(shown):
 def test_the_matrix_alone_answers_the_same(capsys):
     """Who asks it nothing, with a checkout or without, wants to know which versions work."""
     assert command.main(["matrix"]) == command.main(["versions"]) == 0
-    text_lines = capsys.readouterr().out
-    assert text_lines[: len(text_lines) // 2] == text_lines[len(text_lines) // 2 :]
+    text = capsys.readouterr().out
+    assert text[: len(text) // 2] == text[len(text) // 2 :]
 
 
 @pytest.mark.parametrize("release", ["", "newest", "0.10,0.11"])

@@ -26,9 +26,9 @@ def main(names: list[str]) -> int:
         if names and entry["name"] not in names:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            here = Path(folder).resolve() / "work"
-            workbench.furnish(here)
-            entry.update(workbench.observe(entry, here))
+            folder_of_run = Path(folder).resolve() / "work"
+            workbench.furnish(folder_of_run)
+            entry.update(workbench.observe(entry, folder_of_run))
         print(f"{entry['exit']}  {entry['name']}", file=sys.stderr)
     workbench.RECORDED.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0

@@ -21,9 +21,9 @@ def test_a_command_answers_as_recorded(entry, tmp_path):
     missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    here = tmp_path.resolve() / "work"
-    workbench.furnish(here)
-    assert workbench.differences(entry, workbench.observe(entry, here)) == []
+    workdir = tmp_path.resolve() / "work"
+    workbench.furnish(workdir)
+    assert workbench.differences(entry, workbench.observe(entry, workdir)) == []
 
 
 def test_every_exit_code_and_format_is_recorded():
@@ -42,13 +42,13 @@ def test_every_exit_code_and_format_is_recorded():
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if "json" in entry["stdout"]][:1])
 def test_what_went_is_seen_and_what_came_is_not(entry):
     """A key that is gone, another finding and another exit code are differences; a key more is none."""
-    seen = copy.deepcopy(entry)
-    seen["stdout"]["json"]["keys"].append("added")
-    assert workbench.differences(entry, seen) == []
+    answer = copy.deepcopy(entry)
+    answer["stdout"]["json"]["keys"].append("added")
+    assert workbench.differences(entry, answer) == []
     for change in ({"exit": 130}, {"stderr": "a word"}, {"stdout": {"lines": []}}):
-        assert len(workbench.differences(entry, seen | change)) == 1
-    gone = copy.deepcopy(entry)
-    gone["stdout"]["json"]["keys"] = gone["stdout"]["json"]["keys"][1:]
-    assert len(workbench.differences(entry, gone)) == 1
-    gone["stdout"]["json"]["findings"] = ["error XXX000"]
-    assert len(workbench.differences(entry, gone)) == 2
+        assert len(workbench.differences(entry, answer | change)) == 1
+    without_stderr = copy.deepcopy(entry)
+    without_stderr["stdout"]["json"]["keys"] = without_stderr["stdout"]["json"]["keys"][1:]
+    assert len(workbench.differences(entry, without_stderr)) == 1
+    without_stderr["stdout"]["json"]["findings"] = ["error XXX000"]
+    assert len(workbench.differences(entry, without_stderr)) == 2

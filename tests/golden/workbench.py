@@ -70,14 +70,14 @@ def observe(entry, folder):
         "stdout": {"options": options_of(out)}
         if asked_help
         else summary(out, entry.get("first", FIRST_LINES)),
-        "stderr": _said(err),
+        "stderr": _first_error_line(err),
     }
 
 
 def _run(entry, folder):
     program, *arguments = shlex.split(entry["run"])
     assert program == "python", f"{entry['run']}: expected python -m ..."
-    given = (folder / entry["stdin"]).read_bytes() if "stdin" in entry else b""
+    stdin = (folder / entry["stdin"]).read_bytes() if "stdin" in entry else b""
     # Of the caller's variables none: many of them are what the doctor looks at.
     environ = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
@@ -92,7 +92,7 @@ def _run(entry, folder):
         "GRPO_DOCTOR_QUIET": "1",
     }
     return subprocess.run(
-        [sys.executable, *arguments], input=given, capture_output=True, cwd=folder, env=environ, check=False
+        [sys.executable, *arguments], input=stdin, capture_output=True, cwd=folder, env=environ, check=False
     )
 
 
@@ -117,14 +117,14 @@ def _neutral(text, folder):
     return text
 
 
-def _said(text):
+def _first_error_line(text):
     """The first line of standard error; of a refusal by argparse its last, as those before are the usage."""
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     return lines[-1 if lines[0].startswith("usage:") else 0].strip()
 
 
 def options_of(text):
-    """What a help names: options and commands."""
+    """Return the options and commands that a help text names."""
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z_.-]*[a-z]", text))
     # A subcommand stands two to six blanks in, its explanation after it.
     words |= set(re.findall(r"^ {2,6}([a-z][a-z-]+)(?: {2,}|$)", text, re.MULTILINE))
@@ -132,7 +132,7 @@ def options_of(text):
 
 
 def summary(text, first=FIRST_LINES):
-    """What is held of an answer: of a document schema, keys and findings, else how its first lines begin."""
+    """Summarise an output: schema, keys and findings of a document, else how its first lines begin."""
     document = _json(text)
     if isinstance(document, (dict, list)):
         return {"json": _facts(document)}
@@ -152,25 +152,25 @@ def _json(text):
 def _facts(document):
     if isinstance(document, list):
         return {"items": sorted(set().union(*(row for row in document if isinstance(row, dict))))}
-    found = {"schema": document["schema"]} if "schema" in document else {}
-    found["keys"] = sorted(document)
+    facts = {"schema": document["schema"]} if "schema" in document else {}
+    facts["keys"] = sorted(document)
     for key, value in document.items():
         if isinstance(value, dict):
-            found["keys"] += [f"{key}.{name}" for name in sorted(value)]
+            facts["keys"] += [f"{key}.{name}" for name in sorted(value)]
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             common = set.intersection(*(set(row) for row in value))
-            found["keys"] += [f"{key}[].{name}" for name in sorted(common)]
+            facts["keys"] += [f"{key}[].{name}" for name in sorted(common)]
     rows = document.get("findings", [])
     rows = rows or [result for run in document.get("runs", ()) for result in run.get("results", ())]
     if rows or "findings" in document or "runs" in document:
-        found["findings"] = _findings(rows)
-    return found
+        facts["findings"] = _findings(rows)
+    return facts
 
 
 def _findings(rows):
     """Severity and code of each, in their order; SARIF calls them level and rule."""
-    named = [(row.get("severity", row.get("level")), row.get("code", row.get("ruleId"))) for row in rows]
-    return [f"{severity} {code}" for severity, code in named if code]
+    severities = [(row.get("severity", row.get("level")), row.get("code", row.get("ruleId"))) for row in rows]
+    return [f"{severity} {code}" for severity, code in severities if code]
 
 
 def differences(expected, seen):
@@ -191,12 +191,12 @@ def differences(expected, seen):
         pairs = [
             (key, before[key], now.get(key))
             for key in before
-            if not _holds(key, before[key], now.get(key), grows="grows" in expected)
+            if not _still_true(key, before[key], now.get(key), grows="grows" in expected)
         ]
     return [*lines, *(f"stdout {key}: expected {old!r}, seen {new!r}" for key, old, new in pairs)]
 
 
-def _holds(key, before, now, *, grows):
+def _still_true(key, before, now, *, grows):
     if key in {"keys", "items"} or (key == "findings" and grows):
         return set(before) <= set(now or ())
     return before == now

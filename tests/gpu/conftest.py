@@ -1,4 +1,4 @@
-"""What the suites of the trainer share, for a run on any device; and what CUDA reads once, before it is started."""
+"""Fixtures of the trainer's suites for any device; sets a variable that CUDA reads once, before it starts."""
 
 import os
 
@@ -27,7 +27,7 @@ def short_run(tmp_path):
 
     def build(device: str, mode: str = "colocate", **settings):
         where = {"train.device": device, "rollout.device": device}
-        wanted = {**SHORT, **where, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode}
-        return load(None, [f"--{key}={value}" for key, value in {**wanted, **settings}.items()])
+        values = {**SHORT, **where, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode}
+        return load(None, [f"--{key}={value}" for key, value in {**values, **settings}.items()])
 
     return build

@@ -1,7 +1,7 @@
-"""Where a test's body runs: on the CPU, which proves the body, and on a GPU, which is what it is for.
+"""Devices for a test's body: the CPU, which proves the body, and a GPU, which the test is for.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
-skipped, by name, where PyTorch sees no GPU. What has no twin on a CPU stands in `tests/gpu/test_suite.py`, with why.
+skipped, by name, where PyTorch sees no GPU.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def gpu_cell(cell: str) -> Path:
     folder = os.environ.get(GPU_CELLS)
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
-        made = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
-        pytest.skip(f"no cell {cell} in {GPU_CELLS}={folder or '(unset)'}: {made}")
+        command = f"uv venv DIR/{cell} && uv pip sync --python DIR/{cell}/bin/python locks/{cell}.txt"
+        pytest.skip(f"no cell {cell} in {GPU_CELLS}={folder or '(unset)'}: {command}")
     return python
 
 
@@ -46,14 +46,14 @@ def cell_on(device: str, cell: str) -> Path:
 
 
 def smi() -> str:
-    """Where `nvidia-smi` is, or a skip."""
-    found = shutil.which("nvidia-smi")
-    if found is None:
+    """Return the path of `nvidia-smi`, or skip."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
         pytest.skip("there is no nvidia-smi here")
-    return found
+    return program
 
 
 def held_bytes(tensors) -> int:
-    """What the storages of these tensors take, each once, wherever they live."""
+    """Count the bytes of the storages of these tensors, each once, on any device."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())

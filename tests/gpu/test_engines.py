@@ -27,13 +27,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
 def engine(device, cell, **options):
-    """How one engine went: its process, and what it answered if it did."""
+    """Start one engine; return its process, and its answer if it gave one."""
     done = run_with(cell_on(device, cell), str(PROGRAM), json.dumps(options), timeout_s=900)
     return done, json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def codes(text, tmp_path):
-    """What triage takes a log for."""
+    """Return the codes that triage finds in a log."""
     (tmp_path / "log").write_text(text)
     command = [sys.executable, "-m", "diagnostics", "triage", str(tmp_path / "log"), "--format", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
@@ -94,9 +94,9 @@ def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
     """And nothing of the harness does."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", code, "--json", timeout_s=1800)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)["codes"][code]
-    assert found["outcome"] == "reproduced"
-    assert not [each for each in found["attempts"] if each["outcome"] in {"error", "timeout"}]
+    result = json.loads(done.stdout)["codes"][code]
+    assert result["outcome"] == "reproduced"
+    assert not [attempt for attempt in result["attempts"] if attempt["outcome"] in {"error", "timeout"}]
 
 
 @pytest.mark.parametrize("device", IN_A_CELL)
@@ -104,13 +104,13 @@ def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
 def test_cmp001_is_of_a_platform_that_is_not_detected(device, cell):
     """Without a GPU it happens; with one vLLM detects its platform, and it does not."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", "CMP001", "--json", timeout_s=900)
-    found = json.loads(done.stdout)["codes"]["CMP001"]
-    named = [
-        each["outcome"]
-        for each in found["attempts"]
-        if (each["trigger"], each["mitigation"]) == ("named_device", None)
+    result = json.loads(done.stdout)["codes"]["CMP001"]
+    outcomes = [
+        attempt["outcome"]
+        for attempt in result["attempts"]
+        if (attempt["trigger"], attempt["mitigation"]) == ("named_device", None)
     ]
-    assert named == ["reproduced" if device == "cpu" else "not_reproduced"]
+    assert outcomes == ["reproduced" if device == "cpu" else "not_reproduced"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_cell_for_a_gpu_has_its_locks_versions(device):
         "print(json.dumps([version('vllm'), version('trl'), torch.version.cuda]))"
     )
     for cell in (*OLD, *IN_CELLS):
-        found = run_with(gpu_cell(cell), "-c", program)
-        vllm, trl, cuda = json.loads(found.stdout)
+        releases = run_with(gpu_cell(cell), "-c", program)
+        vllm, trl, cuda = json.loads(releases.stdout)
         assert f"vllm-{vllm}+trl-{trl}" == cell
         assert cuda

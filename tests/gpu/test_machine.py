@@ -74,13 +74,13 @@ def test_a_fact_is_that_of_nvidia_smi(field):
     """Of every device, in the driver's order."""
     command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    seen = gpus.collect(limit_s=60)
-    assert seen.state == "ok"
-    assert len(printed) == len(seen.devices)
-    for line, gpu in zip(printed, seen.devices, strict=True):
+    facts = gpus.collect(limit_s=60)
+    assert facts.state == "ok"
+    assert len(printed) == len(facts.devices)
+    for line, gpu in zip(printed, facts.devices, strict=True):
         expected = told_by_smi(line.strip(), field)
-        found = seen.driver if FACTS[field] is None else FACTS[field](gpu)
-        assert found == (pytest.approx(expected, abs=NEAR_GB[field]) if field in NEAR_GB else expected)
+        fact = facts.driver if FACTS[field] is None else FACTS[field](gpu)
+        assert fact == (pytest.approx(expected, abs=NEAR_GB[field]) if field in NEAR_GB else expected)
 
 
 @on_gpu
@@ -88,10 +88,10 @@ def test_the_facts_are_those_that_cuda_itself_tells():
     """Of the devices that PyTorch sees, by their UUIDs."""
     known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in gpus.collect(limit_s=60).devices}
     for index in range(torch.cuda.device_count()):
-        told = torch.cuda.get_device_properties(index)
-        gpu = known[str(told.uuid)]
-        assert (gpu.name, gpu.capability) == (told.name, f"{told.major}.{told.minor}")
-        assert gpu.memory_gb == pytest.approx(told.total_memory / 1e9, rel=0.05)
+        properties = torch.cuda.get_device_properties(index)
+        gpu = known[str(properties.uuid)]
+        assert (gpu.name, gpu.capability) == (properties.name, f"{properties.major}.{properties.minor}")
+        assert gpu.memory_gb == pytest.approx(properties.total_memory / 1e9, rel=0.05)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -116,12 +116,12 @@ def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
     )
     try:
         name, pid = process.stdout.readline().split()
-        found = {}
+        score = {}
         for _ in range(20):  # CUDA starts in its own time: until both threads stand
-            found = bench.score(CROSSED, take_snapshot(Selection((process.pid,))), {name: {int(pid)}})
-            if found["right_process"]:
+            score = bench.score(CROSSED, take_snapshot(Selection((process.pid,))), {name: {int(pid)}})
+            if score["right_process"]:
                 break
-        assert (found["right_process"], found["right_cause"]) == (True, True), found
+        assert (score["right_process"], score["right_cause"]) == (True, True), score
     finally:
         process.kill()
         process.communicate()
@@ -134,9 +134,9 @@ def test_a_server_on_a_device_is_clean(trained, device, dtype):  # noqa: F811 - 
     engine = Engine(trained / "checkpoint-120", dtype, seed=1)
     engine.model.to(device)
     with serving(engine) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
-    assert [each.family for each in found.select(FAULT)] == []
-    assert found.outcome == CLEAN
+        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+    assert [answer.family for answer in audit.select(FAULT)] == []
+    assert audit.outcome == CLEAN
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -149,5 +149,5 @@ def test_a_fault_of_a_server_on_a_device_is_named(trained, device, law, family):
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
     engine.model.to(device)
     with serving(engine) as url:
-        found = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
-    assert [each.family for each in found.select(FAULT)] == [family]
+        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+    assert [answer.family for answer in audit.select(FAULT)] == [family]

@@ -50,11 +50,11 @@ def trained(config) -> tuple[dict, list[dict]]:
 def test_nothing_stale_means_the_same_bits_in_all_modes(short_run, device, mode):
     """Parameters and metrics of another mode are those of colocate, by kernels that repeat themselves."""
     waiting = {"rollout.max_staleness": 0}
-    expected, shown = trained(short_run(device))
-    found, other = trained(short_run(device, mode, **waiting))
-    assert found["parameters"] == expected["parameters"]
-    assert other == shown
-    assert found["syncs_proven_by_fingerprint"] == found["syncs"] == 4
+    expected, expected_metrics = trained(short_run(device))
+    weights, metrics = trained(short_run(device, mode, **waiting))
+    assert weights["parameters"] == expected["parameters"]
+    assert metrics == expected_metrics
+    assert weights["syncs_proven_by_fingerprint"] == weights["syncs"] == 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -62,9 +62,9 @@ def test_nothing_stale_means_the_same_bits_in_all_modes(short_run, device, mode)
 def test_a_run_repeats_itself_to_the_bit(short_run, device, dtype):
     """In every type that a GPU computes in."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
-    found = [trained(short_run(device, **types, **{"output.name": name})) for name in ("one", "two")]
-    assert found[0][0]["parameters"] == found[1][0]["parameters"]
-    assert found[0][1] == found[1][1]
+    results = [trained(short_run(device, **types, **{"output.name": name})) for name in ("one", "two")]
+    assert results[0][0]["parameters"] == results[1][0]["parameters"]
+    assert results[0][1] == results[1][1]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -83,30 +83,30 @@ def test_an_engine_of_16_bits_is_further_from_a_trainer_of_32(short_run, device)
     """The mismatch that users train with, measured."""
     exact, _ = trained(short_run(device))
     coarse = {"rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.2, "output.name": "coarse"}
-    apart, _ = trained(short_run(device, **coarse))
-    assert 10 * exact["max_logprob_difference"] < apart["max_logprob_difference"]
+    coarse_weights, _ = trained(short_run(device, **coarse))
+    assert 10 * exact["max_logprob_difference"] < coarse_weights["max_logprob_difference"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_run_in_two_parts_is_the_run_in_one(short_run, device):
     """Weights, optimizer and generators come back from the checkpoint to the device they were on."""
-    whole, shown = trained(short_run(device, **{"output.name": "whole"}))
+    expected, expected_metrics = trained(short_run(device, **{"output.name": "whole"}))
     run.train(short_run(device, **{"output.name": "parts", "train.steps": 2}), quiet)
     longer = run.train(short_run(device, **{"output.name": "parts"}), quiet, resume=True)
-    assert longer["parameters"] == whole["parameters"]
-    assert longer["steps"] == len(shown) == 4
+    assert longer["parameters"] == expected["parameters"]
+    assert longer["steps"] == len(expected_metrics) == 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SWITCHES)
 def test_the_first_step_is_that_of_a_cpu(short_run, device, name):
     """Loss, gradient and mismatch, up to the order in which kernels add; the same tokens were sampled."""
-    one = {**SWITCHES[name], "train.steps": 1}
-    _, (here,) = trained(short_run(device, **one, **{"output.name": "here"}))
-    _, (there,) = trained(short_run("cpu", **one, **{"output.name": "there"}))
-    assert here["completions/tokens"] == there["completions/tokens"]
+    settings = {**SWITCHES[name], "train.steps": 1}
+    _, (on_device,) = trained(short_run(device, **settings, **{"output.name": "here"}))
+    _, (on_cpu,) = trained(short_run("cpu", **settings, **{"output.name": "there"}))
+    assert on_device["completions/tokens"] == on_cpu["completions/tokens"]
     for key in ("reward/mean", "loss", "grad_norm", "entropy", "kl", "clip_ratio"):
-        assert here[key] == pytest.approx(there[key], rel=10 * ROUNDING, abs=ROUNDING), key
+        assert on_device[key] == pytest.approx(on_cpu[key], rel=10 * ROUNDING, abs=ROUNDING), key
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -127,5 +127,5 @@ def test_a_recorded_step_is_replayed_to_the_bit(short_run, device):
 
     document, _ = trained(short_run(device, **{"output.record_every": 1, "checkpoint.keep": 4}))
     for step in (1, 3):
-        found = replay(Path(document["metrics"]).parent, step)
-        assert (found["outcome"], found["first_difference"]) == ("equal", None)
+        replayed = replay(Path(document["metrics"]).parent, step)
+        assert (replayed["outcome"], replayed["first_difference"]) == ("equal", None)

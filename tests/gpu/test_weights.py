@@ -43,8 +43,8 @@ def engine_on(device, model_dir, kind=TransformersEngine, dtype="float32"):
 def test_a_digest_is_that_of_the_same_bits_on_a_cpu(device, dtype, model_dir):
     """Of every type: what a trainer on one device and an engine on another compare."""
     engine, weights = engine_on(device, model_dir, dtype=dtype)
-    there = {name: value.cpu() for name, value in weights.items()}
-    assert engine.fingerprint() == spot_digest(there.items(), 0)
+    on_cpu = {name: value.cpu() for name, value in weights.items()}
+    assert engine.fingerprint() == spot_digest(on_cpu.items(), 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -75,8 +75,8 @@ def test_an_update_that_did_not_arrive_ends_the_run(device, model_dir, kind):
     moved = load_model(model_dir)
     step(moved, 1e-2)
     with torch.no_grad():
-        for value, other in zip(policy.causal.parameters(), moved.parameters(), strict=True):
-            value.copy_(other)
+        for value, moved_value in zip(policy.causal.parameters(), moved.parameters(), strict=True):
+            value.copy_(moved_value)
     with pytest.raises(SyncError):
         sync.publish(1)
 
@@ -86,14 +86,14 @@ def test_an_engine_asleep_gives_its_weights_bytes_back(device, model_dir):
     """All of them, as the storages have it; awake again and told the weights, it samples what it sampled before."""
     engine, weights = engine_on(device, model_dir)
     expected = engine.generate(REQUESTS, PARAMS)
-    held = held_bytes(engine._model.parameters())
-    assert held == sum(value.numel() * value.element_size() for value in weights.values())
+    held_before = held_bytes(engine._model.parameters())
+    assert held_before == sum(value.numel() * value.element_size() for value in weights.values())
     engine.sleep()
     assert held_bytes(engine._model.parameters()) == 0
     with pytest.raises(EngineError, match="asleep"):
         engine.generate(REQUESTS, PARAMS)
     engine.wake()
-    assert held_bytes(engine._model.parameters()) == held
+    assert held_bytes(engine._model.parameters()) == held_before
     engine.update_weights(weights.items(), 0)
     assert engine.generate(REQUESTS, PARAMS) == expected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import http.server
 import json
@@ -106,13 +107,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not path.exists():
             return self._send(404, b"", "text/plain")
         data = path.read_bytes()
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if not asked:
+        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if not byte_range:
             return self._send(200, data, "application/octet-stream")
-        if asked[1]:
-            start, end = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
+        if byte_range[1]:
+            start, end = int(byte_range[1]), min(int(byte_range[2] or len(data)), len(data) - 1)
         else:
-            start, end = max(0, len(data) - int(asked[2])), len(data) - 1
+            start, end = max(0, len(data) - int(byte_range[2])), len(data) - 1
         return self._send(
             206, data[start : end + 1], "application/octet-stream", f"bytes {start}-{end}/{len(data)}"
         )
@@ -140,20 +141,27 @@ class _Server(http.server.ThreadingHTTPServer):
             super().handle_error(*asked)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    """An empty index, serving."""
+@contextlib.contextmanager
+def serve_index(folder: Path) -> Iterator[Index]:
+    """Serve an empty index from a folder."""
     server = _Server(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
-    made = Index(tmp_path / "index", f"http://127.0.0.1:{server.server_port}")
-    made.folder.mkdir()
-    server.RequestHandlerClass = type("Handler", (_Handler,), {"index": made})
+    new_index = Index(folder, f"http://127.0.0.1:{server.server_port}")
+    new_index.folder.mkdir()
+    server.RequestHandlerClass = type("Handler", (_Handler,), {"index": new_index})
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield made
+    yield new_index
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    """An empty index, serving."""
+    with serve_index(tmp_path / "index") as new_index:
+        yield new_index
 
 
 # Programs for toy cells: they speak the protocol, and what they say comes from the toy vLLM they import.
@@ -311,24 +319,31 @@ class World:
         return {item["id"]: item["layers"] for item in document["cells"]}
 
 
-@pytest.fixture
-def world(tmp_path: Path, index: Index) -> World:
-    """A toy project; its index is the only one that uv and we are told of."""
-    programs = tmp_path / "project" / "programs"
+def make_world(folder: Path, index: Index) -> World:
+    """Write a toy project; its index is the only one that uv and we are told of."""
+    programs = folder / "project" / "programs"
     for name, text in {"repro": REPRO, "grpo_core": GRPO_CORE}.items():
         (programs / name).mkdir(parents=True)
         (programs / name / "__init__.py").write_text("")
         (programs / name / "__main__.py").write_text(textwrap.dedent(text))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "GRPO_"))}
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "GRPO_"))
+    }
     environ = {
-        **kept,
+        **inherited,
         "PIP_INDEX_URL": f"{index.address}/simple/",
-        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+        "UV_CACHE_DIR": str(folder / "uv-cache"),
         "PYTHONPATH": str(ROOT),
         "PIP_CONFIG_FILE": os.devnull,
     }
     environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "GRPO_DOCTOR_QUIET": "1"}
-    return World(tmp_path / "project", index, environ)
+    return World(folder / "project", index, environ)
+
+
+@pytest.fixture
+def world(tmp_path: Path, index: Index) -> World:
+    """A toy project without cells."""
+    return make_world(tmp_path, index)
 
 
 ALL_LIGHT = ("resolve", "contract")
@@ -342,12 +357,14 @@ def toy() -> Callable[..., str]:
 
 
 class _Toy:
-    """What tests take from here (test modules can't import a conftest)."""
+    """Helpers that tests take from here (test modules can't import a conftest)."""
 
     vllm = staticmethod(toy_vllm)
     trl = staticmethod(toy_trl)
     cell = staticmethod(cell)
     wheel = staticmethod(build_wheel)
+    serve_index = staticmethod(serve_index)
+    make_world = staticmethod(make_world)
     head = HEAD
     crash, cured, nothing = CRASH, CURED, NOTHING
     light, deep, python = ALL_LIGHT, DEEP, PYTHON

@@ -76,16 +76,20 @@ ENGINE = {
 
 def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
     """Compares one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
-    held = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
+    sources = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
     surface = Surface(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
-    return compare_apis(held, surface, Version(version), ())
+    return compare_apis(sources, surface, Version(version), ())
 
 
 def check(trainer, **rest):
     """Returns (missing, guarded, undecided) as text."""
-    found = compare_with_engine(trainer, **rest)
+    result = compare_with_engine(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
-    return texts(found.missing), texts(found.guarded), [f"{it.subject}: {it.why}" for it in found.undecided]
+    return (
+        texts(result.missing),
+        texts(result.guarded),
+        [f"{it.subject}: {it.why}" for it in result.undecided],
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,8 +180,11 @@ def test_an_undecidable_condition_on_what_is_installed_is_not_judged(condition):
 def test_what_could_not_be_told_off_the_way_decides_nothing():
     """In another trainer's file, or with an option: remarks, and the pair is judged."""
     line = "if is_peft_available():\n    from vllm import Nothing"
-    other = compare_with_engine(line, file="trl/trainer/online_dpo_trainer.py")
-    assert (other.undecided, [item.use.text for item in other.guarded]) == ([], ["vllm.Nothing"])
+    second_result = compare_with_engine(line, file="trl/trainer/online_dpo_trainer.py")
+    assert (second_result.undecided, [item.use.text for item in second_result.guarded]) == (
+        [],
+        ["vllm.Nothing"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,12 +224,13 @@ def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
     trainer = (
         f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"
     )
-    found = compare_with_engine(trainer, more={"trl/trainer/grpo_config.py": settings})
-    assert (found.missing, found.undecided) == ([], [])
-    assert [item.use.text for item in found.optional] == ["vllm.Nothing"]
-    other = trainer.replace("pass", "HERE").replace("from vllm import Nothing", "pass")
+    result = compare_with_engine(trainer, more={"trl/trainer/grpo_config.py": settings})
+    assert (result.missing, result.undecided) == ([], [])
+    assert [item.use.text for item in result.optional] == ["vllm.Nothing"]
+    second_trainer = trainer.replace("pass", "HERE").replace("from vllm import Nothing", "pass")
     on_way = compare_with_engine(
-        other.replace("HERE", "from vllm import Nothing"), more={"trl/trainer/grpo_config.py": settings}
+        second_trainer.replace("HERE", "from vllm import Nothing"),
+        more={"trl/trainer/grpo_config.py": settings},
     )
     assert [item.use.text for item in on_way.missing] == ["vllm.Nothing"]
 
@@ -239,19 +247,19 @@ def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
 def test_one_arm_of_a_try_is_enough(handler, missing):
     """try/except ImportError: a fallback that works is no break; one that breaks too, or only raises, is."""
     trainer = f"try:\n    from vllm import Nothing\nexcept ImportError:\n    {handler}\n"
-    found = check(trainer)
-    assert ("vllm.Nothing" in found[0]) is missing
-    assert ("vllm.Nothing" in found[1]) is not missing
+    result = check(trainer)
+    assert ("vllm.Nothing" in result[0]) is missing
+    assert ("vllm.Nothing" in result[1]) is not missing
 
 
 def test_other_trainers_do_not_break_grpo():
     """A break in another trainer's file is seen, and marked as off the way."""
-    held = MemorySources(
+    sources = MemorySources(
         {"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"}
     )
     surface = Surface(MemorySources({"vllm/__init__.py": ""}), "vllm")
-    found = compare_apis(held, surface, Version("1"))
-    assert {item.location: item.in_grpo for item in found.missing} == {
+    result = compare_apis(sources, surface, Version("1"))
+    assert {item.location: item.in_grpo for item in result.missing} == {
         "trl/trainer/online_dpo_trainer.py:1": False,
         f"{GRPO}:1": True,
     }
@@ -328,8 +336,8 @@ def test_a_patched_path_must_exist():
     line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
     assert check(line.format("generate"))[0] == []
     assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
-    gone = 'from unittest.mock import patch\npatch("vllm.worker.worker.Worker._x")'
-    assert check(gone)[0] == ["vllm.worker.worker.Worker._x"]
+    patching = 'from unittest.mock import patch\npatch("vllm.worker.worker.Worker._x")'
+    assert check(patching)[0] == ["vllm.worker.worker.Worker._x"]
 
 
 def test_keywords_of_methods_are_checked():
@@ -365,8 +373,8 @@ def test_routes_that_the_client_asks_must_be_in_the_server():
     assert check(CLIENT, **client)[0] == ["/start_weight_update"]
     odd = {"vllm/entrypoints/odd.py": 'app.add_api_route("/start_weight_update", f)'}
     assert check(CLIENT, **client | {"engine": ENGINE | serving | odd})[0] == []
-    own = {"trl/scripts/vllm_serve.py": '@app.post("/start_weight_update")\ndef f(): ...'}
-    assert check(CLIENT, **client, more=own)[0] == ["/health"]
+    server_script = {"trl/scripts/vllm_serve.py": '@app.post("/start_weight_update")\ndef f(): ...'}
+    assert check(CLIENT, **client, more=server_script)[0] == ["/health"]
 
 
 def test_launch_options_must_be_known_to_the_server():

@@ -38,7 +38,7 @@ TRAINER = {"trl/trainer/grpo_trainer.py": "from vllm import LLM\nllm = LLM()\nll
 LLM = {"vllm/__init__.py": "class LLM:\n    def __init__(self):\n        self.engine = make()\n"}
 
 
-def made(lines):
+def sources_with(lines):
     """Sources in which exactly these lines stand."""
     files: dict[str, str] = {}
     for line in lines:
@@ -47,11 +47,11 @@ def made(lines):
     return MemorySources(files)
 
 
-def answer(engine, behaviour=(RULE,)):
-    """What the layer says of TRAINER and an engine."""
-    held = MemorySources({**LLM, **engine})
+def layer_result(engine, behaviour=(RULE,)):
+    """Return the layer's result for TRAINER and an engine."""
+    sources = MemorySources({**LLM, **engine})
     return comparison_answer(
-        compare_apis(MemorySources(TRAINER), Surface(held, "vllm"), Version("1"), behaviour)
+        compare_apis(MemorySources(TRAINER), Surface(sources, "vllm"), Version("1"), behaviour)
     )
 
 
@@ -60,27 +60,27 @@ def answer(engine, behaviour=(RULE,)):
 )
 def test_each_case_is_found_in_its_own_lines(rule, case):
     """It decides where its lines stand, and its rule speaks of no trainer without the lines of its own."""
-    trainer, engine = made(rule.trl), made(case.vllm)
-    (found,) = list(apply_rules(trainer, engine, (rule,)))
-    assert found.case is case
-    assert found.trl.partition(":")[0] in {file for line in rule.trl for file in line.files}
+    trainer, engine = sources_with(rule.trl), sources_with(case.vllm)
+    (decision,) = list(apply_rules(trainer, engine, (rule,)))
+    assert decision.case is case
+    assert decision.trl.partition(":")[0] in {file for line in rule.trl for file in line.files}
     assert apply_rules(MemorySources({}), engine, (rule,)) == []
 
 
 @pytest.mark.parametrize("rule", project_rules(), ids=lambda it: it.subject)
 def test_an_engine_that_no_case_knows_is_not_decided(rule):
     """Nobody has read it: the rule says nothing, in either direction."""
-    (found,) = apply_rules(made(rule.trl), MemorySources({}), (rule,))
-    assert found.case is None
+    (decision,) = apply_rules(sources_with(rule.trl), MemorySources({}), (rule,))
+    assert decision.case is None
 
 
 def test_a_rule_decides_a_path_that_source_does_not_follow():
     """Holds, breaks, or not judged with what would let it be judged."""
-    assert answer({"vllm/b.py": "self.deep = Deep("}).outcome is Outcome.PASS
-    broken = answer({"vllm/a.py": "class Engine"})
+    assert layer_result({"vllm/b.py": "self.deep = Deep("}).outcome is Outcome.PASS
+    broken = layer_result({"vllm/a.py": "class Engine"})
     assert (broken.outcome, broken.facts_of("missing")) == (Outcome.FAIL, [("vllm.LLM.deep", "when called")])
     assert "it is gone (vllm/a.py" in broken.signs[0]
-    open_ = answer({})
+    open_ = layer_result({})
     assert (open_.outcome, open_.facts_of("undecided")[0][0]) == (Outcome.NOT_CHECKED, "vllm.LLM.deep")
     assert (
         "not checked: vllm.LLM.deep; needed: this vLLM read, and a case for it in rules.toml" in open_.summary
@@ -89,20 +89,20 @@ def test_a_rule_decides_a_path_that_source_does_not_follow():
 
 def test_a_path_without_a_rule_is_not_judged():
     """As far as it was followed, and what is needed."""
-    found = answer({}, ())
-    assert found.outcome is Outcome.NOT_CHECKED
-    assert found.signs[0].startswith(
+    result = layer_result({}, ())
+    assert result.outcome is Outcome.NOT_CHECKED
+    assert result.signs[0].startswith(
         "vllm.LLM.engine.deep.er: followed as far as LLM.engine (trl/trainer/grpo_trainer.py:3)"
     )
 
 
 def test_a_line_is_found_however_it_is_wrapped():
     """Blanks and line ends between words; file and line of where it begins; absence names the file looked at."""
-    held = MemorySources({"a.py": "x\nraise TypeError(\n    'no' )\n"})
-    assert SourceLine(("b.py", "a.py"), "raise TypeError( 'no' )").find(held) == "a.py:2"
-    assert SourceLine(("a.py",), "raise", absent=True).find(held) is None
-    assert SourceLine(("b.py",), "raise", absent=True).find(held) == "b.py"
-    assert SourceLine(("b.py",), "raise").find(held) is None
+    sources = MemorySources({"a.py": "x\nraise TypeError(\n    'no' )\n"})
+    assert SourceLine(("b.py", "a.py"), "raise TypeError( 'no' )").find(sources) == "a.py:2"
+    assert SourceLine(("a.py",), "raise", absent=True).find(sources) is None
+    assert SourceLine(("b.py",), "raise", absent=True).find(sources) == "b.py"
+    assert SourceLine(("b.py",), "raise").find(sources) is None
 
 
 def test_rules_with_unknown_keys_or_outcomes_are_refused(tmp_path, monkeypatch):
@@ -121,7 +121,8 @@ def test_pairs_as_recorded_from_real_wheels(pair):
         MemorySources({file: "\n".join(lines) for file, lines in RECORDED[name][pair[name]].items()})
         for name in ("trl", "vllm")
     )
-    found = {
-        (one.rule.subject, one.case.outcome if one.case else None) for one in apply_rules(trainer, engine)
+    decisions = {
+        (decision.rule.subject, decision.case.outcome if decision.case else None)
+        for decision in apply_rules(trainer, engine)
     }
-    assert found == {tuple(item) for item in pair["rulings"]}
+    assert decisions == {tuple(item) for item in pair["rulings"]}

@@ -1,4 +1,4 @@
-"""What the layers make of what programs in cells answer, or fail to."""
+"""Layers' answers from programs in cells that report, or fail to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_reply(document, excerpt="", folder=Path()):
 
 
 @pytest.fixture
-def place(tmp_path, kit):
+def workplace(tmp_path, kit):
     """A workplace with one cell whose environment counts as built."""
     (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.0", "1.0", kit.deep))
     return Context(
@@ -35,19 +35,19 @@ def place(tmp_path, kit):
 
 
 @pytest.fixture
-def answers(place, monkeypatch):
+def run_layer(workplace, monkeypatch):
     """Asks the scheduler layer, whose program ends as told."""
 
-    def _ask(output, code=0, *, timed_out=False):
+    def ask_scheduler(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
         monkeypatch.setattr(in_cell, "run", lambda *_, **__: Completed(code, output, "", 1.0, timed_out))
-        return BY_NAME["scheduler"].check(place, place.matrix.cells[0])
+        return BY_NAME["scheduler"].check(workplace, workplace.matrix.cells[0])
 
-    return _ask
+    return ask_scheduler
 
 
 def document(kit, *attempts, modified=()):
-    """What a repro prints."""
+    """Return a document as a repro prints it."""
     del kit
     upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
     codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}
@@ -69,22 +69,22 @@ def document(kit, *attempts, modified=()):
         ("", -9, Outcome.INFRA_ERROR, "ended by SIGKILL"),
     ],
 )
-def test_no_answer_is_blamed_on_whom_it_should(answers, output, code, outcome, said):
+def test_no_answer_is_blamed_on_whom_it_should(run_layer, output, code, outcome, said):
     """A crash is the cell's; garbage, refusals and a kill from outside are ours or the machine's."""
-    answer = answers(output, code)
+    answer = run_layer(output, code)
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
-def test_a_program_out_of_time_is_a_timeout(answers):
+def test_a_program_out_of_time_is_a_timeout(run_layer):
     """Whatever it had printed."""
-    answer = answers('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
+    answer = run_layer('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
     assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 300 s")
 
 
-def test_a_reproduced_crash_fails_with_its_code_and_place(answers, kit):
+def test_a_reproduced_crash_fails_with_its_code_and_place(run_layer, kit):
     """Codes, file:line, what helped: all in the answer."""
     useless = {**kit.crash, "mitigation": "lock", "outcome": "not_mitigated"}
-    answer = answers(document(kit, kit.crash, kit.cured, useless), 1)
+    answer = run_layer(document(kit, kit.crash, kit.cured, useless), 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
     assert answer.summary == "SCH001 at vllm/core/scheduler.py:7 (lost_step)"
     assert "SCH001: abort_orphans helped against lost_step" in answer.details
@@ -110,15 +110,15 @@ def test_a_reproduced_crash_fails_with_its_code_and_place(answers, kit):
         ({"outcome": "mitigated", "mitigation": "x"}, Outcome.INFRA_ERROR, "it tried nothing"),
     ],
 )
-def test_attempts_make_an_outcome(answers, kit, changes, outcome, said):
+def test_attempts_make_an_outcome(run_layer, kit, changes, outcome, said):
     """Not reproduced passes; code that isn't there is not run; a broken or hanging repro is no verdict on the cell."""
-    answer = answers(document(kit, {**kit.crash, **changes}))
+    answer = run_layer(document(kit, {**kit.crash, **changes}))
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
-def test_modified_upstream_files_are_no_evidence(answers, kit):
+def test_modified_upstream_files_are_no_evidence(run_layer, kit):
     """If the installed files aren't the wheel's, nothing is said about the release."""
-    answer = answers(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
+    answer = run_layer(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
 
@@ -137,12 +137,12 @@ def test_modified_upstream_files_are_no_evidence(answers, kit):
         ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
     ],
 )
-def test_a_training_run_counts_only_with_proven_syncs(place, tmp_path, changes, outcome, said):
+def test_a_training_run_counts_only_with_proven_syncs(workplace, tmp_path, changes, outcome, said):
     """Steps taken and every weight sync proven, or it isn't training."""
     (tmp_path / "metrics.jsonl").write_text(
         "".join(f'{{"reward/mean": {step / 100}}}\n' for step in range(101))
     )
-    whole = {
+    document = {
         "outcome": "ok",
         "engine": "vllm",
         "steps": 2,
@@ -153,7 +153,9 @@ def test_a_training_run_counts_only_with_proven_syncs(place, tmp_path, changes, 
         "max_staleness": 1,
         "metrics": "metrics.jsonl",
     }
-    answer = programs.train_answer(make_reply({**whole, **changes}, folder=tmp_path), place.matrix.cells[0])
+    answer = programs.train_answer(
+        make_reply({**document, **changes}, folder=tmp_path), workplace.matrix.cells[0]
+    )
     assert (answer.outcome, answer.summary) == (outcome, said)
     if outcome is Outcome.PASS:
         assert (len(answer.curve), answer.curve[0], answer.curve[-1]) == (34, 0.01, 0.995)
@@ -166,12 +168,12 @@ def test_a_curve_that_cannot_be_read_is_none(tmp_path):
     assert programs.reward_curve(tmp_path / "m") == ()
 
 
-def test_a_cell_sees_none_of_the_user_s_settings(place):
+def test_a_cell_sees_none_of_the_user_s_settings(workplace):
     """Scrubbed: no tokens; offline; a home of its own; PYTHONPATH holds staged copies only."""
-    environment = place.cell_environ(place.matrix.cells[0])
+    environment = workplace.cell_environ(workplace.matrix.cells[0])
     assert "secret" not in environment.values()
     assert environment["HF_HUB_OFFLINE"] == "1"
-    assert Path(environment["HOME"]).is_relative_to(place.store.folder)
+    assert Path(environment["HOME"]).is_relative_to(workplace.store.folder)
     staged = {item.name for item in Path(environment["PYTHONPATH"]).iterdir()}
     assert staged == {"grpo_core", "repro", "diagnostics"}
     assert [item.name for item in Path(environment["PYTHONPATH"], "diagnostics").rglob("*.py")] == []
@@ -201,19 +203,19 @@ def test_a_conformance_run_passes_if_something_did_and_nothing_failed(found, cod
     ) == (outcome, said)
 
 
-def test_an_environment_gets_the_name_that_its_recipe_adds(place):
+def test_an_environment_gets_the_name_that_its_recipe_adds(workplace):
     """A distribution of metadata alone, found by whoever asks for its version."""
-    cell = place.matrix.cells[0]
-    packages = environments.environment_folder(place, cell) / "lib" / "python3.11" / "site-packages"
+    cell = workplace.matrix.cells[0]
+    packages = environments.environment_folder(workplace, cell) / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
-    environments._add_extras(place, cell, msgspec.structs.replace(cell.recipe, named="vllm=={vllm}+cpu"))
-    (found,) = importlib.metadata.distributions(path=[str(packages)])
-    assert (found.name, found.version) == ("vllm", "1.0+cpu")
+    environments._add_extras(workplace, cell, msgspec.structs.replace(cell.recipe, named="vllm=={vllm}+cpu"))
+    (distribution,) = importlib.metadata.distributions(path=[str(packages)])
+    assert (distribution.name, distribution.version) == ("vllm", "1.0+cpu")
 
 
-def test_a_server_that_does_not_start_fails_with_what_it_said_first(place):
+def test_a_server_that_does_not_start_fails_with_what_it_said_first(workplace):
     """As a sign, which an expectation can name; one that answered passes."""
-    cell = place.matrix.cells[0]
+    cell = workplace.matrix.cells[0]
     error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
     failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
     answer = programs.server_answer(make_reply(failed, "the log's end"), cell)
@@ -226,12 +228,12 @@ def test_a_server_that_does_not_start_fails_with_what_it_said_first(place):
     assert programs.server_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
-def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(place):
+def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(workplace):
     """With its place; a mode that TRL doesn't have is not run."""
-    cell = place.matrix.cells[0]
+    cell = workplace.matrix.cells[0]
     logged = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
-    whole = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
-    answer = programs.trl_answer(make_reply(whole), cell)
+    document = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
+    answer = programs.trl_answer(make_reply(document), cell)
     assert answer.outcome is Outcome.PASS
     assert answer.summary == (
         "3 steps in 1.5 s; weights moved by up to 1.0e-02; "
@@ -245,13 +247,19 @@ def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(place
     assert programs.trl_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
-def test_log_probs_are_told_with_their_bound(place):
+def test_log_probs_are_told_with_their_bound(workplace):
     """Largest and mean difference; beyond the bound it failed."""
-    cell = place.matrix.cells[0]
-    found = {"tokens": 9, "dtype": "float32", "bound": 1e-4, "max_difference": 2e-6, "mean_difference": 1e-7}
-    answer = programs.logprobs_answer(make_reply({**found, "outcome": "ok"}), cell)
+    cell = workplace.matrix.cells[0]
+    document = {
+        "tokens": 9,
+        "dtype": "float32",
+        "bound": 1e-4,
+        "max_difference": 2e-6,
+        "mean_difference": 1e-7,
+    }
+    answer = programs.logprobs_answer(make_reply({**document, "outcome": "ok"}), cell)
     assert answer.summary == "9 tokens in float32: maximum difference 2.0e-06, mean 1.0e-07 (bound 1e-04)"
-    wrong = {**found, "outcome": "failed", "error": "apart by up to 3.0e-01, more than 0.0001"}
+    wrong = {**document, "outcome": "failed", "error": "apart by up to 3.0e-01, more than 0.0001"}
     answer = programs.logprobs_answer(make_reply(wrong), cell)
     assert (answer.outcome, answer.summary) == (Outcome.FAIL, wrong["error"])
 

@@ -33,9 +33,9 @@ def test_a_version_that_needs_more_than_is_known_is_refused_with_the_remedy(tmp_
 def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
     """And so does C++ that uses the rest of libstdc++, which is the machine's own."""
     stand_in = tmp_path / libstdcxx.SONAME
-    own = libstdcxx._system_library()
-    offered = {name for name in libstdcxx._symbol_versions(own) if name != "GLIBCXX_3.4.32"}
-    libstdcxx._compile(shutil.which("cc"), str(own), offered, stand_in)
+    library = libstdcxx._system_library()
+    offered = {name for name in libstdcxx._symbol_versions(library) if name != "GLIBCXX_3.4.32"}
+    libstdcxx._compile(shutil.which("cc"), str(library), offered, stand_in)
     # Like a wheel's: it needs the marker, and a symbol of the real library, both by libstdc++'s name.
     (tmp_path / "wheel.c").write_text(
         "void _ZSt21ios_base_library_initv(void); void *_Znwm(unsigned long); void _ZdlPv(void *);"
@@ -52,7 +52,7 @@ def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
         "-Wl,--no-as-needed",
         stand_in,
     ]
-    subprocess.run([*link, own], cwd=tmp_path, check=True, timeout=500)
+    subprocess.run([*link, library], cwd=tmp_path, check=True, timeout=500)
     start = libstdcxx._START.format(path=str(stand_in))
     program = f"{start}\nprint(ctypes.CDLL({str(tmp_path / 'wheel.so')!r}).works())"
     done = subprocess.run(

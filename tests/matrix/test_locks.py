@@ -141,17 +141,17 @@ def locked_context(tmp_path, kit):
     """Makes a context of one cell whose two locks exist as they should be."""
     (tmp_path / "locks").mkdir()
 
-    def make(change=lambda text: text):
+    def write_lock(change=lambda text: text):
         text = kit.head + kit.cell("1.0", "1.0", ("resolve", "install"))
         (tmp_path / "matrix.toml").write_text(change(text))
         return Context(load_matrix(tmp_path / "matrix.toml", LAYERS), Store(tmp_path / "store"))
 
-    context = make()
+    context = write_lock()
     (cell,) = context.matrix.cells
     for runs in (False, True):
         head = locks._first_line(cell, runs=runs)
         locks.lock_path(context, cell, runs=runs).write_text(f"{head}\ntrl==1.0\nvllm==1.0\n")
-    return make
+    return write_lock
 
 
 @pytest.mark.parametrize(

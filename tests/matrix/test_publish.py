@@ -40,7 +40,7 @@ def publish(tmp_path, kit):
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "releases.json").write_text(KNOWN.to_text())
 
-    def make(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, update=lambda _name: True):
+    def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, update=lambda _name: True):
         path = tmp_path / "matrix.toml"
         path.write_text(kit.head + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells) + BREADTH)
         matrix = load_matrix(path, LAYERS)
@@ -55,7 +55,7 @@ def publish(tmp_path, kit):
             grids.append(ResultsGrid(questions, events))
         return make_publication(*grids, published, "today", update)
 
-    return make
+    return build_store
 
 
 def verdicts(publication):

@@ -100,8 +100,8 @@ def test_the_date_cut_follows_the_later_upload_and_ends_today(generate):
 
 def test_expectations_follow_from_metadata_and_rules(generate):
     """A forbidden pair has no solution; a written cell keeps its own expectations."""
-    own = '[CELL.expect.contract]\noutcome = "fail"\nreason = "its own"\n'
-    cells = generate(more=own)
+    expectation = '[CELL.expect.contract]\noutcome = "fail"\nreason = "its own"\n'
+    cells = generate(more=expectation)
     forbidden = cells["vllm-0.7+trl-1.1.0"].expect
     assert {layer: item.outcome for layer, item in forbidden.items()} == dict.fromkeys(
         ("resolve", "resolve:today"), Outcome.UNRESOLVABLE

@@ -44,8 +44,8 @@ def test_pip_s_settings_reach_uv(environ, added):
 def test_torch_comes_for_cpus(tmp_path, name, python, version, local):
     """From a folder that has the build for this Python, else from PyTorch's own index for CPUs."""
     (tmp_path / name).write_text("")
-    found = uv.torch_arguments({"PIP_FIND_LINKS": str(tmp_path)}, python=python, version=version)
-    assert found == ([] if local else ["--torch-backend", "cpu"])
+    arguments = uv.torch_arguments({"PIP_FIND_LINKS": str(tmp_path)}, python=python, version=version)
+    assert arguments == ([] if local else ["--torch-backend", "cpu"])
 
 
 def test_uv_is_found_and_its_absence_said(tmp_path, monkeypatch):

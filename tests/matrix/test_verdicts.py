@@ -18,12 +18,12 @@ from diagnostics.matrix.verdicts import (
 
 
 def make_answer(outcome, codes=(), signs=()):
-    """What a layer observed."""
+    """Build a layer's answer."""
     return Answer(Outcome(outcome), "seen", EvidenceLevel.EXECUTED, codes=codes, signs=signs)
 
 
 def expect(outcome, codes=(), shows=()):
-    """What was expected of it."""
+    """Build an expectation."""
     return Expectation(Outcome(outcome), "because", codes, shows)
 
 

@@ -47,11 +47,11 @@ def test_every_cell_has_a_job_that_may_last(matrix):
     """Each under the name of its cell, at least as long as its layers' limits, at most as long as GitHub lets it."""
     text = COMMITTED.read_text()
     cells = [cell for cell in matrix.cells if "full" in cell.profiles]
-    found = dict(re.findall(r'cell: "([^"]+)", artifact: "[^"+:]+", minutes: (\d+)\b', text))
-    assert list(found) == [cell.id for cell in cells]
+    minutes = dict(re.findall(r'cell: "([^"]+)", artifact: "[^"+:]+", minutes: (\d+)\b', text))
+    assert list(minutes) == [cell.id for cell in cells]
     for cell in cells:
         limits = sum(matrix.layer(name).timeout_s for name in cell.layers) / 60
-        assert min(ci._LONGEST_MINUTES, limits) < int(found[cell.id]) <= ci._LONGEST_MINUTES
+        assert min(ci._LONGEST_MINUTES, limits) < int(minutes[cell.id]) <= ci._LONGEST_MINUTES
 
 
 def test_the_commands_in_it_exist():
@@ -60,8 +60,8 @@ def test_the_commands_in_it_exist():
     assert len(commands) == 4
     for line in commands:
         words = shlex.split(line)
-        asked = words if not words[0].startswith("-") else ["run", *words]
-        name, *rest = asked
+        command = words if not words[0].startswith("-") else ["run", *words]
+        name, *rest = command
         arguments = [word.replace("stores/*", "stores") for word in rest]
         assert cli.cli.commands[name].make_context(name, arguments).params
 
@@ -71,8 +71,8 @@ def test_what_needs_a_gpu_is_the_gpu_runner_s(matrix):
     cell = next(cell for cell in matrix.cells if "engine" in cell.layers)
     settings = {**matrix.settings, "engine": msgspec.structs.replace(matrix.settings["engine"], gpus=1.0)}
     text = ci.matrix_workflow(msgspec.structs.replace(matrix, settings=settings), [cell], cpu="c", gpu=("g",))
-    (asked,) = re.findall(r'layers: "([^"]+)"', text)
-    assert asked.split(",") == [name for name in cell.layers if name != "engine"]
+    (layers,) = re.findall(r'layers: "([^"]+)"', text)
+    assert layers.split(",") == [name for name in cell.layers if name != "engine"]
     assert ci.matrix_workflow(matrix, [cell], cpu="c", gpu=("g",)).count("engine") == 1
 
 

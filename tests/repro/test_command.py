@@ -15,7 +15,7 @@ from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
 from repro.render import escape_controls
 from repro.upstream import WheelProof
-from tests.screen import COLUMNS, ROWS, show
+from tests.screen import COLUMNS, ROWS, run_on_terminal
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
@@ -173,7 +173,7 @@ def test_the_terminal_says_the_same(toys):
 )
 def test_the_first_screen_has_the_verdict_and_what_helps(toys, line):
     """Each code in five lines that fit; the rest is there on demand."""
-    listed = show(
+    listed = run_on_terminal(
         ["python", "-c", COMMAND, *line.split()], Path.cwd(), {"PYTHONPATH": os.environ["PYTHONPATH"]}
     )
     reported = listed.lines[

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from evaluation.repro import dataset_lengths
-from evaluation.repro.dataset_lengths import LIMIT, Told, lengths, line
+from evaluation.repro.dataset_lengths import LIMIT, Told, lengths, summary_line
 from tests.cells import run_in_cell
 
 
@@ -38,7 +38,7 @@ def test_a_line_says_rows_longest_and_first():
     reported = Told(
         20, 70, 1, 7, None, "failed", 4, "vllm/core/scheduler.py:1: assert x", 4, 3, 0, 24, 5, 1.5
     )
-    assert line(reported) == (
+    assert summary_line(reported) == (
         "20 rows, longest 70 of 4096 tokens, 1 over it (the first is row 7); as it is: failed in the batch from "
         "row 4; 3 of 4 rows answered, 24 tokens; 5 KV cache blocks taken in the end; "
         "vllm/core/scheduler.py:1: assert x; 1.5 s"

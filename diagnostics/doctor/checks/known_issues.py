@@ -53,7 +53,7 @@ def known_issues(case: Examined) -> Iterator[Finding]:
     """
     for issue in _active(case.issues):
         result = affects(issue, case.environment.releases)
-        if result.answer == AFFECTED and any(map(_distinguishes_releases, result.own)):
+        if result.answer == AFFECTED and any(map(_distinguishes_releases, result.deciding_claims)):
             yield _finding(case.environment, issue, result)
     yield from failing_pairs(case)
 

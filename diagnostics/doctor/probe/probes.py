@@ -39,8 +39,8 @@ MODULES = (
     ("torch", "torch"), ("transformers", "transformers"), ("ray", "ray"), ("deepspeed", "deepspeed"),
     ("flash-attn", "flash_attn"), ("xformers", "xformers.ops"),
     *(
-        (each.packages[0], module)
-        for each in FRAMEWORKS.values() for module in dict.fromkeys((*each.modules, *each.entries))
+        (framework.packages[0], module)
+        for framework in FRAMEWORKS.values() for module in dict.fromkeys((*framework.modules, *framework.entries))
     ),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_sn
 from diagnostics.hang.snapshot import Snapshot
 
 
-def look(options: dict[str, Any], _folder: str) -> dict[str, Any]:
+def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
     """Return the snapshot of this host as JSON, or why there is none.
 
     Args:

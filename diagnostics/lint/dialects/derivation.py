@@ -207,8 +207,8 @@ def _derive_trl(plan: RunPlan) -> None:
     _derive_evaluation(plan, "eval_strategy", "evaluation_strategy")
     for key in ("top_p", "top_k", "min_p", "repetition_penalty", "temperature"):
         _derive_from_table(plan, "generation_kwargs", key, f"sampling.{key}")
-    loss, steps = plan.option("loss_type"), plan.whole("batch.steps_per_generation")
-    accumulation = plan.whole("batch.accumulation")
+    loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
+    accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
         plan.put("train.several_steps_a_generation", loss.derive(steps > accumulation))
 
@@ -262,7 +262,7 @@ def _derive_swift_mode(plan: RunPlan) -> None:
         return
     versions = plan.versions
     host = plan.values.get("server.host") or plan.values.get("server.address")
-    workers, visible = plan.whole("devices.rollout"), plan.whole("devices.visible")
+    workers, visible = plan.whole_number("devices.rollout"), plan.whole_number("devices.visible")
     if host is not None:
         plan.put("rollout.mode", host.derive("server"))
     elif workers is not None and visible is not None and versions.within("ms-swift", "<3.5") is not False:
@@ -350,7 +350,7 @@ def _derive_openrlhf(plan: RunPlan) -> None:
     plan.put(
         "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     )
-    engines = plan.whole("devices.rollout")
+    engines = plan.whole_number("devices.rollout")
     if not engines:
         return
     plan.put("rollout.engine", plan.values["devices.rollout"].derive("vllm"))

@@ -26,7 +26,7 @@ _SINCE_TRL_0_15 = {
 @rule("CFG101", check=CHECK, frameworks=_GROUPING, role="train")
 def generation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     """TRL and ms-swift refuse a generation that is not a multiple of num_generations."""
-    group = plan.whole("group.size")
+    group = plan.whole_number("group.size")
     per_device = plan.values.get("batch.per_device")
     if group is None or group < 2:
         return
@@ -52,14 +52,14 @@ def _is_multiple(number: object, group: int) -> bool:
 
 def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool | None]:
     """Return the completions of one generation, the values it follows from, and whether the release counts so."""
-    explicit = plan.whole("batch.generation")
+    explicit = plan.whole_number("batch.generation")
     if explicit is not None:
         return explicit, ("batch.generation",), True
-    per_device, processes = plan.whole("batch.per_device"), plan.whole("devices.train")
+    per_device, processes = plan.whole_number("batch.per_device"), plan.whole_number("devices.train")
     steps_name = (
         "batch.steps_per_generation" if plan.get("batch.steps_per_generation") else "batch.accumulation"
     )
-    steps = plan.whole(steps_name)
+    steps = plan.whole_number(steps_name)
     if per_device is None or processes is None:
         return None, (), True
     one_pass, names = per_device * processes, ("batch.per_device", "devices.train")
@@ -71,7 +71,7 @@ def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool |
         return one_pass, names, True
     if steps is None:
         return None, (), True
-    certain = counts_steps or one_pass % (plan.whole("group.size") or 1) != 0
+    certain = counts_steps or one_pass % (plan.whole_number("group.size") or 1) != 0
     return one_pass * steps, (*names, steps_name), True if certain else None
 
 
@@ -106,11 +106,11 @@ def evaluation_holds_whole_groups(plan: RunPlan) -> Iterator[Problem]:
     """TRL and ms-swift refuse an evaluation batch that is not a multiple of num_generations."""
     if plan.get("train.evaluates") is not True:
         return
-    name = "group.eval_size" if plan.whole("group.eval_size") else "group.size"
-    group, per_device = plan.whole(name), plan.whole("batch.eval_per_device")
+    name = "group.eval_size" if plan.whole_number("group.eval_size") else "group.size"
+    group, per_device = plan.whole_number(name), plan.whole_number("batch.eval_per_device")
     if per_device is None or not group or per_device % group == 0:
         return
-    processes = plan.whole("devices.train")
+    processes = plan.whole_number("devices.train")
     if processes is None or (per_device * processes) % group == 0:
         return
     releases = ">=0.16" if plan.framework == "trl" else ">=3.2"
@@ -128,7 +128,7 @@ def verl_batches_divide(plan: RunPlan) -> Iterator[Problem]:
     """In verl `validate_config` and `ActorConfig.validate` check train batch, mini-batch and devices."""
     if plan.get("batch.dynamic") is not False or plan.settings.target not in VERL_VALIDATED:
         return
-    prompts, mini = plan.whole("batch.prompts"), plan.whole("batch.mini")
+    prompts, mini = plan.whole_number("batch.prompts"), plan.whole_number("batch.mini")
     applies = _verl_validates(plan)
     if prompts and mini and prompts < mini:
         yield Problem(
@@ -137,7 +137,7 @@ def verl_batches_divide(plan: RunPlan) -> Iterator[Problem]:
             fix=f"Set actor_rollout_ref.actor.ppo_mini_batch_size to {prompts} or less.",
             applies=applies,
         )
-    devices, group = plan.whole("devices.train"), plan.whole("group.size")
+    devices, group = plan.whole_number("devices.train"), plan.whole_number("group.size")
     if prompts and group and devices and (prompts * group) % devices and not _uses_megatron(plan):
         yield Problem(
             f"{prompts * group} completions ({prompts} prompts x {group}) are not a multiple of the {devices} devices.",

@@ -126,18 +126,18 @@ class DeclaredRule:
 
     def _named_values(self, plan: RunPlan) -> tuple[dict[str, tuple[Value | None, Any]], set[str]]:
         """Return the values behind the names of `where`, and the sources of those that are not known."""
-        named: dict[str, tuple[Value | None, Any]] = {}
+        values_by_name: dict[str, tuple[Value | None, Any]] = {}
         missing: set[str] = set()
         for name, source in self.values.items():
             key, has_default, default = source.partition("=")
             value = _source_value(plan, key, record=False)
             if value is None and has_default:
-                named[name] = (None, int(default))
+                values_by_name[name] = (None, int(default))
             elif value is None or not value.known or value.data is None:
                 missing.add(key)
             else:
-                named[name] = (value, value.data)
-        return named, missing
+                values_by_name[name] = (value, value.data)
+        return values_by_name, missing
 
 
 def _is_absent(plan: RunPlan, names: str) -> bool:

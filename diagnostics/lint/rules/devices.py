@@ -13,7 +13,7 @@ from diagnostics.lint.values import parse_count
 @rule("CFG104", check="devices", role="train")
 def processes_fit_devices(plan: RunPlan) -> Iterator[Problem]:
     """A node cannot start more training processes than it has visible devices."""
-    visible = plan.whole("devices.visible")
+    visible = plan.whole_number("devices.visible")
     per_node = plan.processes_on_a_node()
     count = parse_count(per_node)
     if visible is None or count is None or count <= visible:
@@ -29,7 +29,7 @@ def used_devices(plan: RunPlan) -> set[str]:
     """Return the device ids that a run uses: the first ones of those it sees; empty if they are not known."""
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":
-        sizes = [plan.whole(f"engine.{name}_parallel") or 1 for name in ("tensor", "data", "pipeline")]
+        sizes = [plan.whole_number(f"engine.{name}_parallel") or 1 for name in ("tensor", "data", "pipeline")]
         count: int | None = sizes[0] * sizes[1] * sizes[2]
     else:
         count = parse_count(plan.processes_on_a_node())

@@ -17,12 +17,12 @@ _CROWDED_SHARE = 0.8
 @rule("CFG103", check="lengths", frameworks=("verl",))
 def batched_tokens_fit(plan: RunPlan) -> Iterator[Problem]:
     """One step of the engine has to take as many tokens as a sequence may have."""
-    prompt, completion = plan.whole("data.max_prompt"), plan.whole("data.max_completion")
-    batched = plan.whole("engine.max_batched_tokens")
+    prompt, completion = plan.whole_number("data.max_prompt"), plan.whole_number("data.max_completion")
+    batched = plan.whole_number("engine.max_batched_tokens")
     if prompt is None or completion is None or batched is None:
         return
     names = ("engine.max_batched_tokens", "data.max_prompt", "data.max_completion")
-    limit = plan.whole("engine.max_length") or prompt + completion
+    limit = plan.whole_number("engine.max_length") or prompt + completion
     asynchronous = plan.values.get("rollout.async")
     if plan.get("engine.chunked_prefill") is not True or batched >= limit:
         return

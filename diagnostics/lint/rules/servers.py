@@ -129,8 +129,8 @@ def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Pro
 @rule("CFG103", check=PAIRS, scope="pair", warns=True)
 def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """The trainer's prompt and completion have to fit the server's max_model_len."""
-    limit, completion = server.whole("engine.max_length"), trainer.whole("data.max_completion")
-    prompt = trainer.whole("data.max_prompt") or 0
+    limit, completion = server.whole_number("engine.max_length"), trainer.whole_number("data.max_completion")
+    prompt = trainer.whole_number("data.max_prompt") or 0
     if not limit or completion is None or prompt + completion <= limit or trainer.get("rollout.multi_turn"):
         return
     yield Problem(

@@ -92,17 +92,17 @@ def compare_apis(
     uses = _collect_all(trainer, engine, version, comparison)
     lookup = Lookup(engine, _own_routes(trainer))
     unique = (use for use in dict.fromkeys(uses) if use.kind != "arm")
-    problems = {use: why for use in unique if (why := lookup.problem(use))}
+    problems = {use: problem for use in unique if (problem := lookup.problem(use))}
     working = _working_choices(uses, problems)
-    for use, why in problems.items():
+    for use, problem in problems.items():
         alternative = use.choice is not None and (use.file, use.choice[0]) in working
-        _classify(comparison, MissingUse(use, why), alternative=alternative)
+        _classify(comparison, MissingUse(use, problem), alternative=alternative)
     comparison.checked = len({use.text for use in uses if use.kind != "arm"})
     rulings = apply_rules(trainer, engine.sources, rules)
     for ruling in rulings:
         _add_ruling(comparison, ruling)
-    for use, why in lookup.unfollowed:
-        _add_unfollowed(comparison, use, why, rulings)
+    for use, problem in lookup.unfollowed:
+        _add_unfollowed(comparison, use, problem, rulings)
     return comparison
 
 
@@ -115,11 +115,11 @@ def _collect_all(trainer: Sources, engine: Surface, version: Version, comparison
         try:
             uses += collect_uses(text, name, engine.package, version, off)
         except SyntaxError as error:
-            why = f"{name}:{error.lineno} cannot be parsed by this Python: {error.msg}"
+            reason = f"{name}:{error.lineno} cannot be parsed by this Python: {error.msg}"
             if is_grpo_file(name):
-                comparison.undecided.append(Undecided(name, why, "the matrix run by a newer Python"))
+                comparison.undecided.append(Undecided(name, reason, "the matrix run by a newer Python"))
             else:
-                comparison.elsewhere.append(why)
+                comparison.elsewhere.append(reason)
     return uses
 
 
@@ -180,16 +180,16 @@ class Lookup:
             keywords = self.engine.method_keywords(definition, use.path[0])
             known = keywords is None or keyword in keywords
             return "" if known else f"{use.path[0]}() takes no argument {keyword!r}"
-        names, others = self.engine.constructor_keywords(definition)
-        if others and use.name == "LLM":
+        names, takes_others = self.engine.constructor_keywords(definition)
+        if takes_others and use.name == "LLM":
             # LLM passes unknown keywords on to EngineArgs, whose fields are the real signature.
             arguments = self.engine.find(f"{self.engine.package}.engine.arg_utils", "EngineArgs")
             if arguments is not None:
-                more, others = self.engine.constructor_keywords(arguments)
+                more, takes_others = self.engine.constructor_keywords(arguments)
                 names |= more
         if keyword in names:
             return ""
-        if others:
+        if takes_others:
             self.unfollowed.append((use, f"{use.name} passes on arguments that it does not name"))
             return ""
         return f"{use.name} takes no argument {keyword!r}"
@@ -226,9 +226,9 @@ def _classify(comparison: Comparison, item: MissingUse, *, alternative: bool) ->
     if alternative:
         comparison.guarded.append(item)
     elif use.unsure and item.in_grpo:
-        why = f"{item.why}, under a condition on what is installed ({item.location})"
+        reason = f"{item.why}, under a condition on what is installed ({item.location})"
         needed = "that condition decided, by conditions.py or a rule in rules.toml"
-        comparison.undecided.append(Undecided(use.text, why, needed))
+        comparison.undecided.append(Undecided(use.text, reason, needed))
     elif use.unsure:
         comparison.guarded.append(item)
     elif use.option:
@@ -242,15 +242,15 @@ def _add_ruling(comparison: Comparison, ruling: Ruling) -> None:
     rule, case = ruling.rule, ruling.case
     if case is None:
         if not rule.option:
-            why = f"{rule.says} ({ruling.trl}): no case fits"
+            reason = f"{rule.says} ({ruling.trl}): no case fits"
             needed = "this vLLM read, and a case for it in rules.toml"
-            comparison.undecided.append(Undecided(rule.subject, why, needed))
+            comparison.undecided.append(Undecided(rule.subject, reason, needed))
     elif case.outcome == "holds":
         comparison.holding.append(ruling)
     else:
-        why = f"{rule.says}; {case.why} ({ruling.vllm}; {rule.way})"
+        reason = f"{rule.says}; {case.why} ({ruling.vllm}; {rule.way})"
         use = Use("rule", rule.subject, "", file=file, line=int(line or 0), late=True, option=rule.option)
-        (comparison.optional if rule.option else comparison.missing).append(MissingUse(use, why))
+        (comparison.optional if rule.option else comparison.missing).append(MissingUse(use, reason))
 
 
 def _add_unfollowed(comparison: Comparison, use: Use, why: str, rulings: Sequence[Ruling]) -> None:

@@ -120,9 +120,9 @@ class _Walk:
         self.expression(node.test, guards)
         truth = self.conditions.truth(node.test)
         unsure = guards.unsure or (truth is None and not depends_on_run_only(node.test))
-        for body, taken in ((node.body, True), (node.orelse, False)):
-            if truth is None or truth is taken:
-                option = "" if truth is taken else self.conditions.option(node.test, taken=taken)
+        for body, is_body in ((node.body, True), (node.orelse, False)):
+            if truth is None or truth is is_body:
+                option = "" if truth is is_body else self.conditions.option(node.test, taken=is_body)
                 self.block(body, replace(guards, unsure=unsure, option=guards.option or option))
 
     def children(self, node: ast.AST, guards: Use) -> None:

@@ -59,7 +59,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
         return Answer(Outcome.FAIL, summary, EvidenceLevel.EXECUTED, signs=tuple(crashed))
     codes = {(item["severity"], item["code"]): None for item in findings}
     worst = max((severity for severity, _code in codes), key=_ORDER.index, default="")
-    named = [code for severity, code in codes if severity == worst]
+    worst_codes = [code for severity, code in codes if severity == worst]
     skipped = [
         f"{item['check']} skipped: {item['reason']}" for item in checks if item["outcome"] == "skipped"
     ]
@@ -69,7 +69,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
     ]
     return Answer(
         Outcome.PASS,
-        f"{worst} {' '.join(named)}" if named else "no findings",
+        f"{worst} {' '.join(worst_codes)}" if worst_codes else "no findings",
         EvidenceLevel.EXECUTED,
         signs=tuple(f"{severity} {code}" for severity, code in codes),
         details=(*lines, *skipped),

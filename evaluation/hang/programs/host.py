@@ -29,7 +29,7 @@ FOREVER = 10_000
 _fork = multiprocessing.get_context("fork")
 
 
-def say(name: str, pid: int | None = None) -> None:
+def announce(name: str, pid: int | None = None) -> None:
     """Tells who is who."""
     os.write(1, f"{name} {pid or os.getpid()}\n".encode())
 
@@ -43,25 +43,25 @@ def child(target, *arguments):
 
 def two_locks() -> None:
     """Two threads take two locks in opposite order."""
-    one, other, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+    first_lock, second_lock, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
 
-    def take(first, second) -> None:
+    def lock_both(first, second) -> None:
         with first:
             met.wait()
             with second:
                 raise AssertionError
 
-    thread = threading.Thread(target=take, args=(one, other), name="updater")
+    thread = threading.Thread(target=lock_both, args=(first_lock, second_lock), name="updater")
     thread.start()
-    say("culprit")
-    take(other, one)
+    announce("culprit")
+    lock_both(second_lock, first_lock)
 
 
 def lock_not_given_back() -> None:
     """A thread that raised kept its lock; the main thread waits for it."""
     lock = threading.Lock()
     threading.Thread(target=lock.acquire).start()
-    say("culprit")
+    announce("culprit")
     time.sleep(0.1)
     with lock:
         raise AssertionError
@@ -70,40 +70,40 @@ def lock_not_given_back() -> None:
 def queue_nobody_fills() -> None:
     """The producer ended; the consumer waits for its next item."""
     items: queue.Queue[int] = queue.Queue()
-    say("culprit")
+    announce("culprit")
     items.get()
 
 
 def pool_waits_for_itself() -> None:
     """A task of a pool of one thread waits for a second task of the same pool."""
     pool = ThreadPoolExecutor(1)
-    say("culprit")
+    announce("culprit")
     pool.submit(lambda: pool.submit(time.time).result()).result()
 
 
 def pipe_of_dead_child() -> None:
     """The child exited; the parent has the writing end open itself, so the pipe never ends."""
-    here, there = _fork.Pipe()
+    reader, writer = _fork.Pipe()
     process = child(os._exit, 1)
-    say("culprit", process.pid)
-    say("victim")
-    here.recv()
-    del there
+    announce("culprit", process.pid)
+    announce("victim")
+    reader.recv()
+    del writer
 
 
 def pipes_crossed() -> None:
     """Two processes each wait for the other's word."""
-    one, other = _fork.Pipe()
+    left_end, right_end = _fork.Pipe()
 
     def wait_there() -> None:
-        one.close()
-        say("culprit")
-        other.recv()
+        left_end.close()
+        announce("culprit")
+        right_end.recv()
 
     child(wait_there)
-    other.close()
-    say("culprit")
-    one.recv()
+    right_end.close()
+    announce("culprit")
+    left_end.recv()
 
 
 def full_pipe() -> None:
@@ -112,12 +112,12 @@ def full_pipe() -> None:
 
     def reader() -> None:
         os.close(write)
-        say("culprit")
+        announce("culprit")
         threading.Event().wait()
 
     child(reader)
     os.close(read)
-    say("victim")
+    announce("victim")
     while True:
         os.write(write, b"x" * 4096)
 
@@ -127,41 +127,41 @@ def child_output_unread() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdout.write('x' * 10**6)"], stdout=subprocess.PIPE
     )
-    say("culprit")
-    say("culprit", process.pid)
+    announce("culprit")
+    announce("culprit", process.pid)
     process.wait()
 
 
 def shared_lock_holder_waits() -> None:
     """A lock that processes share is held by one that waits for an event that nobody sets."""
-    lock, taken = _fork.Lock(), _fork.Event()
+    lock, acquired = _fork.Lock(), _fork.Event()
 
     def holder() -> None:
         with lock:
-            taken.set()
-            say("culprit")
+            acquired.set()
+            announce("culprit")
             threading.Event().wait()
 
     child(holder)
-    taken.wait()
-    say("victim")
+    acquired.wait()
+    announce("victim")
     with lock:
         raise AssertionError
 
 
 def shared_lock_holder_stopped() -> None:
-    """The same, and its holder is stopped."""
-    lock, taken = _fork.Lock(), _fork.Event()
+    """A process waits for a shared lock whose holder is stopped."""
+    lock, acquired = _fork.Lock(), _fork.Event()
 
     def holder() -> None:
         with lock:
-            taken.set()
-            say("culprit")
+            acquired.set()
+            announce("culprit")
             os.kill(os.getpid(), signal.SIGSTOP)
 
     child(holder)
-    taken.wait()
-    say("victim")
+    acquired.wait()
+    announce("victim")
     with lock:
         raise AssertionError
 
@@ -171,73 +171,73 @@ def processes_queue() -> None:
     items = _fork.Queue()
 
     def producer() -> None:
-        say("culprit")
+        announce("culprit")
         threading.Event().wait()
         items.put(1)
 
     child(producer)
-    say("culprit")
+    announce("culprit")
     items.get()
 
 
 def worker_stopped() -> None:
     """A pool's worker is stopped while its result is waited for."""
-    here, there = _fork.Pipe()
+    parent_end, worker_end = _fork.Pipe()
 
     def work() -> None:
-        here.close()
-        say("culprit")
+        parent_end.close()
+        announce("culprit")
         os.kill(os.getpid(), signal.SIGSTOP)
-        there.send(1)
+        worker_end.send(1)
 
     child(work)
-    there.close()
-    say("victim")
-    here.recv()
+    worker_end.close()
+    announce("victim")
+    parent_end.recv()
 
 
 def file_lock() -> None:
     """A process waits for flock; the holder waits for an event."""
     path = Path(tempfile.mkdtemp()) / "cache.lock"
-    taken = _fork.Event()
+    acquired = _fork.Event()
 
     def holder() -> None:
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            taken.set()
-            say("culprit")
+            acquired.set()
+            announce("culprit")
             threading.Event().wait()
 
     child(holder)
-    taken.wait()
-    say("victim")
+    acquired.wait()
+    announce("victim")
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def filelock_library() -> None:
-    """The same by filelock, as libraries that compile kernels use it."""
+    """A process waits for a lock of the filelock library, as libraries that compile kernels do."""
     import filelock
 
     path = str(Path(tempfile.mkdtemp()) / "kernel.lock")
-    taken = _fork.Event()
+    acquired = _fork.Event()
 
     def holder() -> None:
         with filelock.FileLock(path):
-            taken.set()
-            say("culprit")
+            acquired.set()
+            announce("culprit")
             threading.Event().wait()
 
     child(holder)
-    taken.wait()
-    say("victim")
+    acquired.wait()
+    announce("victim")
     with filelock.FileLock(path):
         raise AssertionError
 
 
 def prompt() -> None:
     """A program asks for a key, and standard input is a pipe that nobody writes to."""
-    say("culprit")
+    announce("culprit")
     input("key: ")
 
 
@@ -245,14 +245,14 @@ def prompt_in_child() -> None:
     """A child asks; its parent waits for it."""
     read, _write = os.pipe()
     process = subprocess.Popen([sys.executable, "-c", "input('Enter your choice: ')"], stdin=read)
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     process.wait()
 
 
 def secret_prompt() -> None:
     """A program asks for a password."""
-    say("culprit")
+    announce("culprit")
     getpass.fallback_getpass("key: ")
 
 
@@ -278,8 +278,8 @@ def get(port: int) -> None:
 def handler_waits() -> None:
     """A server's handler waits for an event that nobody sets."""
     process, port = http_server(lambda _handler: threading.Event().wait())
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     get(port)
 
 
@@ -288,8 +288,8 @@ def server_stopped() -> None:
     process, port = http_server(lambda handler: handler.send_response(200))
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # a stop takes its time
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     get(port)
 
 
@@ -297,10 +297,10 @@ def servers_crossed() -> None:
     """A server asks its own client, which serves nobody while it waits."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    process, there = http_server(lambda _handler: get(port))
-    say("culprit", process.pid)
-    say("culprit")
-    get(there)
+    process, own_port = http_server(lambda _handler: get(port))
+    announce("culprit", process.pid)
+    announce("culprit")
+    get(own_port)
 
 
 def asyncio_lost(client: str = "thread") -> None:
@@ -320,8 +320,8 @@ def asyncio_lost(client: str = "thread") -> None:
             await server.serve_forever()
 
     process = child(lambda: asyncio.run(serve()))
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     get(port)
 
 
@@ -343,8 +343,8 @@ def asyncio_blocked() -> None:
             await server.serve_forever()
 
     process = child(lambda: asyncio.run(serve()))
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     get(port)
 
 
@@ -357,12 +357,12 @@ def zmq_lost() -> None:
     def serve() -> None:
         bound = zmq.Context().socket(zmq.REP)
         bound.bind(address)
-        say("culprit")
+        announce("culprit")
         bound.recv()
         threading.Event().wait()
 
     child(serve)
-    say("victim")
+    announce("victim")
     asking = zmq.Context().socket(zmq.REQ)
     asking.connect(address)
     asking.send(b"generate")
@@ -378,7 +378,9 @@ def symbols() -> None:
     answer = parse(text, parsing_timeout=None)
     thread = threading.Thread(target=lambda: verify(gold, answer, timeout_seconds=None), name="reward-0")
     thread.daemon = True
-    say("culprit")  # before: in one number's power the thread lets nobody else run for as long as it likes
+    announce(
+        "culprit"
+    )  # before: in one number's power the thread lets nobody else run for as long as it likes
     thread.start()
     thread.join()
 
@@ -389,14 +391,14 @@ def expression() -> None:
         target=lambda: re.match(r"(a|a)*$", "a" * 60 + "b"), name="reward-0", daemon=True
     )
     thread.start()
-    say("culprit")
+    announce("culprit")
     thread.join()
 
 
 def poll_for_file() -> None:
     """A process looks again and again for a file that nobody writes."""
     path = Path(tempfile.mkdtemp()) / "STABLE"
-    say("culprit")
+    announce("culprit")
     while not path.exists():
         time.sleep(0.05)
 
@@ -404,10 +406,10 @@ def poll_for_file() -> None:
 def connect_blocked() -> None:
     """A client waits to be connected: the server's queue is full, since it accepts nobody."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=0)
-    others = []
-    say("culprit")
+    clients = []
+    announce("culprit")
     while True:
-        others.append(socket.create_connection(listening.getsockname()))
+        clients.append(socket.create_connection(listening.getsockname()))
 
 
 def unix_lost() -> None:
@@ -423,8 +425,8 @@ def unix_lost() -> None:
         threading.Event().wait()
 
     process = child(serve)
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     asking = socket.socket(socket.AF_UNIX)
     asking.connect(path)
     asking.send(b"generate\n")
@@ -455,8 +457,8 @@ def uvicorn_lost() -> None:
         await asyncio.Event().wait()
 
     process, port = uvicorn_server(forget)
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     get(port)
 
 
@@ -467,15 +469,15 @@ def uvicorn_blocked() -> None:
         threading.Event().wait()
 
     process, port = uvicorn_server(block)
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     get(port)
 
 
 def event_never_set() -> None:
     """A thread that should set an event died."""
     event = threading.Event()
-    say("culprit")
+    announce("culprit")
     event.wait()
 
 
@@ -485,8 +487,8 @@ def fork_with_lock() -> None:
     threading.Thread(target=lambda: lock.acquire() and healthy_busy, daemon=True).start()
     time.sleep(0.2)
     process = child(lock.acquire)
-    say("culprit", process.pid)
-    say("victim")
+    announce("culprit", process.pid)
+    announce("victim")
     process.join()
 
 
@@ -496,7 +498,7 @@ def pool_worker_killed() -> None:
     worker = pool.apply_async(time.sleep, (FOREVER,))
     time.sleep(0.5)
     os.kill(pool._pool[0].pid, signal.SIGKILL)
-    say("culprit")
+    announce("culprit")
     worker.get()
 
 
@@ -505,7 +507,7 @@ def thread_joins_stuck() -> None:
     items: queue.Queue[int] = queue.Queue()
     thread = threading.Thread(target=items.get, name="writer")
     thread.start()
-    say("culprit")
+    announce("culprit")
     thread.join()
 
 
@@ -519,8 +521,8 @@ def semaphore_of_dead() -> None:
 
     process = child(holder)
     time.sleep(0.5)
-    say("culprit", process.pid)
-    say("culprit")
+    announce("culprit", process.pid)
+    announce("culprit")
     lock.acquire()
 
 
@@ -534,7 +536,7 @@ def ring_of_three() -> None:
                 read.close()
             if number != (mine + 1) % 3:
                 write.close()
-        say("culprit")
+        announce("culprit")
         pipes[mine][0].recv()
 
     child(wait, 1)
@@ -547,14 +549,14 @@ def ring_of_three() -> None:
 
 def healthy_idle_server() -> None:
     """A server that nobody asked anything."""
-    say("healthy")
+    announce("healthy")
     http_server(lambda handler: handler.send_response(200))[0].join()
 
 
 def healthy_kept_alive() -> None:
     """A client keeps a connection whose requests were all answered, and works."""
 
-    def answer(handler) -> None:
+    def send_ok(handler) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", "2")
         handler.end_headers()
@@ -565,14 +567,14 @@ def healthy_kept_alive() -> None:
         type(
             "H",
             (BaseHTTPRequestHandler,),
-            {"do_GET": answer, "protocol_version": "HTTP/1.1", "log_message": lambda *_: None},
+            {"do_GET": send_ok, "protocol_version": "HTTP/1.1", "log_message": lambda *_: None},
         ),
     )
     child(server.serve_forever)
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
     connection.request("GET", "/")
     connection.getresponse().read()
-    say("healthy")
+    announce("healthy")
     data = os.urandom(100_000)
     while True:
         zlib.compress(data, 9)
@@ -580,7 +582,7 @@ def healthy_kept_alive() -> None:
 
 def healthy_busy() -> None:
     """A process computes."""
-    say("healthy")
+    announce("healthy")
     data = os.urandom(100_000)
     while True:
         zlib.compress(data, 9)
@@ -610,7 +612,7 @@ def healthy_slow_handler() -> None:
             zlib.compress(data, 9)
 
     _process, port = http_server(compute)
-    say("healthy")
+    announce("healthy")
     get(port)
 
 
@@ -620,7 +622,7 @@ def healthy_asyncio_idle() -> None:
 
     async def serve() -> None:
         async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
-            say("healthy")
+            announce("healthy")
             await server.serve_forever()
 
     asyncio.run(serve())
@@ -630,11 +632,11 @@ def healthy_lock_contended() -> None:
     """A lock whose holder computes."""
     lock = threading.Lock()
 
-    def hold() -> None:
+    def compute_with_lock() -> None:
         with lock:
             healthy_busy()
 
-    threading.Thread(target=hold, daemon=True).start()
+    threading.Thread(target=compute_with_lock, daemon=True).start()
     time.sleep(0.2)
     with lock:
         raise AssertionError
@@ -644,7 +646,7 @@ def healthy_imports() -> None:
     """A process imports something large, again and again, as a job does that starts; its parent waits for it."""
 
     def starts() -> None:
-        say("healthy")
+        announce("healthy")
         while True:
             subprocess.run([sys.executable, "-c", "import torch"], check=False)
 
@@ -653,7 +655,7 @@ def healthy_imports() -> None:
 
 def healthy_slow_steps() -> None:
     """A loop that works a little and sleeps a little, as a trainer that waits for its device."""
-    say("healthy")
+    announce("healthy")
     data = os.urandom(20_000)
     while True:
         zlib.compress(data, 9)
@@ -663,7 +665,7 @@ def healthy_slow_steps() -> None:
 def healthy_requests() -> None:
     """A server that answers, and a client that asks again and again."""
 
-    def answer(handler) -> None:
+    def send_ok_slowly(handler) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", "2")
         handler.end_headers()
@@ -672,10 +674,10 @@ def healthy_requests() -> None:
 
     server = HTTPServer(
         ("127.0.0.1", 0),
-        type("H", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None}),
+        type("H", (BaseHTTPRequestHandler,), {"do_GET": send_ok_slowly, "log_message": lambda *_: None}),
     )
     child(server.serve_forever)
-    say("healthy")
+    announce("healthy")
     while True:
         get(server.server_address[1])
 
@@ -694,7 +696,7 @@ def healthy_paused_server() -> None:
             connection.getresponse().read()
             break
         time.sleep(0.1)
-    say("healthy")
+    announce("healthy")
     healthy_slow_steps()
 
 

@@ -26,13 +26,13 @@ GUILTY, WORLD = (int(sys.argv[2]), int(sys.argv[3])) if len(sys.argv) > 3 else (
 LONG = timedelta(hours=2)
 
 
-def say(name: str, pid: int | None = None) -> None:
+def announce(name: str, pid: int | None = None) -> None:
     """Tells who is who."""
     os.write(1, f"{name} {pid or os.getpid()}\n".encode())
 
 
 def gather_rewards() -> None:
-    """What a trainer does after its rewards."""
+    """Gather rewards, as a trainer does."""
     mine = torch.ones(4)
     dist.all_gather([torch.zeros(4) for _ in range(WORLD)], mine)
 
@@ -41,9 +41,9 @@ def step(rank: int, guilty) -> None:
     """One step in which all gather, but for the guilty rank, which does something else before."""
     gather_rewards()
     if rank == GUILTY:
-        say("culprit")
+        announce("culprit")
         guilty()
-    say("victim") if rank != GUILTY else None
+    announce("victim") if rank != GUILTY else None
     gather_rewards()
 
 
@@ -94,7 +94,7 @@ def http() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     connection = http.client.HTTPConnection("127.0.0.1", listening.getsockname()[1])
     if not os.fork():
-        say("server")
+        announce("server")
         accepted, _ = listening.accept()
         accepted.recv(10)
         threading.Event().wait()
@@ -106,12 +106,12 @@ def http() -> None:
 def file_lock() -> None:
     """It waits for the lock of a file that a stopped process holds."""
     path = Path(tempfile.mkdtemp()) / "jit.lock"
-    ready, told = os.pipe()
+    ready, write_end = os.pipe()
     if not os.fork():
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            os.write(told, b"x")
-            say("holder")
+            os.write(write_end, b"x")
+            announce("holder")
             os.kill(os.getpid(), signal.SIGSTOP)
     os.read(ready, 1)
     with path.open("w") as file:
@@ -120,16 +120,16 @@ def file_lock() -> None:
 
 def two_locks() -> None:
     """Two of its threads wait for each other's locks."""
-    one, other, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+    first_lock, second_lock, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
 
-    def take(first, second) -> None:
+    def lock_both(first, second) -> None:
         with first:
             met.wait()
             with second:
                 raise AssertionError
 
-    threading.Thread(target=take, args=(one, other)).start()
-    take(other, one)
+    threading.Thread(target=lock_both, args=(first_lock, second_lock)).start()
+    lock_both(second_lock, first_lock)
 
 
 def symbols() -> None:
@@ -152,7 +152,7 @@ def loader() -> None:
             return 8
 
         def __getitem__(self, item: int) -> int:
-            say("worker")
+            announce("worker")
             os.kill(os.getpid(), signal.SIGSTOP)
             return item
 
@@ -163,7 +163,7 @@ def child_asks() -> None:
     """It started a program that asks a question."""
     read, _ = os.pipe()
     process = subprocess.Popen([sys.executable, "-c", "input('Proceed? ')"], stdin=read)
-    say("asker", process.pid)
+    announce("asker", process.pid)
     process.wait()
 
 
@@ -224,10 +224,10 @@ def rank_main(case: str, rank: int) -> None:
     if case in ("rendezvous", "rendezvous_missing") and rank == GUILTY:
         if case == "rendezvous_missing":
             return
-        say("culprit")
+        announce("culprit")
         event()
     if case.startswith("rendezvous"):
-        say("victim")
+        announce("victim")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=LONG)
     if case == "full_tensor":
@@ -236,14 +236,14 @@ def rank_main(case: str, rank: int) -> None:
         # A group of its own, as trainers shard over: on the group of the others it would meet their gather.
         _mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
     if case == "crossed_groups":
-        one, other = dist.new_group(), dist.new_group()
-        say("culprit")
-        first, second = (one, other) if rank == GUILTY else (other, one)
+        first_group, second_group = dist.new_group(), dist.new_group()
+        announce("culprit")
+        first, second = (first_group, second_group) if rank == GUILTY else (second_group, first_group)
         dist.all_reduce(torch.ones(1), group=first)
         dist.all_reduce(torch.ones(1), group=second)
         return
     if case in ("steps", "slow_rank"):
-        say("healthy")
+        announce("healthy")
         while rank != GUILTY and case == "slow_rank":
             gather_rewards()
         globals()[case]()

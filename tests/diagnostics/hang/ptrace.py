@@ -9,13 +9,13 @@ from diagnostics.hang.collect import stacks
 
 
 def why_blind() -> str:
-    """What is missing; empty where nothing is. Tried out: Yama's scope 1 lets a parent look, and no sibling."""
+    """Return the reason why a process cannot read its sibling; empty if it can. Yama's scope 1 permits only parents."""
     if stacks.find_tool() is None:
         return "needs py-spy"
-    with subprocess.Popen(["sleep", "500"]) as seen:
-        look = f"open('/proc/{seen.pid}/mem', 'rb').close()"
+    with subprocess.Popen(["sleep", "500"]) as sleeper:
+        look = f"open('/proc/{sleeper.pid}/mem', 'rb').close()"
         done = subprocess.run([sys.executable, "-S", "-c", look], capture_output=True, check=False)
-        seen.kill()
+        sleeper.kill()
     return "one child may not look into another here: kernel.yama.ptrace_scope" if done.returncode else ""
 
 

@@ -57,8 +57,8 @@ def gathers(number, line=10, **more):
 def test_a_kept_snapshot_gets_its_verdict(path):
     """Of a hang the culprit and the class of its cause; of a healthy job no hang; never a victim."""
     case = CASES[path.stem]
-    named = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
-    row = bench.score(case, read_files([str(path)]), named)
+    names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
+    row = bench.score(case, read_files([str(path)]), names)
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
 
 
@@ -71,15 +71,15 @@ def test_who_ended_while_it_was_looked_at_is_no_dead_process():
 
 def test_there_are_kept_snapshots_of_both_kinds():
     """So that the test above does not pass on nothing."""
-    kept = [CASES[path.stem] for path in KEPT.glob("*.json")]
-    assert sum(not case.healthy for case in kept) >= 20
-    assert sum(case.healthy for case in kept) >= 8
+    cases = [CASES[path.stem] for path in KEPT.glob("*.json")]
+    assert sum(not case.healthy for case in cases) >= 20
+    assert sum(case.healthy for case in cases) >= 8
 
 
 def test_a_launcher_is_not_said_to_be_in_a_collective():
     """It waits for its ranks; the sentence tells what the other ranks are in."""
-    kept = read_files([str(KEPT / "HNG001-gather_skipped-0.json")])
-    sentence = diagnose(kept, bench.PATIENCE).verdict.sentence
+    snapshot = read_files([str(KEPT / "HNG001-gather_skipped-0.json")])
+    sentence = diagnose(snapshot, bench.PATIENCE).verdict.sentence
     assert "is in barrier" in sentence
     assert "while the others are in all_gather" in sentence
 
@@ -102,12 +102,12 @@ def test_who_is_not_in_the_collective_is_named_whichever_rank_it_is(guilty):
 
 def test_of_two_ranks_in_different_collectives_both_are_named():
     """There is no majority between them."""
-    one, other = (
+    reducing, gathering = (
         gathers(0, world=2),
         rank(1, StackFrame(C10D, "barrier"), StackFrame("/job/train.py", "save", 9), world=2),
     )
-    verdict = diagnose(Snapshot((one, other))).verdict
-    assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {one.key, other.key})
+    verdict = diagnose(Snapshot((reducing, gathering))).verdict
+    assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {reducing.key, gathering.key})
 
 
 def test_a_rank_without_a_process_is_missing():
@@ -158,9 +158,9 @@ def test_all_ranks_in_one_collective_is_not_known():
 
 def test_recorders_tell_who_lags_where_stacks_do_not():
     """The rank that began fewer collectives."""
-    told = tuple(Collective(n, "", 3 if n == 2 else 4, -1, "gloo:all_reduce") for n in range(3))
+    collectives = tuple(Collective(n, "", 3 if n == 2 else 4, -1, "gloo:all_reduce") for n in range(3))
     verdict = diagnose(
-        Snapshot(tuple(gathers(n) for n in range(3)), collectives=told, source="flight recorder")
+        Snapshot(tuple(gathers(n) for n in range(3)), collectives=collectives, source="flight recorder")
     ).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/102",))
 
@@ -220,8 +220,8 @@ def test_a_backward_pass_is_looked_for_in_its_own_thread():
     """The main thread waits for the engine's, which is in a collective."""
     autograd = StackFrame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
     main = Thread(100, "MainThread", (autograd, StackFrame("/job/train.py", "step", 4)), samples=1)
-    other = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),), samples=1)
-    stands = diagnose(Snapshot((Process(100, threads=(main, other)),), source="py-spy text")).index.states
+    backward = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),), samples=1)
+    stands = diagnose(Snapshot((Process(100, threads=(main, backward)),), source="py-spy text")).index.states
     assert [stand.kind for stand in stands.values()] == ["collective"]
 
 
@@ -429,8 +429,8 @@ def test_a_polling_loop_repeats_the_users_own_selection():
 
 
 def test_unrelated_processes_are_separate_jobs():
-    one = tuple(gathers(n) for n in range(3))
-    other = (
+    first_job = tuple(gathers(n) for n in range(3))
+    second_job = (
         sleeper(
             900,
             2,
@@ -438,7 +438,7 @@ def test_unrelated_processes_are_separate_jobs():
             thread={"syscall": "read", "waits_fds": (0,)},
         ),
     )
-    jobs = split_jobs(Snapshot(one + other))
+    jobs = split_jobs(Snapshot(first_job + second_job))
     assert sorted(len(job.processes) for job in jobs) == [1, 3]
 
 

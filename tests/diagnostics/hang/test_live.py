@@ -83,7 +83,7 @@ def wait_until(condition, seconds=300):
 
 def syscalls_below(pid):
     pids = discovery.descendants(discovery.process_table(), [pid])
-    return sorted(proc.system_call(each, each).name for each in pids)
+    return sorted(proc.system_call(pid, pid).name for pid in pids)
 
 
 QUEUE = """
@@ -135,7 +135,7 @@ def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
 
 
 @pytest.fixture
-def stuck():
+def deadlocked_process():
     """A process with two threads that wait for each other's locks."""
     with running(HOST, "two_locks") as process:
         wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid).name)
@@ -146,10 +146,10 @@ def options(pid, form="json", seconds="0.6"):
     return ["hang", "--pid", str(pid), "--patience", "0.5", "--seconds", seconds, "--format", form]
 
 
-def test_a_bundle_gives_the_same_verdict_elsewhere(stuck, tmp_path, capsys):
+def test_a_bundle_gives_the_same_verdict_elsewhere(deadlocked_process, tmp_path, capsys):
     """The document fits the published schema."""
     bundle = tmp_path / "b.json"
-    assert main([*options(stuck.pid), "--save", str(bundle)]) == 1
+    assert main([*options(deadlocked_process.pid), "--save", str(bundle)]) == 1
     document = json.loads(capsys.readouterr().out)
     assert schema_violations(document) == []
     assert (document["cause"], document["code"]) == ("locks", "HNG006")
@@ -157,11 +157,11 @@ def test_a_bundle_gives_the_same_verdict_elsewhere(stuck, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["sentence"] == document["sentence"]
 
 
-def test_save_replaces_a_link_and_is_readable_by_its_owner_alone(stuck, tmp_path):
+def test_save_replaces_a_link_and_is_readable_by_its_owner_alone(deadlocked_process, tmp_path):
     target, bundle = tmp_path / "target", tmp_path / "b.json"
     target.write_text("keep")
     bundle.symlink_to(target)
-    main([*options(stuck.pid), "--save", str(bundle)])
+    main([*options(deadlocked_process.pid), "--save", str(bundle)])
     assert target.read_text() == "keep"
     assert not bundle.is_symlink()
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
@@ -196,8 +196,8 @@ def schema_violations(document):
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
-def test_every_format_has_the_sentence_and_loads_nothing(stuck, form, capsys):
-    assert main([*options(stuck.pid, form), "--stacks"]) == 1
+def test_every_format_has_the_sentence_and_loads_nothing(deadlocked_process, form, capsys):
+    assert main([*options(deadlocked_process.pid, form), "--stacks"]) == 1
     text = capsys.readouterr().out
     words = " ".join(re.sub(r"<[^>]*>", "", text).split()).replace("&#39;", "'")
     assert "2 threads that wait for each other" in words
@@ -218,20 +218,20 @@ def test_wrong_usage_is_one_line(words, code, capsys):
     assert len(captured.err.splitlines()) == 1
 
 
-def test_without_permission_nothing_is_guessed(stuck, monkeypatch, capsys):
+def test_without_permission_nothing_is_guessed(deadlocked_process, monkeypatch, capsys):
     refused = "this process lacks CAP_SYS_PTRACE over it"
     monkeypatch.setattr(permissions, "unreadable_processes", lambda pids: dict.fromkeys(pids, refused))
-    assert main(options(stuck.pid, seconds="0.1")) == 3
+    assert main(options(deadlocked_process.pid, seconds="0.1")) == 3
     document = json.loads(capsys.readouterr().out)
     assert document["outcome"] == "unknown"
     assert "CAP_SYS_PTRACE" in document["unseen"][0]
 
 
-def test_a_stopped_process_needs_no_py_spy(stuck, monkeypatch, capsys):
+def test_a_stopped_process_needs_no_py_spy(deadlocked_process, monkeypatch, capsys):
     monkeypatch.setattr(stacks, "find_tool", lambda: None)
-    os.kill(stuck.pid, signal.SIGSTOP)
-    wait_until(lambda: proc.stat_fields(stuck.pid)[0] == "T")
-    assert main(options(stuck.pid, seconds="0.1")) == 1
+    os.kill(deadlocked_process.pid, signal.SIGSTOP)
+    wait_until(lambda: proc.stat_fields(deadlocked_process.pid)[0] == "T")
+    assert main(options(deadlocked_process.pid, seconds="0.1")) == 1
     assert json.loads(capsys.readouterr().out)["cause"] == "stopped"
 
 
@@ -243,12 +243,12 @@ def test_py_spy_that_hangs_is_given_up(monkeypatch, tmp_path):
     assert "did not answer within" in stacks.dump_stacks(str(program), [os.getpid()])[os.getpid()]
 
 
-def test_a_process_that_ends_while_it_is_observed(stuck):
-    def end(_seconds):
-        stuck.kill()
-        stuck.wait()
+def test_a_process_that_ends_while_it_is_observed(deadlocked_process):
+    def stop_after(_seconds):
+        deadlocked_process.kill()
+        deadlocked_process.wait()
 
-    snapshot = take_snapshot(Selection((stuck.pid,)), sleep=end)
+    snapshot = take_snapshot(Selection((deadlocked_process.pid,)), sleep=stop_after)
     assert [process.state for process in snapshot.processes] == ["X"]
 
 
@@ -264,7 +264,7 @@ def test_the_source_of_a_frame_is_a_regular_file_of_a_size(tmp_path):
     assert frame.calls == "acquire"
 
 
-def table(*entries):
+def process_table_of(*entries):
     return {
         pid: ProcessEntry(pid, ppid, 0, title, {"RANK": rank} if rank else {})
         for pid, ppid, title, rank in entries
@@ -272,18 +272,20 @@ def table(*entries):
 
 
 def test_a_rank_of_five_thousand_digits_is_none():
-    processes = table((7, 1, "python train.py", "9" * 5000))
+    processes = process_table_of((7, 1, "python train.py", "9" * 5000))
     assert discovery.role_of(processes, processes[7]) == ("process", None)
 
 
 def test_a_shell_wrapper_and_a_launcher_are_no_ranks():
     """RANK is inherited: the outermost Python process that has it is the rank."""
-    processes = table(
+    processes = process_table_of(
         (1, 0, "bash run.sh", "0"), (2, 1, "python train.py", "0"), (3, 2, "bash -c nvidia-smi", "0"),
         (4, 3, "python loader.py", "0"),
     )  # fmt: skip
     assert [discovery.role_of(processes, entry)[1] for entry in processes.values()] == [None, 0, None, None]
-    launched = table((1, 0, "python launch.py", "0"), (2, 1, "python a.py", "0"), (3, 1, "python a.py", "1"))
+    launched = process_table_of(
+        (1, 0, "python launch.py", "0"), (2, 1, "python a.py", "0"), (3, 1, "python a.py", "1")
+    )
     assert [discovery.role_of(launched, entry)[1] for entry in launched.values()] == [None, 0, 1]
 
 
@@ -365,13 +367,13 @@ def test_a_thread_is_compared_with_the_clock_of_its_own_processor(monkeypatch):
     visited = []
     clocks = {0: 50_000.0, 1: 47_000.0}
 
-    def read(pid, name):
+    def read_stat(pid, name):
         if name.endswith("stat"):
             return f"{pid} (python) S " + " ".join(["0"] * 35) + " 1 0"
-        own = pid == os.getpid()
-        return f"se.exec_start : {clocks[min(visited[-1])] if own else clocks[1] - 2000.0}"
+        is_self = pid == os.getpid()
+        return f"se.exec_start : {clocks[min(visited[-1])] if is_self else clocks[1] - 2000.0}"
 
-    monkeypatch.setattr(proc, "read_proc", read)
+    monkeypatch.setattr(proc, "read_proc", read_stat)
     monkeypatch.setattr(proc.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: visited.append(to))

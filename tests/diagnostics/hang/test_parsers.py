@@ -77,7 +77,7 @@ GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
 """
 
 
-def read(tmp_path, text, name="dump.txt"):
+def parse_text(tmp_path, text, name="dump.txt"):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_files([str(path)])
@@ -85,7 +85,7 @@ def read(tmp_path, text, name="dump.txt"):
 
 @pytest.mark.parametrize("text", [SPIED, QUOTED], ids=["pasted", "quoted"])
 def test_py_spys_text_with_words_around_it(tmp_path, text):
-    verdict = diagnose(read(tmp_path, text)).verdict
+    verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "mismatch", ("/102",))
 
 
@@ -94,7 +94,7 @@ def test_ray_stacks_text(tmp_path):
         "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
         + SPIED.split("\n\n", 3)[2]
     )
-    (process,) = read(tmp_path, text).processes
+    (process,) = parse_text(tmp_path, text).processes
     assert (process.pid, process.role) == (4711, "Ray actor")
 
 
@@ -108,7 +108,7 @@ def test_py_spys_json(tmp_path):
         "active": False,
         "frames": frames,
     }
-    assert read(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
+    assert parse_text(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_py_spys_json(tmp_path):
     ids=["faulthandler", "pystack", "gdb"],
 )
 def test_stacks_of_other_tools(tmp_path, text, kind):
-    states = diagnose(read(tmp_path, text)).index.states
+    states = diagnose(parse_text(tmp_path, text)).index.states
     assert [state.kind for state in states.values()] == [kind]
 
 
@@ -133,7 +133,7 @@ def test_what_faulthandler_really_prints(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
     )
-    threads = read(tmp_path, done.stderr).processes[0].threads
+    threads = parse_text(tmp_path, done.stderr).processes[0].threads
     assert {frame.function for thread in threads for frame in thread.frames} >= {"<module>", "wait"}
 
 
@@ -147,19 +147,23 @@ INTERRUPTED = """Traceback (most recent call last):
 
 
 def test_a_traceback_counts_if_it_ended_in_an_interrupt(tmp_path):
-    (process,) = read(tmp_path, INTERRUPTED.format(error="KeyboardInterrupt")).processes
+    (process,) = parse_text(tmp_path, INTERRUPTED.format(error="KeyboardInterrupt")).processes
     assert [frame.function for frame in process.threads[0].frames] == ["get", "<module>"]
     with pytest.raises(ParseError):
-        read(tmp_path, INTERRUPTED.format(error="ValueError: x"))
+        parse_text(tmp_path, INTERRUPTED.format(error="ValueError: x"))
 
 
 def test_what_ranks_wrote_in_turns_is_sorted(tmp_path):
-    one, two = (
+    first_rank, two = (
         INTERRUPTED.format(error="KeyboardInterrupt").replace("queue.py", name).splitlines()
         for name in ("queue.py", "x.py")
     )
-    lines = [f"[rank{rank}]: {line}" for pair in zip(one, two, strict=True) for rank, line in enumerate(pair)]
-    assert [process.rank for process in read(tmp_path, "\n".join(lines)).processes] == [0, 1]
+    lines = [
+        f"[rank{rank}]: {line}"
+        for pair in zip(first_rank, two, strict=True)
+        for rank, line in enumerate(pair)
+    ]
+    assert [process.rank for process in parse_text(tmp_path, "\n".join(lines)).processes] == [0, 1]
 
 
 LATE = (
@@ -170,17 +174,21 @@ LATE = (
 
 def test_the_watchdog_shows_ranks_in_different_collectives(tmp_path):
     text = LATE.format(0, "ALLREDUCE") + LATE.format(1, "BROADCAST") + LATE.format(2, "ALLREDUCE")
-    verdict = diagnose(read(tmp_path, text)).verdict
+    verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.cause, verdict.culprits) == ("mismatch", ("/2",))
 
 
 def test_the_watchdog_alone_names_nobody(tmp_path):
-    verdict = diagnose(read(tmp_path, LATE.format(0, "ALLREDUCE") + LATE.format(1, "ALLREDUCE"))).verdict
+    verdict = diagnose(
+        parse_text(tmp_path, LATE.format(0, "ALLREDUCE") + LATE.format(1, "ALLREDUCE"))
+    ).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ())
 
 
 def test_a_stopped_process_in_a_list_of_ps(tmp_path):
-    verdict = diagnose(read(tmp_path, "  PID STAT COMMAND\n 4242 Tsl  /opt/bin/python -m job\n")).verdict
+    verdict = diagnose(
+        parse_text(tmp_path, "  PID STAT COMMAND\n 4242 Tsl  /opt/bin/python -m job\n")
+    ).verdict
     assert (verdict.cause, verdict.culprits) == ("stopped", ("/4242",))
 
 
@@ -237,7 +245,7 @@ def test_a_pickle_that_names_something_is_refused_and_not_run(tmp_path):
             return open, (str(mark), "w")
 
     with pytest.raises(ParseError, match="nothing of it was run"):
-        read(tmp_path, pickle.dumps({"entries": [Evil()]}), "trace_rank_0")
+        parse_text(tmp_path, pickle.dumps({"entries": [Evil()]}), "trace_rank_0")
     assert not mark.exists()
 
 
@@ -311,7 +319,7 @@ def test_ras_shows_who_lags(tmp_path):
         for n in range(4)
     ]
     document = {"communicators": [{"hash": "0x1", "ranks": ranks}]}
-    assert diagnose(read(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
+    assert diagnose(parse_text(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
 
 
 @pytest.mark.parametrize(

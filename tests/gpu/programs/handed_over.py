@@ -8,7 +8,7 @@ import torch
 from torch import multiprocessing
 
 
-def other(tensors, answers) -> None:
+def receive_tensors(tensors, answers) -> None:
     """The other process."""
     tensor = tensors.get()
     expected = torch.arange(100_000, dtype=torch.float32)
@@ -24,7 +24,7 @@ def main(device: str) -> None:
     """Prints what the other process has seen, and whether what it wrote is here."""
     context = multiprocessing.get_context("spawn")
     tensors, answers = context.Queue(), context.Queue()
-    process = context.Process(target=other, args=(tensors, answers))
+    process = context.Process(target=receive_tensors, args=(tensors, answers))
     process.start()
     tensor = torch.arange(100_000, dtype=torch.float32, device=device)
     tensors.put(tensor)

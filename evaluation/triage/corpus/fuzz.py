@@ -1,4 +1,4 @@
-"""Damaged lines and files without number: `python tests/diagnostics/corpus/fuzz.py --lines 100000 --files 2000`.
+"""Damaged lines and files without number: `python evaluation/triage/corpus/fuzz.py --lines 100000 --files 2000`.
 
 Each is judged; nothing may be raised, and none may take longer than its size allows. Prints time and most memory.
 """
@@ -22,8 +22,8 @@ from diagnostics.triage.command import triage
 from diagnostics.triage.report import report
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
-from tests.diagnostics.corpus import transforms
-from tests.diagnostics.corpus.sweep import LOGS, Memory
+from evaluation.triage.corpus import transforms
+from evaluation.triage.corpus.sweep import LOGS, Memory
 
 HEADER = b"Traceback (most recent call last):\n"
 FRAME = b'  File "/opt/env/lib/python3.12/site-packages/vllm/a.py", line 7, in f\n'
@@ -33,8 +33,10 @@ STATES = {"known", "wrapper", "hypothesis", "unknown", "not_judged", "clean", "e
 
 def damaged_line(lines: list[bytes], numbers: random.Random) -> bytes:
     """Two lines cut and joined, with bytes flipped, and sometimes something hostile in it."""
-    one, two = numbers.choice(lines), numbers.choice(lines)
-    line = bytearray(one[: numbers.randrange(len(one) + 1)] + two[numbers.randrange(len(two) + 1) :])
+    first, second = numbers.choice(lines), numbers.choice(lines)
+    line = bytearray(
+        first[: numbers.randrange(len(first) + 1)] + second[numbers.randrange(len(second) + 1) :]
+    )
     for _ in range(numbers.randrange(3)):
         if line:
             line[numbers.randrange(len(line))] = numbers.randrange(256)
@@ -94,7 +96,7 @@ def files(numbers: random.Random, size: int):
     yield "half utf16", b"\xff\xfe" + numbers.randbytes(size | 1)
 
 
-def judged(rules: Rules, source: Memory | LogSource) -> float:
+def seconds_to_judge(rules: Rules, source: Memory | LogSource) -> float:
     """The CPU seconds of a verdict and its report; raises where there is none."""
     start = time.process_time()
     verdict = triage([source], rules)
@@ -108,8 +110,8 @@ def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
     lines = [line for path in sorted(LOGS.glob("*/*.log")) for line in path.read_bytes().splitlines()]
     spent = 0.0
     for _ in range(0, count, 1000):
-        made = [damaged_line(lines, numbers) for _ in range(1000)]
-        spent += judged(rules, Memory(b"\n".join(made)))
+        fuzzed = [damaged_line(lines, numbers) for _ in range(1000)]
+        spent += seconds_to_judge(rules, Memory(b"\n".join(fuzzed)))
     return spent
 
 
@@ -131,7 +133,7 @@ def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
             lines = transforms.PLAIN[name](
                 [line.encode("utf-8", "replace").decode() for line in lines], numbers
             )
-        spent += judged(rules, Memory(transforms.joined(lines)))
+        spent += seconds_to_judge(rules, Memory(transforms.joined(lines)))
     return spent
 
 
@@ -172,7 +174,7 @@ def main() -> None:
             path.write_bytes(data)
             del data
             most = max(most, memory_of(path))
-            figures["hostile_cpu_s"][name] = round(judged(rules, LogSource(name, path)), 2)
+            figures["hostile_cpu_s"][name] = round(seconds_to_judge(rules, LogSource(name, path)), 2)
     figures["most_mb"] = most
     figures["lines_cpu_s"] = round(fuzz_lines(rules, options.lines, numbers), 1)
     figures["files_cpu_s"] = round(fuzz_files(rules, options.files, numbers), 1)

@@ -1,4 +1,4 @@
-"""What happens to a log between the program and who reads it: prefixes, collectors, terminals, pastes.
+"""Changes that a log goes through between program and reader: prefixes, collectors, terminals, pastes.
 
 Each takes lines and a source of random numbers and returns lines that mean the same. Logs that show a failure must be
 judged alike before and after, and logs that show none as well.
@@ -120,17 +120,17 @@ def noise(count: int) -> Transform:
 
 
 def coloured(lines: list[str], numbers: random.Random) -> list[str]:
-    """As a terminal shows them."""
+    """Colour lines as a terminal shows them."""
     return [f"\x1b[{numbers.choice((1, 31, 36))}m{line}\x1b[0m" for line in lines]
 
 
 def escape_lost(lines: list[str], numbers: random.Random) -> list[str]:
-    """As a web page shows what was coloured: without the escape character."""
+    """Leave colour codes without their escape character, as a web page does."""
     return [line.replace("\x1b", "") for line in coloured(lines, numbers)]
 
 
 def returns(lines: list[str], numbers: random.Random) -> list[str]:
-    """As Windows ends lines."""
+    """End lines as Windows does."""
     del numbers
     return [f"{line}\r" for line in lines]
 
@@ -147,7 +147,7 @@ def moved(lines: list[str], numbers: random.Random) -> list[str]:
 
 
 def quoted(lines: list[str], numbers: random.Random) -> list[str]:
-    """As an answer by mail or on GitHub quotes them."""
+    """Quote lines as a reply by mail or on GitHub does."""
     mark = numbers.choice(("> ", "> > ", ">"))
     return [mark + line if line else ">" for line in lines]
 
@@ -159,12 +159,12 @@ def fenced(lines: list[str], numbers: random.Random) -> list[str]:
 
 
 def indented(lines: list[str], numbers: random.Random) -> list[str]:
-    """As code in Markdown, or below a point of a list."""
+    """Indent lines as code in Markdown, or below a list item."""
     return [" " * numbers.choice((4, 4, 4)) + line if line else line for line in lines]
 
 
 def entities(lines: list[str], numbers: random.Random) -> list[str]:
-    """As a page's source has them."""
+    """Escape lines as a page's source has them."""
     return [html.escape(line, quote=numbers.random() < 2) for line in lines]
 
 
@@ -192,14 +192,14 @@ def json_lines(lines: list[str], numbers: random.Random) -> list[str]:
     ]
 
 
-def shown(lines: list[str], numbers: random.Random) -> list[str]:
-    """As Python shows a text that somebody printed with `repr`."""
+def as_repr(lines: list[str], numbers: random.Random) -> list[str]:
+    """Write lines as Python's `repr` shows a printed text."""
     del numbers
     return ["the remote worker printed:", repr("\n".join(lines))]
 
 
 def escaped_twice(lines: list[str], numbers: random.Random) -> list[str]:
-    """As one line with its ends written out, behind a logger's prefix."""
+    """Write the log as one line with escaped line ends, behind a logger's prefix."""
     mark = marked("2026-01-31 10:00:{clock},123 - ERROR - ", 0, numbers)
     return [mark + "\n".join(lines).replace("\\", "\\\\").replace("\n", "\\n")]
 
@@ -223,12 +223,12 @@ def broken(width: int, *, words: bool) -> Transform:
 
 
 def packed(lines: list[str]) -> bytes:
-    """As gzip."""
+    """Compress with gzip."""
     return gzip.compress(joined(lines))
 
 
 def joined(lines: list[str]) -> bytes:
-    """As bytes."""
+    """Join lines to bytes."""
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
 
 
@@ -246,7 +246,7 @@ PLAIN: dict[str, Transform] = {
     "docker": docker,
     "json_records": json_records,
     "json_lines": json_lines,
-    "shown": shown,
+    "shown": as_repr,
     "escaped_twice": escaped_twice,
 }
 # Where the root is broken in two, it is looked for; that it is always found nobody can promise.

@@ -1,4 +1,4 @@
-"""Every transformation over every log, with random seeds: `python tests/diagnostics/corpus/sweep.py --seeds 5`.
+"""Every transformation over every log, with random seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
 
 Prints what was judged otherwise after a transformation, and the count of each. The tests run a fixed choice of it.
 """
@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
-from tests.diagnostics.corpus import transforms
+from evaluation.triage.corpus import transforms
 
-LOGS = Path(__file__).resolve().parents[1] / "logs"
+LOGS = Path(__file__).resolve().parents[3] / "tests" / "diagnostics" / "logs"
 SHARED = ("[rank{rank}]: ", "(WorkerDict pid={pid}, ip=10.0.0.{rank}) ", "(EngineCore_{rank} pid={pid}) ",
           "{rank}: ", "trainer-{rank}  | ", "2026-01-31T10:00:{clock}Z [rank{rank}]: ")  # fmt: skip
 
@@ -34,14 +34,14 @@ class Memory:
             yield self.data
 
 
-def said(rules: Rules, lines: list[str]) -> tuple[str, str]:
+def state_and_code(rules: Rules, lines: list[str]) -> tuple[str, str]:
     """State and first candidate; whether a run that shows no failure ended is lost where its last lines are."""
     verdict = triage([Memory(transforms.joined(lines))], rules)
     state = "nothing" if verdict.state in {"clean", "not_judged", "hypothesis"} else verdict.state
     return state, verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
-def cut(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
+def cut_lines(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
     """Without a part of what is before the first line that tells, and after the last."""
     verdict = triage([Memory(transforms.joined(lines))], rules)
     if not verdict.candidates:
@@ -52,7 +52,7 @@ def cut(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
     return lines[before : last + after]
 
 
-def chosen(numbers: random.Random):
+def random_transforms(numbers: random.Random):
     """Transformations with random values: ranks, noise, and each of the plain ones."""
     yield from transforms.PLAIN.items()
     prefix = numbers.choice(SHARED)
@@ -74,29 +74,29 @@ def main() -> int:
     options = parser.parse_args()
     rules = Rules(catalog.load())
     failed: Counter[str] = Counter()
-    done = shown = 0
+    done = reported = 0
     paths = options.logs or sorted(LOGS.glob("*/*.log"))
     for path in paths:
         # As files are read; a return is no end of a line.
         lines = path.read_bytes().decode("utf-8", "replace").removesuffix("\n").split("\n")
-        expected = said(rules, lines)
+        expected = state_and_code(rules, lines)
         for seed in range(options.first, options.first + options.seeds):
             numbers = random.Random(f"{path.name} {seed}")
-            cases = [*chosen(numbers), *(transforms.BROKEN.items() if options.broken else ())]
+            cases = [*random_transforms(numbers), *(transforms.BROKEN.items() if options.broken else ())]
             done += 1
-            part = cut(rules, lines, numbers)
-            if said(rules, part)[1] != expected[1]:
+            part = cut_lines(rules, lines, numbers)
+            if state_and_code(rules, part)[1] != expected[1]:
                 failed["cut"] += 1
                 print(
-                    f"{path.parent.name}/{path.name} seed {seed}: cut: {expected} became {said(rules, part)}"
+                    f"{path.parent.name}/{path.name} seed {seed}: cut: {expected} became {state_and_code(rules, part)}"
                 )
             for name, transform in cases:
                 done += 1
-                got = said(rules, transform(lines, random.Random(seed)))
+                got = state_and_code(rules, transform(lines, random.Random(seed)))
                 if got != expected:
                     failed[name] += 1
-                    shown += 1
-                    if shown <= options.show:
+                    reported += 1
+                    if reported <= options.show:
                         print(f"{path.parent.name}/{path.name} seed {seed}: {name}: {expected} became {got}")
     print(f"{done} cases of {len(paths)} logs, {sum(failed.values())} judged otherwise")
     for name, count in failed.most_common():
