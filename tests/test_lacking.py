@@ -62,7 +62,7 @@ REFUSED = [
     ),
     ("torch", "diagnostics train", TORCH),
     ("torch", "grpo_core probe", TORCH),
-    ("torch", "grpo_core replay run", TORCH),
+    ("torch", "grpo_core replay run 1", TORCH),
     (
         "hypothesis",
         "repro fuzz --engine v1",
