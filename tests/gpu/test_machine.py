@@ -26,7 +26,6 @@ PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"
 FACTS = {
     "name": lambda gpu: gpu.name,
     "uuid": lambda gpu: gpu.uuid,
-    "compute_cap": lambda gpu: gpu.capability,
     "driver_version": None,
     "memory.total": lambda gpu: gpu.memory_gb,
     "memory.used": lambda gpu: gpu.used_gb,
@@ -90,7 +89,7 @@ def test_the_facts_are_those_that_cuda_itself_tells():
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         gpu = known[str(properties.uuid)]
-        assert (gpu.name, gpu.capability) == (properties.name, f"{properties.major}.{properties.minor}")
+        assert gpu.name == properties.name
         assert gpu.memory_gb == pytest.approx(properties.total_memory / 1e9, rel=0.05)
 
 
