@@ -86,7 +86,7 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield Case("greedy", ("sampling/greedy",), Wrong(greedy=True))
     yield Case("one seed", ("sampling/seed",), Wrong(one_seed=True))
     yield Case("log-probs shifted", ("logprobs/shift",), Wrong(shift=sign))
-    yield Case("beside another token", ("logprobs/token",), Wrong(beside=True))
+    yield Case("beside another token", ("logprobs/token",), Wrong(neighbour=True))
     yield Case("samples beside other prompts", ("pairing",), Wrong(permuted=True))
     yield Case("a second BOS", ("ids/special",), Wrong(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)

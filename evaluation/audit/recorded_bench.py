@@ -228,7 +228,7 @@ def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, t
     )
     for name, family, how in laws[: 1 if toy else None]:
         rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
-        audit = table.audit(runs.as_prime(rows, folder / "streams"))
+        audit = table.audit(runs.as_rollouts(rows, folder / "streams"))
         shutil.rmtree(folder / "streams")
         if not name:
             table.fine("token exports of a law", audit)

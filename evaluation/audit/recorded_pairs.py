@@ -189,12 +189,12 @@ def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> 
         rows = sampled.rows(model, seed=numbers.randrange(10**6), groups=size, **how)
         rows = pair.put(rows, seed) if pair.put else rows
         if pair in WEIGHED:
-            audit = audited(runs.as_prime(rows, folder / "pair"), checkpoint=checkpoint)
+            audit = audited(runs.as_rollouts(rows, folder / "pair"), checkpoint=checkpoint)
         elif texts:
             place = runs.as_parquet(sampled.as_texts(rows), folder / "pair")
             audit = audited(place, checkpoint=checkpoint)
         else:
-            audit = audited(runs.as_prime(rows, folder / "pair"))
+            audit = audited(runs.as_rollouts(rows, folder / "pair"))
         table.judge(pair, audit, how)
         shutil.rmtree(folder / "pair")
     shutil.rmtree(checkpoint)
