@@ -8,6 +8,7 @@ from dataclasses import replace
 from packaging.version import Version
 
 from diagnostics.findings import CheckResult, NotChecked
+from diagnostics.fixes import count_of
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
@@ -158,7 +159,9 @@ def _release_dependent(plan: RunPlan) -> list[NotChecked]:
     where = (
         f"only {releases[0]} to {releases[-1]} have all of them" if releases else "no release has all of them"
     )
-    reason = f"it is not known, and {len(partial)} of the options are not in every release: {where}"
+    some = count_of(len(partial), "option")
+    verb = "is" if len(partial) == 1 else "are"
+    reason = f"it is not known, and {some} of this run {verb} not in every release: {where}"
     remedy = f"give it: --{plan.framework} VERSION"
     what = f"release of {SHOWN[plan.framework]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]

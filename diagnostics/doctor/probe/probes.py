@@ -100,8 +100,9 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
 
 
 def print_progress(text: str) -> None:
-    """Print on standard error what is being probed."""
-    print(f"doctor: {text}", file=sys.stderr, flush=True)
+    """Show what is being probed: in the progress line of a terminal, elsewhere as a line on standard error."""
+    if not sys.stderr.isatty():
+        print(f"doctor: {text}", file=sys.stderr, flush=True)
     progress.update(text)
 
 
