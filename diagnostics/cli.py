@@ -131,13 +131,13 @@ def load_command(name: str) -> click.Command:
 
 
 class _ProgramCommand(click.Command):
-    """A program of its own, run in this process as `python -m` would; it parses its arguments, `--help` among them."""
+    """A separate program, run in this process like `python -m`; it parses its own arguments, also `--help`."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, add_help_option=False, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Leave all arguments as they are."""
+        """Pass all arguments through without parsing."""
         ctx.args = list(args)
         return ctx.args
 
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except click.ClickException as error:
             error.show()
             return USAGE
-        except Exception as error:  # noqa: BLE001 - the one place for errors nobody expected
+        except Exception as error:  # noqa: BLE001 - the one handler for unexpected errors
             return report_error(error)
         return code if isinstance(code, int) else 0
 

@@ -99,7 +99,7 @@ class Compat:
     breadth: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def read(self, vllm: str, trl: str) -> StaticResult | None:
-        """Return what is known about a pair without a run; None if nothing is."""
+        """Return the static result of a pair, which needs no run; None without one."""
         known = self.breadth.get(trl)
         if known is None:
             return None

@@ -1,7 +1,7 @@
-"""The result model of every command: findings with evidence and fix, what was not checked, and the report of both.
+"""The result model of every command: findings with evidence and fix, unchecked inputs, and the report of both.
 
 The names of the fields are those of the published JSON document `grpo-doctor.report.v1`. A rule writes its own
-message; values it speaks of stand beside it as evidence. No renderer parses a message.
+message; the values in it are also stored as evidence. No renderer parses a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FINE, FINDINGS, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Severity(IntEnum):
-    """What to do: `blocker` training cannot start, `error` it will fail, `warning` a known risk, `info` to know."""
+    """Severity of a finding: `blocker` training cannot start, `error` it will fail, `warning` a risk, `info` a note."""
 
     INFO = 0
     WARNING = 1
@@ -40,7 +40,7 @@ class Severity(IntEnum):
 
 
 class Certainty:
-    """How sure it is that a finding applies to the user's case, and the word for each on the screen."""
+    """Certainty that a finding applies to the user's case, and its word on the screen."""
 
     HYPOTHESIS, SUPPORTED, ESTABLISHED = "hypothesis", "supported", "established"
     TEXT = {HYPOTHESIS: "possible", SUPPORTED: "likely", ESTABLISHED: "certain"}  # noqa: RUF012 - never changed
@@ -110,7 +110,7 @@ class Finding:
         return f"Evidence: {EVIDENCE_LEVELS[self.known_by]}. Match: {Certainty.TEXT[self.certainty]}."
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as it stands in the report's document."""
+        """Return the finding as JSON data of the report's document."""
         return vars(self) | {
             "severity": self.severity.word,
             "evidence": [asdict(item) for item in self.evidence],
@@ -182,7 +182,7 @@ class CheckResult:
 
 
 class Extra(Protocol):
-    """What is particular to a command: a wait graph, estimates, a grid. A frozen dataclass in the command's package."""
+    """Results specific to one command: a wait graph, estimates, a grid. A frozen dataclass in the command's package."""
 
     def document(self, report: Report) -> dict[str, Any]:
         """Return the published JSON document, if it is not `grpo-doctor.report.v1`."""
@@ -239,12 +239,12 @@ class Report:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """How the subject was examined, and the notes."""
+        """Return how the subject was examined, followed by the notes."""
         return (self.how, *self.notes) if self.how else self.notes
 
     @property
     def not_judged(self) -> str:
-        """How much was not checked and why, for a summary: "3 of 11 checks incomplete: no process count"; or ""."""
+        """Summarise the incomplete checks and their reasons: "3 of 11 checks incomplete: no process count"; or ""."""
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""

@@ -179,7 +179,7 @@ class RankedMitigation:
 
 @dataclass(frozen=True)
 class Fix:
-    """What to change.
+    """The recommended change for a finding.
 
     Attributes:
         actions: Actions in their order.
@@ -340,7 +340,7 @@ def first_step(fix: Fix | None) -> tuple[str, str]:
 
 
 def fold_command(command: str, width: int) -> list[str]:
-    r"""Fold a command into lines that a shell joins again; a note becomes comments of its own.
+    r"""Fold a command into lines that a shell joins again; a note becomes separate comment lines.
 
     >>> fold_command("uv pip install --python /opt/env vllm==0.7.3  # or wait", 30)
     ['uv pip install --python \\', '    /opt/env vllm==0.7.3', '# or wait']

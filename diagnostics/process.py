@@ -33,7 +33,7 @@ _RUN_MODULE = (
 
 @dataclass(frozen=True)
 class Completed:
-    """How a program ended.
+    """Result of a program.
 
     Attributes:
         code: Exit code; negative for a signal.
@@ -89,7 +89,7 @@ def run(
     max_output: int = MAX_OUTPUT_BYTES,
     running: set[subprocess.Popen[Any]] | None = None,
 ) -> Completed:
-    """Run a program to its end and kill whatever it leaves behind.
+    """Run a program to its end and kill its remaining processes.
 
     Args:
         command: Program and arguments.
@@ -140,7 +140,7 @@ class _Reader(threading.Thread):
 
     @property
     def text(self) -> str:
-        """What was read, as text."""
+        """The output read so far, as text."""
         return bytes(self._data).decode("utf-8", "replace")
 
 

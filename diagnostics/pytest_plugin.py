@@ -25,7 +25,7 @@ from diagnostics.output import prepare, sanitize
 from diagnostics.output.redact import mask
 
 SECTION = "grpo-doctor"
-# The name of the log, which stands before each line number in the section.
+# The name of the log, which precedes each line number in the section.
 _LOG = "captured"
 _WIDTH = 100
 _RULES: pytest.StashKey[Any] = pytest.StashKey()
@@ -113,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(_Watcher(stall_s))
 
 
-# No decorator: pytest is no dependency, and its types are not there wherever this is checked.
+# No decorator: pytest is no dependency, and mypy may run without its types.
 pytest_runtest_makereport = pytest.hookimpl(wrapper=True)(_makereport)
 
 

@@ -36,7 +36,7 @@ class TomlSource:
         return TomlError(f"{self.place(keys)}: {name}expected {expected}")
 
     def place(self, keys: Keys, text: str = "") -> str:
-        """Return file and line of `keys`, or of the first line from there on that has a text in it."""
+        """Return file and line of `keys`, or of the first line after it that contains a text."""
         first = line_of(self.text, keys)
         matched_text = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
         lines = enumerate(self.text.splitlines()[first - 1 :], start=first)
@@ -45,7 +45,7 @@ class TomlSource:
 
 
 def close_matches(word: str, known: Iterable[str]) -> str:
-    """Return ' (did you mean …?)' if something known looks like the word, else nothing."""
+    """Return ' (did you mean …?)' if a known word is similar, else an empty text."""
     result = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(result)}?)" if result else ""
 
@@ -92,7 +92,7 @@ def line_of(text: str, keys: Keys) -> int:
 
 
 def _indexed(names: tuple[str, ...], seen: Mapping[Keys, int]) -> Keys:
-    """Insert the current index after each array of tables in a header, except the last name."""
+    """Insert the current index after each array of tables in a header's keys, except after the last."""
     location: Keys = ()
     for position, name in enumerate(names):
         location = (*location, name)

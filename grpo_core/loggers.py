@@ -65,7 +65,7 @@ def _tensorboard(folder: Path) -> Logger:
 
 def _wandb(config: Config, folder: Path) -> Logger:
     """Write an offline run in `wandb/`; `wandb sync` uploads it."""
-    # Without this before the import, W&B sends reports of its own errors over the network even when offline.
+    # Unless this is set before the import, W&B sends reports of its own errors over the network, even offline.
     os.environ["WANDB_ERROR_REPORTING"] = "false"
     wandb = _import_first("output.wandb", "wandb", "wandb")
     shutil.rmtree(folder / "wandb", ignore_errors=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-# Seconds without a line after which one says that a step is running; seconds between two checks.
+# Seconds without output after which a line reports the running step; seconds between two checks.
 _QUIET_S, _CHECK_S = 20.0, 1.0
 
 

@@ -96,7 +96,7 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
     history, proofs, options = trainer.history, trainer.proofs, trainer.config.rollout
     curve = [entry["reward/mean"] for entry in history]
     tenth = max(len(curve) // 10, 1)
-    # Where a rollout has the policy's own version, trainer and engine agree up to rounding.
+    # If a rollout has the policy's own version, trainer and engine agree up to rounding.
     fresh = [entry["logprob_difference/max"] for entry in history if entry["staleness/max"] == 0]
     return {
         "schema": SCHEMA,

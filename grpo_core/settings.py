@@ -205,7 +205,7 @@ def _converted(source: str, key: str, value: Any) -> Any:
 
 
 def _broken_limit(value: Any, field: dataclasses.Field[Any]) -> str:
-    """Return what is expected instead of the value; empty if it is allowed."""
+    """Return the expected range for an invalid value; empty if the value is allowed."""
     choices, limits = _choices(field), field.metadata
     if choices is not None and value not in choices:
         return f"one of {', '.join(map(repr, choices))}"

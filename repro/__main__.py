@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-# Checked before anything that an older one refuses in words of its own.
+# Checked before imports that fail on an older Python with another message.
 if tuple(sys.version_info) < (3, 10):
     sys.exit(print(f"repro: needs Python 3.10 or newer; this is {sys.executable}", file=sys.stderr) or 2)
 
@@ -44,7 +44,7 @@ _RUN = (
 
 
 class UsageError(Exception):
-    """Raised when a command can't be carried out as it was given; the text says what would do."""
+    """Raised for a command line that can't be carried out; the text says how to correct it."""
 
 
 def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issues") -> int:
@@ -209,7 +209,7 @@ def _add_attempts(option: Callable[..., Any]) -> None:
 
 
 def _keep_stdout() -> int:
-    """Keep standard output for the answer; whatever else is printed there, by anybody, goes to standard error."""
+    """Reserve standard output for the answer; all other prints go to standard error."""
     sys.stdout.flush()
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -270,7 +270,7 @@ def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelP
 
 
 def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | None]]:
-    """Return the pairs to try; a mitigation is always tried beside the bare trigger, or it would prove nothing."""
+    """Return the pairs to try; each mitigation is compared with the bare trigger, otherwise it proves nothing."""
     triggers = [item.name for item in repro.triggers]
     if trigger != "all":
         triggers = [_pick(f"trigger of {repro.code}", trigger, triggers)]
@@ -282,7 +282,7 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
 
 
 def exit_code(results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None = None) -> int:
-    """Return 1 for what is not as recorded or differs from time to time, 3 where something gave no answer, else 0."""
+    """Return 1 if an outcome is not as recorded or varies, 3 if something gave no answer, else 0."""
     every = [attempt for attempts in results.values() for attempt in attempts]
     pairs = [pair for attempts in results.values() for pair in render.by_pair(attempts).values()]
     if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in every):

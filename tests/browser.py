@@ -1,4 +1,4 @@
-"""A real browser in which pages are tried: what it says of them, what axe finds, where the tabulator leads."""
+"""Tests of pages in a real browser: console messages, axe findings, and keyboard navigation with Tab."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needed = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: install chromium")
-# What the tabulator should reach, and whether it is seen that it did.
+# Elements that Tab should reach, and whether their focus is visible.
 _STOPS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
   .filter((one) => one.tabIndex >= 0 && !one.disabled && !one.closest("[inert]") && one.checkVisibility(
     {contentVisibilityAuto: true, visibilityProperty: true}) && one.getClientRects().length)
   .map((one, place) => { one.dataset.stop = place; return one.outerHTML.slice(0, 90); })"""
-# A theme may slide to where it goes: what counts is where it comes to rest.
+# A theme may scroll smoothly: only the final position counts.
 _HERE = """() => {
   for (const moving of document.getAnimations()) moving.finish();
   document.activeElement.scrollIntoView({behavior: "instant", block: "nearest"});
@@ -40,7 +40,7 @@ def started():
 
 @contextmanager
 def open_page(browser, address, width=1100, scheme="light", **settings):
-    """A page of that width; by the end it must have said nothing, and asked for nothing that is no file."""
+    """Open a page of that width; fail if it logs to the console or requests anything but files."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
     )
@@ -71,12 +71,12 @@ def hindrances(page):
 
 
 def walked(page):
-    """Goes through a page by the tabulator alone; returns what was not reached, and where it was not seen.
+    """Walk a page with Tab; return the elements that were not reached, or whose focus was not visible.
 
-    The walk ends where the focus leaves the page or comes back to the first stop: it may not be held anywhere.
+    The walk ends when the focus leaves the page or returns to the first stop: it may not be trapped.
     """
     stops = page.evaluate(_STOPS)
-    before = page.evaluate(_HERE)  # where a panel was opened, the focus stands in it
+    before = page.evaluate(_HERE)  # the focus is inside an opened panel
     reached, unseen = [before[0]] if before else [], []
     for _ in range(len(stops) + 3):
         page.keyboard.press("Tab")

@@ -24,7 +24,7 @@ def _install_hint(cell: str) -> str:
 
 
 def cell_python(cell: str) -> Path:
-    """The cell's interpreter, or a skip that says how to get one."""
+    """Return the cell's interpreter, or skip with the command that builds one."""
     folder = os.environ.get("GRPO_DOCTOR_CELLS")
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():
@@ -33,7 +33,7 @@ def cell_python(cell: str) -> Path:
 
 
 def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """Runs the cell's Python with copies of grpo_core and repro, and nothing else of ours, to import."""
+    """Run the cell's Python with copies of grpo_core and repro, and nothing else of ours, to import."""
     return run_with(cell_python(cell), *arguments, timeout_s=timeout_s)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
-# Who imports one of these needs the trainer's environment; hundreds of megabytes that nobody else needs.
+# Tests that import one of these need the trainer's environment, hundreds of megabytes.
 HEAVY = frozenset({"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"})
 FEW = 1
 _OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
@@ -28,7 +28,7 @@ _STARTED = re.compile(rf"-m {_OURS}")
 def select_tests(
     paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False
 ) -> list[Path]:
-    """Returns the files of tests that rest on one of these files or on something in one of these folders.
+    """Return the files of tests that rest on one of these files or on something in one of these folders.
 
     A Python file is looked for as far as imports lead. Of data and of a folder everything rests on everything soon,
     so these are looked for one import away.
@@ -62,7 +62,7 @@ def _far(test: Path, path: Path) -> bool:
 
 
 def needs_torch(tests: Sequence[Path]) -> bool:
-    """Tells whether one of these tests, or what it reaches, imports what only the trainer's environment has."""
+    """Return whether these tests import, directly or indirectly, packages of the trainer's environment."""
     return any(_references(file)[1] for test in tests for file in closure(test))
 
 
@@ -74,7 +74,7 @@ def all_tests() -> tuple[Path, ...]:
 
 @functools.cache
 def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
-    """Returns the files of ours that a file leads to, itself and the conftests above it included.
+    """Return the files of ours that a file leads to, itself and the conftests above it included.
 
     Args:
         file: a Python file.
@@ -143,17 +143,17 @@ def _modules(name: str) -> tuple[Path, ...]:
 
 @functools.cache
 def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
-    """Returns the modules that a file names, whether one is heavy, and the last parts of the paths it names."""
+    """Return the modules that a file names, whether one is heavy, and the last parts of the paths it names."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules, names, is_test = set(), set(), _top(file) == "tests"
     for node in _run(tree):
         modules |= _imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # What a file names of another part, as a layer of the matrix a program for cells, is not run here.
+            # A name of another package's file, such as a program for cells, is not run here.
             mentioned = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
             modules |= {name for name in mentioned if name.startswith(_subject(file)) and _is_file(name)}
             names.add(node.value.rstrip("/").rpartition("/")[2])
-            # A test starts our commands; in a source a command is more often told of than started.
+            # Only tests start our commands; sources mostly mention them.
             modules |= {f"{name}.__main__" for name in _STARTED.findall(node.value) if is_test}
         elif isinstance(node, ast.List | ast.Tuple | ast.Call) and is_test:
             modules |= {f"{name}.__main__" for name in _started(node)}
@@ -172,7 +172,7 @@ def _imported(node: ast.AST) -> set[str]:
 
 
 def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
-    """Yields the modules behind a "-m" in the words of a command line."""
+    """Yield the modules behind a "-m" in the words of a command line."""
     words = node.args if isinstance(node, ast.Call) else node.elts
     literals = [word.value if isinstance(word, ast.Constant) else None for word in words]
     yield from (
@@ -181,7 +181,7 @@ def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
 
 
 def _test_folder(path: Path) -> str:
-    """The folder of tests that a path belongs to: the matrix has one of its own."""
+    """Return the test folder of a path: the matrix has a separate one."""
     parts = path.relative_to(ROOT).parts
     if parts[0] == "tests":
         return "/".join(parts[1:2])
@@ -207,7 +207,7 @@ def _is_file(name: str) -> bool:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Walks a tree without what only type checkers read, and without docstrings."""
+    """Walk a tree without what only type checkers read, and without docstrings."""
     for child in ast.iter_child_nodes(node):
         if (
             isinstance(child, ast.If)

@@ -16,11 +16,11 @@ settings.load_profile("same")
 
 
 def pytest_configure(config):
-    """Takes SIGINT back: a shell has what it starts in the background ignore it, and all that this starts too.
+    """Take SIGINT back: a shell has what it starts in the background ignore it, and all that this starts too.
 
     And puts what was named in the order of its folders: pytest 9.1 forgets a folder's fixtures when it comes back.
     """
-    # What is said of a command that takes long is no answer of it: how long one takes here is the machine's business.
+    # Progress messages of slow commands depend on the machine, so tests disable them.
     os.environ["GRPO_DOCTOR_QUIET"] = "1"
     config.args.sort(key=_folder)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,7 +35,7 @@ def _folder(argument):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Keeps the tests of a file together where they share a fixture; the others go to whichever worker is free."""
+    """Keep the tests of a file together where they share a fixture; the others go to whichever worker is free."""
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
         if any(definition.scope == "module" for several in definitions for definition in several):
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Refuses a pytest under which pytest-xdist loses its groups: each worker would make each fixture."""
+    """Refuse a pytest under which pytest-xdist loses its groups: each worker would make each fixture."""
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if session.config.getoption("loadgroup", False) and any("@" not in item.nodeid for item in grouped):
         raise pytest.UsageError(

@@ -1,4 +1,4 @@
-"""`python tests/dist.py [--release TAG]`: builds sdist and wheel twice, and says whether they are the same.
+"""`python tests/dist.py [--release TAG]`: build sdist and wheel twice, and report whether they are equal.
 
 For a release the tag must be the version, and the changelog must have a part for it with its day. What was built lies
 in `dist/`, with the digests on standard output.
@@ -23,7 +23,7 @@ EPOCH = "1767225600"
 
 
 def main() -> int:
-    """Returns 0, or 1 with a line for each thing that is wrong."""
+    """Return 0, or 1 with a line for each thing that is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--release", metavar="TAG", help="as v0.1.0")
     tag = parser.parse_args().release
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Builds an sdist, and a wheel; returns the SHA-256 of each by its name."""
+    """Build an sdist, and a wheel; return the SHA-256 of each by its name."""
     environ = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run(command, cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL)

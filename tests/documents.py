@@ -1,7 +1,7 @@
 """`python -m tests.documents`: makes the tables again that documents take from the code, each between its two marks.
 
 A mark is `<!-- NAME: made by python -m tests.documents -->` before the table and `<!-- end of NAME -->` behind it.
-A test says where a document is behind the code.
+A test fails where a document differs from the code.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def values() -> str:
 
 
 def layers() -> str:
-    """Every layer, in the order in which a cell is asked; the repros in one row."""
+    """Return every layer in running order; the repros in one row."""
     repros = [layer for layer in LAYERS if layer.name.startswith("repro:")]
     rows = []
     for layer in LAYERS:
@@ -122,12 +122,12 @@ def documents() -> Iterator[Path]:
 
 
 def regenerate(text: str) -> str:
-    """A document with what is made in it made again."""
+    """Return a document with its generated parts regenerated."""
     return MARKED.sub(lambda match: f"{match['head']}\n{PARTS[match['name']]()}\n{match['foot']}", text)
 
 
 def main() -> int:
-    """Writes the documents that are behind; names them."""
+    """Write the documents that are behind; names them."""
     for path in documents():
         before = path.read_text(encoding="utf-8")
         after = regenerate(before)

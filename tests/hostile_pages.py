@@ -6,7 +6,7 @@ import importlib.util
 import random
 from html.parser import HTMLParser
 
-# Ends of whatever a text may stand in, what would act behind them, and what a parser may stumble over.
+# Terminators of every context of a text, active content after them, and input that may break a parser.
 ATOMS = (
     "</script>", "</SCRIPT\t>", "<script>alert(1)</script>", "<!--", "-->", "--!>", "<![CDATA[", "]]>", "<?x ?>",
     "</title>", "</style>", "</textarea>", "</noscript>", "</svg>", "</pre>", "</main>", "</a>", "</td></tr></table>",

@@ -1,4 +1,4 @@
-"""Tables of the README and docs/matrix.md out of what was published and what the catalogue has: see tests.documents."""
+"""Tables of the README and docs/matrix.md, made from published results and the catalog: see tests.documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def published() -> dict[str, Mapping[str, Any]]:
 
 
 def pairs() -> str:
-    """The README's six pairs: what of each ran and held, and what did not; as `versions` shows them."""
+    """Return the README's six pairs with the layers that passed and failed, as `versions` shows them."""
     cells = {pair.id: pair for pair in tried(published().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
@@ -90,7 +90,7 @@ def _verdict(layer: Mapping[str, Any] | None) -> str:
 
 
 def refuted() -> str:
-    """Advice that a run refuted: for what, what is advised, what was seen."""
+    """Return advice that a run refuted: issue, advice, observation."""
     issues, rows = catalog.load(), []
     for code, name in REFUTED:
         issue = issues[code]

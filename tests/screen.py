@@ -52,7 +52,7 @@ def without_escapes(text: str) -> str:
 
 
 def run_on_terminal(words: Sequence[str], here: Path, environ: Mapping[str, str] | None = None) -> Shown:
-    """Runs a command with a terminal as all three of its streams; `python` is the Python of the tests."""
+    """Run a command with a terminal as all three of its streams; `python` is the Python of the tests."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     left_out = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
@@ -73,7 +73,7 @@ def run_on_terminal(words: Sequence[str], here: Path, environ: Mapping[str, str]
 
 
 def _next_piece(terminal: int) -> bytes:
-    """The next piece; nothing once the last one that had the terminal is gone."""
+    """Return the next piece of output; nothing once every process has closed the terminal."""
     try:
         return os.read(terminal, 65536)
     except OSError as error:

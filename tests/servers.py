@@ -1,4 +1,4 @@
-"""Starting other people's servers for real, and one check of an engine that speaks to one."""
+"""Start real vLLM and TRL servers, and check an engine that uses one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RECEIVER_ARGUMENTS = [
 ]
 
 
-# What uvicorn says, and what our own server says.
+# Ready messages of uvicorn and of our own server.
 _UP = ("Application startup complete", PROTOCOL)
 
 
@@ -101,11 +101,11 @@ def serving(
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 300,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A server that is up: it has said so. All its processes are gone afterwards.
+    """Run a server and wait until it reports that it is ready; end all its processes afterwards.
 
     Args:
         command: What to run.
-        log: Where all that it says goes.
+        log: File for all its output.
         path: Its PYTHONPATH.
         variables: More of its environment.
         timeout_s: What it may take to start.
@@ -150,7 +150,7 @@ def serving(
 
 
 def _reached(command: Sequence[str]) -> None:
-    """Waits for the port in a command: a server may say that it is up a moment before it listens."""
+    """Wait for the port in a command: a server may report that it is ready shortly before it listens."""
     port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
     for _ in range(100):
         with contextlib.suppress(ConnectionRefusedError):
@@ -173,7 +173,7 @@ def _copy_output(
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Asks it to stop, and then makes sure of its whole session, which is ours."""
+    """Query it to stop, and then makes sure of its whole session, which is ours."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=500)

@@ -1,4 +1,4 @@
-"""Every benchmark starts and ends, at a size that measures nothing: one that nobody runs for a month must still run."""
+"""Every benchmark still runs, at a tiny size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_none_is_left_out():
 @pytest.mark.slow
 @pytest.mark.vllm
 def test_the_benchmark_for_a_gpu_starts_trl(tmp_path):
-    """On the CPU, at a size that measures nothing: its steps stand beside ours."""
+    """It runs on the CPU at a tiny size, and prints TRL's steps next to ours."""
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0"))
     done = started("gpu", tmp_path, f"--trl={cell}")
     assert done.returncode == 0, done.stderr[-3000:]

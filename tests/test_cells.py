@@ -11,7 +11,7 @@ from tests import cells
 
 @pytest.mark.parametrize("name", ["verl-0.4.1", "vllm-9.9.9+trl-9.9.9"])
 def test_no_cell_is_named_that_the_matrix_has_not(monkeypatch, name):
-    """What stands in no matrix file is built by no command of the matrix."""
+    """A cell that no matrix file has cannot be built by a matrix command."""
     monkeypatch.setenv("GRPO_DOCTOR_CELLS", "/nowhere")
     with pytest.raises(pytest.skip.Exception, match="no cell of the matrix") as skipped:
         cells.cell_python(name)

@@ -42,7 +42,7 @@ def names(*paths: str, near: bool = False) -> set[str]:
     ],
 )
 def test_what_rests_on_a_file_is_chosen(path, test):
-    """By imports, late ones too, by the name of a module that is started, by the name of a file that is read."""
+    """Tests are selected by imports (also late ones), started module names, and names of files that are read."""
     assert test in names(path)
 
 
@@ -67,9 +67,9 @@ def test_the_nearest_are_few_and_of_the_same_part():
     assert "diagnostics/test_catalogue.py" in nearest
     assert nearest < names("diagnostics/catalog/issues/SCH001.toml")
     assert {name.partition("/")[0] for name in nearest} == {"diagnostics"}
-    # Who reads the catalogue for something else is no neighbour of an entry.
+    # Tests that read the catalog for something else are not near an entry.
     assert "diagnostics/test_fleet.py" not in nearest
-    # What is found by its folder has neighbours, too.
+    # A file that is found by its folder has near tests, too.
     assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
     assert names("diagnostics/collect/gpus.py", near=True)
 

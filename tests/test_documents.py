@@ -108,7 +108,7 @@ TOLD = options_told()
 
 @pytest.mark.parametrize("command", sorted(TOLD))
 def test_an_option_that_a_document_gives_is_one(command):
-    """As the help of the command has it, and of the trainer's the list of settings."""
+    """Options in documents exist in the command's help, or in the trainer's list of settings."""
     program, name = command.split()
     if program == "diagnostics":
         text = CliRunner().invoke(cli.app, [name, "--help"]).output

@@ -70,7 +70,7 @@ REFUSED = [
         "and DIR in PYTHONPATH (playing a saved story needs none)\n",
     ),
 ]
-# What is not there, the command, its exit code, and what it says all the same.
+# The missing package, the command, its exit code, and its output.
 ANSWERED = [
     ("pypi_simple,requests,remotezip,py_spy,torch", "diagnostics matrix", 0, "versions: "),
     ("py_spy,yaml", "diagnostics hang --from hang.json", 1, "HANG  HNG001"),
@@ -83,7 +83,7 @@ ANSWERED = [
 
 @pytest.fixture
 def without(tmp_path):
-    """Runs a command line in a folder with what it names: exit code, standard output, standard error."""
+    """Run a command line in a folder with what it names: exit code, standard output, standard error."""
     (tmp_path / "c.yaml").write_text("per_device_train_batch_size: 4\n")
     shutil.copy(LOG, tmp_path / "run.log")
     shutil.copy(HANG, tmp_path / "hang.json")

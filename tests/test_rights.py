@@ -20,7 +20,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_the_container_runs_as_an_ordinary_user():
-    """Who is set before the project's own files come in, and not changed again."""
+    """The user is set before the project's files are copied, and not changed again."""
     words = [word for word, _ in instructions()]
     assert words.count("USER") == 1
     (user,) = [rest for word, rest in instructions() if word == "USER"]

@@ -33,7 +33,7 @@ def test_every_code_has_a_page(laid_out):
 
 
 def test_every_command_has_its_reference(laid_out):
-    """Those of a program, too, and each setting of the trainer, as the parsers have them."""
+    """Every command, program and trainer setting has a reference page, as the parsers define them."""
     pages = {path.stem: path.read_text() for path in (laid_out / "docs" / "reference").glob("*.md")}
     assert {*cli.COMMANDS, *cli.PROGRAMS} == {*pages}
     for name, (module, commands) in SITE["WITHIN"].items():

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 PROBES = ROOT / "diagnostics" / "doctor" / "probe" / "programs"
-# What a cell has already; anything else would have to be added. `repro fuzz` puts Hypothesis beside the cell.
+# Packages that a cell has; any other would have to be added. `repro fuzz` adds Hypothesis to the path.
 IN_CELL = {
     "datasets", "fastapi", "filelock", "huggingface_hub", "math_verify", "numpy", "peft", "pyarrow",
     "pydantic", "ray", "safetensors", "starlette", "swift", "tensorboard", "tokenizers", "tomli", "torch",

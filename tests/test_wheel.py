@@ -16,11 +16,10 @@ from tests import dist
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
-# What the project needs of an environment of its own; all but the regular expressions.
 
 
 def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs uv with the settings that the machine gives to pip; the folder it is started from has nothing of ours."""
+    """Run uv with the settings that the machine gives to pip; the folder it is started from has nothing of ours."""
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
     command = [str(find_uv()), *map(str, arguments)]
     done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False)
@@ -57,7 +56,7 @@ class Installed:
         self.beside.mkdir()
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Runs the console script in an empty folder: (exit code, standard output, standard error)."""
+        """Run the console script in an empty folder: (exit code, standard output, standard error)."""
         environ = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
         } | {"GRPO_DOCTOR_QUIET": "1"}
@@ -84,7 +83,7 @@ def installed(wheel, tmp_path_factory) -> Installed:
 
 
 def test_the_wheel_has_the_catalogue_and_the_data_and_no_matrix(wheel):
-    """What the commands read is in it; what needs a checkout is not, nor are the tests."""
+    """The wheel has all files that commands read; files for a checkout only, and tests, are absent."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     tops = {name.partition("/")[0] for name in names}

@@ -92,7 +92,7 @@ def _line_matches(told: str, seen: str) -> bool:
 
 
 def main(names: list[str]) -> int:
-    """Shows what each transcript prints where it differs."""
+    """Show what each transcript prints where it differs."""
     from tests.documents import documents
 
     wrong = 0

@@ -65,7 +65,7 @@ def _weight_bytes(folder: Path) -> int:
 def load_model(folder: Path, **options: Any) -> Any:
     """Load a whole model; no code of the folder runs, and no hub is contacted.
 
-    Adapters are refused: transformers 5 asks the hub for their base, whatever it is told of local files.
+    Adapters are refused: transformers 5 requests their base from the hub, even with local_files_only.
 
     Raises:
         AuditError: It is not a whole model, or weights are missing, which transformers fills at random.

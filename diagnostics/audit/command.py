@@ -86,7 +86,7 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
             with progress.running("audit"):
                 audit = _audit_server(paths, options) if options["server"] else _audit_run(paths[0], options)
     except NotAvailableError as error:
-        _remark(str(error))
+        _print_to_stderr(str(error))
         return INCOMPLETE
     return write_audit(audit, form, verbose=verbose)
 
@@ -131,7 +131,7 @@ def _audit_run(path: Path, options: dict[str, Any]) -> Audit:
 
 
 def _watch(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
-    """Watch files; each change is a line on standard output, unless that holds one document."""
+    """Watch files; print each change to standard output, or to standard error if the result is one document."""
 
     def report(change: Change) -> None:
         if form == "jsonl":
@@ -140,10 +140,10 @@ def _watch(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
         elif form == "terminal":
             print(prepare.for_screen(change.log_line), flush=True)
         else:
-            _remark(change.log_line)
+            _print_to_stderr(change.log_line)
 
-    return Watch(paths, -1.0 if idle_s is None else idle_s, report, _remark).run()
+    return Watch(paths, -1.0 if idle_s is None else idle_s, report, _print_to_stderr).run()
 
 
-def _remark(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     print(prepare.for_screen(f"diagnostics: audit: {text}"), file=sys.stderr)

@@ -86,7 +86,7 @@ def sentence(result: Result) -> str:
 
 
 def headline(audit: Audit) -> str:
-    """Return the audit in one sentence: the faults, or what is open, and how many checks passed and were skipped."""
+    """Return the audit in one sentence: faults or undecided checks, and the numbers of passed and skipped checks."""
     faults, counts = audit.select(FAULT), count_line(audit)
     if faults:
         messages = [result.message for result in faults[:_MAX_MESSAGES]]

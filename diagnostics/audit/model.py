@@ -52,7 +52,7 @@ CHECKS = {
 
 
 class AuditError(UserError):
-    """Raised when the given input cannot be used; one line that names it and what is missing."""
+    """Raised when an input cannot be used; one line that names the input and its problem."""
 
 
 class NotAvailableError(AuditError):

@@ -66,7 +66,7 @@ def exit_code(audit: Audit) -> int:
 
 
 def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
-    """Print faults first, then what is open, then the counts."""
+    """Print faults first, then undecided checks, then the counts."""
     faults = audit.select(FAULT)
     lead = f"{count_of(len(faults), 'fault')}; {count_line(audit)}" if faults else headline(audit)
     print_text(console, Text("audit: ") + Text(lead, _STYLES[audit.outcome]))

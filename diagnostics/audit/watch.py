@@ -1,4 +1,4 @@
-"""`audit --watch FILE…`: check metrics and samples as they grow, on one sliding window, until nothing grows.
+"""`audit --watch FILE…`: check growing metrics and samples in a sliding window, until the files stop growing.
 
 The analysis of the window is that of `audit FILE`. A finding is reported when two scans agree, and withdrawn when
 three do not find it.
@@ -36,7 +36,7 @@ Rows = Sequence[MetricRow | Sample]
 
 @dataclass(frozen=True)
 class Change:
-    """A finding that appeared, came back or went away.
+    """A finding that appeared, reappeared or was withdrawn.
 
     Attributes:
         kind: FOUND, AGAIN or GONE.
@@ -69,7 +69,7 @@ class Change:
 
 @dataclass
 class Alarm:
-    """State of one family of faults: in how many scans it was found, and where it was active."""
+    """State of one fault family: the number of scans that found it, and when it was active."""
 
     result: Result
     scans: int = 0
@@ -80,7 +80,7 @@ class Alarm:
     until: int = 0
 
     def confirm(self, step: int, result: Result) -> list[Change]:
-        """Take a scan that found it."""
+        """Count a scan that found it."""
         self.result, self.missing, self.until = result, 0, step
         self.scans += 1
         if self.active or self.scans < _SURE:
@@ -90,7 +90,7 @@ class Alarm:
         return [Change(FOUND if self.times == 1 else AGAIN, step, result)]
 
     def miss(self, step: int) -> list[Change]:
-        """Take a scan that did not find it."""
+        """Count a scan that did not find it."""
         self.missing += 1
         if self.active and self.missing < _GONE_AFTER:
             return []
@@ -116,7 +116,7 @@ class Window:
         return check_metrics(self._series)
 
     def forget(self, source: str) -> None:
-        """Drop the metrics of a file that began anew: they are another run's."""
+        """Drop the metrics of a file that was overwritten: they belong to an earlier run."""
         self._metrics.pop(source, None)
 
     @property
@@ -266,7 +266,7 @@ class Watch:
 
     Args:
         paths: The files.
-        idle_s: End when nothing grew for so long; negative for never.
+        idle_s: Seconds without growth after which to end; negative for never.
         report: Receives each change.
         remark: Receives other remarks.
     """
@@ -304,7 +304,7 @@ class Watch:
         return self.finish()
 
     def scan_files(self) -> bool:
-        """Read and check what was added; return whether anything was."""
+        """Read and check new lines; return whether there were any."""
         any_growth = False
         for file in self._files:
             try:

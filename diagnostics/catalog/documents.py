@@ -1,4 +1,4 @@
-"""Entries as the documents that `explain` and `catalogue` print; how they read is `diagnostics.output`'s."""
+"""Catalog entries as JSON documents of `explain` and `catalog`; `diagnostics.output` renders them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diagnostics.catalog.schema import SCHEMA
 from diagnostics.fixes import Fix
 
 LISTING = "grpo-doctor.catalogue.v1"
-# What the code of a check is, where a known issue is a crash, a hang or silent.
+# Kind of a check's code; a known issue's kind is crash, hang or silent.
 CHECK = "check"
 
 

@@ -1,6 +1,6 @@
 """Load catalog entries: one TOML file each, packed into one JSON file because parsing all of them takes 0.5 s.
 
-The packed file lies beside the entries, is built into the wheel, and is made again when a file of the catalog or this
+The packed file is next to the entries and in the wheel. It is rebuilt when a file of the catalog or this
 code changed (it contains their hash). A bad entry is refused with file, line, key and what was expected.
 """
 

@@ -53,7 +53,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Reading(Record, frozen=True):
-    """What was searched in every release to establish a range (evaluation/catalog).
+    """The source search in every release that established a range (evaluation/catalog).
 
     Attributes:
         files: Patterns of paths in the wheel, such as vllm/config/*.py.
@@ -102,7 +102,7 @@ class LogSample(Record, frozen=True):
 
 
 class Signature(Record, frozen=True):
-    """How an issue shows in a log: some of `any`, all of `all`, none of `none`; RE2 patterns, matched by line.
+    """Patterns that recognise an issue in a log: some of `any`, all of `all`, none of `none`; RE2, matched by line.
 
     Attributes:
         role: `root`, `cascade` (follows from a root), or `confirmation` (mostly harmless; counts beside a failure).
@@ -199,7 +199,7 @@ class Mitigation(Record, frozen=True):
 
 
 class Earlier(Record, frozen=True):
-    """A traceback that stands in the log before that of the issue; `raised` may be empty for any exception."""
+    """A traceback that precedes the issue's traceback in the log; an empty `raised` matches any exception."""
 
     frame: Frame
     raised: str = ""
@@ -229,7 +229,7 @@ class Reference(Record, frozen=True):
 
 
 class Shape(Record, frozen=True):
-    """How an issue shows in a wait graph: cause classes, and frames of the blocking and of a waiting process."""
+    """Pattern of an issue in a wait graph: cause classes, and frames of the blocking and of a waiting process."""
 
     causes: Names
     culprit: tuple[Frame, ...] = ()

@@ -24,7 +24,7 @@ _EDIT_KEYS = (
     {"install", "note", "versions", "ran"},
 )
 _PLAN_NAME = re.compile(r"[a-z_]+(\.[a-z_]+)*")
-# Where msgspec says a problem is, such as `$.affected[0].source`.
+# The path of a problem in msgspec's message, such as `$.affected[0].source`.
 _LOCATION = re.compile(r"(.*) - at `\$(.*)`\Z", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
@@ -168,10 +168,10 @@ def _convert(source: TomlSource, entry: dict[str, Any], kind: type[Record]) -> R
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
-        raise _refusal(source, entry, str(error)) from None
+        raise _to_toml_error(source, entry, str(error)) from None
 
 
-def _refusal(source: TomlSource, entry: dict[str, Any], message: str) -> TomlError:
+def _to_toml_error(source: TomlSource, entry: dict[str, Any], message: str) -> TomlError:
     """Translate a message of msgspec into file, line, key and what was expected."""
     match = _LOCATION.fullmatch(message)
     expected, path = (match[1], match[2]) if match else (message, "")
@@ -188,10 +188,10 @@ def _refusal(source: TomlSource, entry: dict[str, Any], message: str) -> TomlErr
         return source.refuse(keys, None, f"the key {missing[1]!r}")
     value = _value_at(entry, tuple(parts))
     field = next((str(part) for part in reversed(parts) if isinstance(part, str)), "")
-    return source.refuse(keys, value, _expected(expected, field, value))
+    return source.refuse(keys, value, _describe_expected(expected, field, value))
 
 
-def _expected(message: str, field: str, value: Any) -> str:
+def _describe_expected(message: str, field: str, value: Any) -> str:
     """Translate what msgspec expected into words for a contributor."""
     if message.startswith("Invalid enum value"):
         choices = _CHOICES[field]
@@ -205,7 +205,7 @@ def _expected(message: str, field: str, value: Any) -> str:
 
 
 def _toml_keys(entry: dict[str, Any], parts: list[str | int]) -> Keys:
-    """Translate the place in the converted entry into the keys of the TOML file."""
+    """Translate a path in the converted entry into keys of the TOML file."""
     keys = list(parts)
     if len(keys) > 1 and keys[0] in {"mitigations", "triggers"} and isinstance(keys[1], int):
         keys[1] = entry[str(keys[0])][keys[1]]["name"]
@@ -222,7 +222,7 @@ def _toml_keys(entry: dict[str, Any], parts: list[str | int]) -> Keys:
 
 
 def _field_names(parts: list[str | int]) -> list[str]:
-    """Return the keys that the table at a place can have."""
+    """Return the allowed keys of the table at a path."""
     tables: dict[str, type[msgspec.Struct]] = {
         "affected": model.Affected, "read": model.Reading, "signature": model.Signature, "frames": model.Frame,
         "samples": model.LogSample, "config": model.ConfigRule, "mitigations": model.Mitigation,
@@ -243,7 +243,7 @@ def _value_at(document: Any, keys: Keys) -> Any:
 
 
 def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
-    """Yield what connects several keys and does not hold, as keys and what was expected."""
+    """Yield violations of rules that connect several keys: (keys, expected value)."""
     yield from _phrase_problems(issue)
     yield from _unknown_names("components", issue.components, model.COMPONENTS)
     yield from _unknown_names("frameworks", issue.frameworks, tuple(model.FRAMEWORKS))
@@ -263,7 +263,7 @@ def _issue_problems(issue: model.Issue) -> Iterator[Problem]:
 
 
 def _phrase_problems(entry: model.Issue | model.CheckCode) -> Iterator[Problem]:
-    """Yield a phrase that is there twice, or that only repeats the title."""
+    """Yield search phrases that are duplicates, or that only repeat the title."""
     other_texts = {entry.title.lower()}
     for key, phrases in (("aliases", entry.aliases), ("symptoms", entry.symptoms)):
         for place, phrase in enumerate(phrases):

@@ -46,7 +46,7 @@ _STOP = frozenset([
 ])  # fmt: skip
 _ENDINGS = ("ations", "ation", "ing", "ies", "ied", "ed", "es", "ly", "s", "e")
 _ROOT = 3
-# Words that mean the same in a description of any failure; what is special to an entry is one of its symptoms.
+# Synonyms in a description of any failure; terms of one entry are in its symptoms.
 _SAME = {
     "stuck": "hang", "hung": "hang", "freeze": "hang", "freezes": "hang", "froze": "hang", "frozen": "hang",
     "blocked": "hang", "dies": "die", "died": "die", "dead": "die", "killed": "kill",

@@ -8,7 +8,7 @@ from pathlib import Path
 from diagnostics.collect import search_path
 from diagnostics.collect.search_path import SearchPath
 
-# Present in any environment, whatever it is for.
+# Present in every environment.
 INSTALLERS = {"pip", "setuptools", "wheel"}
 
 
@@ -39,7 +39,7 @@ def _has_packages(folder: str) -> bool:
 
 
 def problems(prefix: Path, search: SearchPath, *, finds_own: bool) -> tuple[tuple[str, str], ...]:
-    """Return what is wrong with the interpreter: missing, without its home, or of another Python."""
+    """Return problems of the interpreter: missing, without its base Python, or another Python release."""
     results = []
     bin_ = prefix / "bin"
     interpreters = (bin_ / "python", bin_ / "python3", prefix / "Scripts")

@@ -159,7 +159,7 @@ def _module_file(home: str, name: str) -> Path | None:
 
 
 def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[tuple[int, str]]:
-    """Return (line, module) of the imports that always happen."""
+    """Yield (line, module) of the imports that always happen."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -169,7 +169,7 @@ def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[t
                 parts = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parts, *([base] if base else [])])
             yield node.lineno, base
-            # Each name may be a module of its own.
+            # Each name may be a separate module.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names if alias.name != "*")
         elif isinstance(node, ast.ClassDef | ast.With):
             yield from _unconditional_imports(node.body, package)

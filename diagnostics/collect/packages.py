@@ -45,7 +45,7 @@ class Package:
         tags: Of the wheel, as "cp311-cp311-manylinux_2_28_x86_64", only of packages in CHECKED.
         recorded: Whether it lists its files; a name without files overwrites nothing.
         damaged: Libraries that are missing or have another length than recorded, and missing modules.
-        lost: Whether its module is missing: an editable install whose folder moved.
+        lost: Whether its module is missing because an editable install's folder moved.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Environment:
         duplicates: (name, places) of packages that are installed more than once; Python finds the first.
         extensions: Compiled modules of vLLM and flash-attn, with the libraries they need.
         vllm_variables: Variables that this vLLM reads; None if unknown.
-        dangling: (link, target) of interpreters that are links to nothing.
-        misfits: (place, reason) of an interpreter that is missing or is not the one the packages are for.
+        dangling: (link, target) of interpreters that are broken links.
+        misfits: (place, reason) of an interpreter that is missing or does not match the packages.
         unread: (place, reason) of metadata and file lists that exist and could not be read.
         needed: Names of the packages in CHECKED and of everything they need.
     """
@@ -100,7 +100,7 @@ class Environment:
 
     @property
     def only_base_python_missing(self) -> bool:
-        """Whether the interpreter's only problem is that the Python it was made from is gone."""
+        """Whether the interpreter's only problem is its missing base Python."""
         return not self.dangling and all(place.endswith("pyvenv.cfg") for place, _ in self.misfits)
 
     @property
@@ -162,7 +162,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
 
 @dataclass
 class _Distributions:
-    """The distributions of a search path; `requires` has the requirements of no extra."""
+    """The distributions of a search path; `requires` has their requirements without extras."""
 
     packages: dict[str, Package] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def _read_distributions(folders: Iterable[Path]) -> _Distributions:
         name, version = normalise(_field(head, "Name")), _field(head, "Version")
         # Both become words of commands, so anything else is not repeated anywhere.
         if not is_package_version(name, version):
-            # Unreadable metadata is neither broken nor healthy, and nobody is told to remove it.
+            # Unreadable metadata is neither broken nor healthy, so no fix removes it.
             if reason := "" if head else _why_unreadable(Path(place)):
                 result.unread.append((place, reason))
             else:
@@ -254,7 +254,7 @@ def _module(name: str, modules: module_lookup.Modules) -> str:
 
 
 def _duplicates(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return packages that one folder has more than once; in two folders one hides the other, as in a venv."""
+    """Return packages installed twice in one folder; across folders one only hides the other, as in a venv."""
     results = []
     for name, everywhere in sorted(places.items()):
         first = _real_parent(everywhere[0])
@@ -325,7 +325,7 @@ class _BoundedDistribution(metadata.PathDistribution):
     _path: Path
 
     def read_text(self, filename: str | os.PathLike[str]) -> str | None:
-        """Read a file of the metadata folder; an empty name stands for a single metadata file."""
+        """Read a file of the metadata folder; an empty name means a single metadata file."""
         try:
             return safe_io.read_text(self._path / filename if filename else self._path, safe_io.METADATA)
         except OSError:

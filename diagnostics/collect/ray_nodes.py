@@ -88,7 +88,7 @@ class _Line(msgspec.Struct):
 
 
 def query_ray(python: str, address: str, program: Program, limit_s: float = LIMIT_S) -> list[Member]:
-    """Query every node that a Ray cluster knows, dead ones too.
+    """Query every node of a Ray cluster, also dead ones.
 
     Args:
         python: The interpreter that has Ray, of the cluster's release.

@@ -49,7 +49,7 @@ def read_record(place: str) -> RecordedFiles:
     site = os.path.dirname(place)  # noqa: PTH120 - as text, because the list is long
     damaged: list[str] = []
     tops: set[str] = set()
-    # Modules by folder, because most folders have many files; None for folders that nobody misses.
+    # Modules by folder, because most folders have many files; None for folders that are not needed.
     listings: dict[str, frozenset[str] | None] = {}
     for line in record.splitlines():
         path, _, size = line.rpartition(",")
@@ -88,5 +88,5 @@ def _compare_file(place: str, path: str, size: int) -> str:
         length = os.stat(place).st_size  # noqa: PTH116 - thousands of them
     except (OSError, UnicodeError):
         return f"{path}: not there"
-    # Two packages may install the same `tests/__init__.py`; nobody shares a library.
+    # Two packages may install the same `tests/__init__.py`, but never the same library.
     return f"{path}: {length} bytes of {size}" if length != size and path.endswith(".so") else ""

@@ -84,7 +84,7 @@ class NodeError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """What runs on a node: a function of ours that takes (options, folder of the sources) and returns a document.
+    """A function of ours to run on a node: it takes (options, folder of the sources) and returns a document.
 
     Attributes:
         module: The function's module.
@@ -233,7 +233,7 @@ def _parse_host(words: list[str], place: str) -> Host:
             raise RemoteError(f"{place}: {word[:80]!r}: expected one of {', '.join(_HOST_KEYS)} as key=value")
         values[key] = value
     for key in ("prefix", "python"):
-        if values.get(key, "").startswith("-"):  # it would be an option of whatever leads to the host
+        if values.get(key, "").startswith("-"):  # it would be parsed as an option of ssh, kubectl or srun
             raise RemoteError(f"{place}: {key}={values[key][:40]}: expected a path")
     slots = values.get("slots", "0")
     if not slots.isdecimal() or len(slots) > 6:

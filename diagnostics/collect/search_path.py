@@ -184,7 +184,7 @@ def error_text(error: Exception) -> str:
 def _pth_entries(
     folder: Path, editable: list[SearchEntry], unread: list[tuple[str, str]]
 ) -> Iterator[SearchEntry]:
-    """Return what the `.pth` files of a folder add. Code in them is not run; setuptools' finders are parsed."""
+    """Yield the entries of a folder's `.pth` files. Code in them is not run; setuptools' finders are parsed."""
     for file in sorted(folder.glob("*.pth"))[:_MAX_ENTRIES]:
         if file.name.startswith("."):
             continue

@@ -41,15 +41,15 @@ def command(check: bool, format: str, codes: tuple[str, ...]) -> int:  # noqa: A
         document = documents.listing(issues.values(), checks.values())
         if records:
             document["concerns"] = {
-                code: {record.name: record.told for record in result} for code, result in records.items()
+                code: {record.name: record.entries for record in result} for code, result in records.items()
             }
         print(json_output.dump(document))
         return FINE
     for code, result in records.items():
         print(f"{code}  {(issues.get(code) or checks[code]).title}")
         for record in result:
-            missing = f"none: {record.wanted}" if record.wanted else "-"
-            print(f"  {record.name:<11} {', '.join(record.told) or missing}")
+            missing = f"none: {record.request}" if record.request else "-"
+            print(f"  {record.name:<11} {', '.join(record.entries) or missing}")
     for entry in () if records else issues.values():
         print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     if check:

@@ -1,7 +1,7 @@
-"""What `catalogue --check` holds an entry to beyond its own file, and all that concerns one code.
+"""Checks of `catalog --check` that go beyond one entry's own file, and the overview of one code.
 
-Rules that nobody registered, samples of other entries, logs of runs that went well: what a contributor is to see before
-anybody else does. Logs, tests and documents are in a checkout alone.
+They find unregistered rules, entries that match another's samples, and entries that match logs of clean runs, so that a
+contributor sees these first. Logs, tests and documents exist only in a checkout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HELPERS = {"base", "registered"}
 
 
 def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> list[str]:
-    """What is wrong with the entries together, a line each with its place.
+    """Return the problems of all entries together, one line each with its location.
 
     Raises:
         CatalogueError: The first entry whose own patterns and samples are not as they should be.
@@ -83,43 +83,43 @@ def _confirmed(issues: Mapping[str, Issue]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Bearing:
-    """One line of what concerns a code: what it is, and where, or what is asked for where there is none."""
+class OverviewRow:
+    """One line of a code's overview: a kind of file, its locations, or the request to add one."""
 
     name: str
-    told: tuple[str, ...]
-    wanted: str = ""
+    entries: tuple[str, ...]
+    request: str = ""
 
 
-def concerns(code: str) -> list[Bearing]:
+def concerns(code: str) -> list[OverviewRow]:
     """All that concerns a code; in a wheel, what of it a wheel holds.
 
     Raises:
         CatalogueError: There is no such code, or a log of a run that went well is taken for it.
     """
     if catalog.is_check(code):
-        return [Bearing("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_references(code)]
+        return [OverviewRow("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_references(code)]
     issue = catalog.find(code)
     samples = issue.signature.samples if issue.signature else ()
     matching = sum(sample.matches for sample in samples)
     result = [
-        Bearing("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
-        Bearing("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
-        Bearing("offers", tuple(offer.mitigation for offer in recommended_fix(issue).offers)),
+        OverviewRow("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
+        OverviewRow("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
+        OverviewRow("offers", tuple(offer.mitigation for offer in recommended_fix(issue).offers)),
     ]
     if issue.audit:
-        result.append(Bearing("audit", issue.audit))
+        result.append(OverviewRow("audit", issue.audit))
     return [*result, *_references(issue.code), *(_log_results(issue) if LOGS.is_dir() else [])]
 
 
-def _references(code: str) -> list[Bearing]:
+def _references(code: str) -> list[OverviewRow]:
     """List the files that name a code: rules, its repro, the matrix, tests and documents."""
     return [
-        Bearing("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
-        Bearing("repro", _modules_of_repro(code)),
-        Bearing("matrix", _naming("matrix.toml", rf"\b{code}\b")),
-        Bearing("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
-        Bearing("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
+        OverviewRow("found by", _naming("diagnostics/**/*.py", rf'"{code}"')),
+        OverviewRow("repro", _modules_of_repro(code)),
+        OverviewRow("matrix", _naming("matrix.toml", rf"\b{code}\b")),
+        OverviewRow("tests", _naming("tests/**/*.py", rf"\b{code}\b")),
+        OverviewRow("docs", (*_naming("*.md", rf"\b{code}\b"), *_naming("docs/**/*.md", rf"\b{code}\b"))),
     ]
 
 
@@ -142,7 +142,7 @@ def _naming(pattern: str, name: str) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _log_results(issue: Issue) -> list[Bearing]:
+def _log_results(issue: Issue) -> list[OverviewRow]:
     """Match an issue against the labelled logs: those of its failure and those of clean runs."""
     from diagnostics.triage.command import triage
     from diagnostics.triage.rules import Rules
@@ -163,12 +163,12 @@ def _log_results(issue: Issue) -> list[Bearing]:
     texts, anchors = map(_read_log, clean_logs), _anchors(issue)
     similar = sum(any(anchor in text for anchor in anchors) for text in texts)
     return [
-        Bearing(
+        OverviewRow(
             "logs",
             (f"{len(failure_logs)}, {named_first} of them named {issue.code} first",) if failure_logs else (),
             f"what it really printed goes into {_short(str(LOGS / issue.code))}/NAME.log",
         ),
-        Bearing(
+        OverviewRow(
             "clean logs",
             (f"{len(clean_logs)}, {similar} of them near it, none taken for it",) if similar else (),
             f"{len(clean_logs)} not taken for it, but none comes near it: a log of a run that went well, as near as you"

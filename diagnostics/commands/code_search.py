@@ -24,7 +24,7 @@ class _TypedLine(LogSource):
 
 
 def search(text: str) -> tuple[list[str], list[str]]:
-    """Return the codes whose signature matches a text, and if there is none the codes with similar words."""
+    """Return the codes whose signature matches a text, otherwise the codes with similar words."""
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
     printed = [entry.issue.code for entry in verdict.candidates]

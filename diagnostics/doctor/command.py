@@ -1,4 +1,4 @@
-"""The command `doctor`: what it does, in order.
+"""The command `doctor` and its steps.
 
 One environment: collect facts, `static_report`, `run_tier` unless the tier is static, then
 `write_report` or `print_plan`. Several machines: `examine_nodes`.
@@ -87,10 +87,10 @@ def command(
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks; name other environments if nobody named this one or nothing of a run is in it."""
+    """Run the static checks; suggest other environments if none was named or this one has no trainer or vLLM."""
     environment = collected.environment
     report = run_checks.examine(environment, catalog.load(), compat_table.load(), collected.machine)
-    if missing := target_env.nothing_to_run(environment, named=named, environ=os.environ):
+    if missing := target_env.check_trainer_installed(environment, named=named, environ=os.environ):
         report = replace(report, checks=(missing, *report.checks))
     if not named:
         suggestions = target_env.other_environments(environment, os.environ)

@@ -28,7 +28,7 @@ PROJECTS = (
 
 @dataclass(frozen=True)
 class Installer:
-    """How packages are changed in an environment.
+    """The package manager of an environment, which changes its packages.
 
     Attributes:
         name: pip, uv, uv project, poetry, pdm, pixi, conda or mamba.

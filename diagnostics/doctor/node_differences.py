@@ -109,7 +109,7 @@ def differences(nodes: list[Node]) -> list[Finding]:
 
 
 def node_values(node: Node) -> dict[Key, str | None]:
-    """Return everything that is compared, by (kind, name); None for what is unknown on this node."""
+    """Return all compared values, by (kind, name); None for a value that is unknown on this node."""
     assert node.facts
     environment, machine = node.facts.environment, node.facts.machine
     values: dict[Key, str | None] = {}
@@ -216,7 +216,7 @@ def sentence(part: list[Difference], total: int, among: str) -> str:
 
 
 def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> str:
-    """Return the values of one group; if brief, the name of a single key stands only in the first group."""
+    """Return the values of one group; if brief, only the first group has the name of a single key."""
     texts = []
     for (kind, name), groups in part[:MAX_VALUES]:
         value = list(groups)[place]

@@ -107,9 +107,9 @@ def applies(environment: Environment, requirement: Requirement) -> bool:
 
 
 def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return requirements, changed so that the packages that stay keep working.
+    """Return requirements, adjusted so that other installed packages keep working.
 
-    A range that also allows working releases is narrowed to them; otherwise the other package is moved too.
+    A range that also allows working releases is narrowed to them; otherwise the other package is upgraded too.
     """
     required = list(requirements)
     names = {canonicalize_name(item.name) for entry in required if (item := parse_requirement(entry))}
@@ -121,7 +121,7 @@ def without_clashes(environment: Environment, requirements: Iterable[str]) -> tu
             if (
                 parsed is None
                 or canonicalize_name(parsed.name) != name
-                or not _moves_into(parsed.specifier, releases)
+                or not _range_forces(parsed.specifier, releases)
             ):
                 continue
             if releases.startswith(">=") and satisfies_below(parsed.specifier, releases[2:]):
@@ -149,12 +149,12 @@ def parse_requirement(text: str) -> Requirement | None:
         return None
 
 
-def _moves_into(wanted: SpecifierSet, releases: str) -> bool:
-    """Return whether installing a range ends in the other range, which has one bound.
+def _range_forces(wanted: SpecifierSet, releases: str) -> bool:
+    """Return whether installing a requirement selects a version in `releases`, a range with one bound.
 
-    >>> _moves_into(SpecifierSet("<2"), "<2"), _moves_into(SpecifierSet("==1.26.4"), "<2")
+    >>> _range_forces(SpecifierSet("<2"), "<2"), _range_forces(SpecifierSet("==1.26.4"), "<2")
     (True, True)
-    >>> _moves_into(SpecifierSet(">=1"), "<2"), _moves_into(SpecifierSet(">=5"), ">=5.3")
+    >>> _range_forces(SpecifierSet(">=1"), "<2"), _range_forces(SpecifierSet(">=5"), ">=5.3")
     (False, True)
     """
     pins = [item.version.removesuffix(".*") for item in wanted if item.operator in {"==", "~=", "===", "<="}]

@@ -1,4 +1,4 @@
-"""Select the environment to examine, and suggest others if nothing of a run is installed in it."""
+"""Select the environment to examine, and suggest others if it has neither a trainer nor vLLM."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def interpreter_of(python: Path | None, prefix: Path | None) -> Path:
     return python or (prefix / "bin" / "python" if prefix else Path(sys.executable))
 
 
-def nothing_to_run(
+def check_trainer_installed(
     environment: Environment, *, named: bool, environ: Mapping[str, str]
 ) -> CheckResult | None:
-    """Return that neither a trainer nor vLLM is installed, with other candidates; None if one is.
+    """Report that neither a trainer nor vLLM is installed, and suggest other environments; None if one is.
 
     Args:
         environment: The examined environment.
@@ -72,7 +72,7 @@ def nothing_to_run(
 
 
 def other_environments(environment: Environment, environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return other environments with a trainer or vLLM, for a report on an environment that nobody named."""
+    """Return other environments with a trainer or vLLM, for a report without `--prefix`."""
     return {"unnamed": _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)}
 
 

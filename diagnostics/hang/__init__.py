@@ -1,5 +1,5 @@
 """`hang`: find the process that blocks a hung job.
 
-collect/ observes processes, parsers/ read dumps of other tools; both return a snapshot.Snapshot. blocking_thread says
-what each process is blocked on, wait_graph who waits for whom, diagnosis which process blocks the job, report prints.
+collect/ observes processes, parsers/ read dumps of other tools; both return a snapshot.Snapshot. blocking_thread finds
+the blocking call of each process, wait_graph its wait-for edges, diagnosis the process that blocks the job.
 """

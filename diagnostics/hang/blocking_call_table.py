@@ -1,7 +1,7 @@
 """The functions of each library that block, and what they wait for. `blocking_calls` reads this table.
 
-The innermost frame that matches counts; for one frame the first row that matches. A path is the end of a path: stack
-tools omit what stands before a package, and also the name of a package without `__init__.py`.
+The innermost frame that matches counts, with the first row that matches it. Paths are suffixes: stack
+tools omit folders before a package, and also the name of a package without `__init__.py`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _FRAMEWORKS: tuple[tuple[str, str, str], ...] = (
     ("ray", r"ray/util/placement_group\.py|ray/experimental/.*|ray/dag/.*", r"wait|ready|get|read|begin_read|execute"),
     ("ring_write", r"shm_broadcast\.py", r"acquire_write|enqueue"),
     ("ring_read", r"shm_broadcast\.py", r"acquire_read|dequeue|wait_until_ready"),
-    # Where an engine's responses arrive; its main thread shows whether one is due.
+    # Threads that receive an engine's responses; its main thread shows whether one is due.
     ("socket", r"vllm/v1/engine/core_client\.py", r"process_outputs_socket"),
     ("start", r"vllm/v1/engine/(utils|core_client)\.py|multiproc_executor\.py",
      r"wait_for_engine_startup|wait_for_ready|wait_for_response_handle_ready"),
@@ -154,7 +154,7 @@ _NATIVE: tuple[tuple[str, str, str], ...] = (
     ("lock", r".*", r"acquire_timed|lock_PyThread_acquire_lock|rlock_acquire|PyThread_acquire_lock_timed"
      r"|take_gil|PyEval_(Acquire|Restore)Thread|PyGILState_Ensure|_?PyCOND_(TIMED)?WAIT\w*"),
     ("lock", r"\[native\]", r"acquire"),
-    # A mutex: nobody is idle there.
+    # A mutex: a thread in it is never idle.
     ("lock", r".*", r"__lll_lock_wait\w*|_{0,3}(GI___)?pthread_(mutex|rwlock)_(timed|rd|wr)?lock\w*|std::mutex::lock"
      r"|(absl::.*)?Mutex::Lock\w*|(__cxxabiv1::)?__cxa_guard_acquire|_{0,2}pthread_cond_destroy|__psynch_mutexwait"
      r"|_pthread_mutex_firstfit_lock_\w+"
@@ -175,9 +175,9 @@ _NATIVE: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 # (kind, end of the path, functions)
 ROWS = _TORCH + _FRAMEWORKS + _PYTHON + _NATIVE
-# Services that run beside a program: their own threads are idle, one of the program's waits for them.
+# Background services: their own threads are idle here, a thread of the program waits for them.
 SIDE_SERVICES = r"(?:wandb|sentry_sdk|tensorboard|opentelemetry)/.*"
-# A thread whose first frame outside machinery is one of these is idle, and nobody waits for that to change.
+# A thread whose first frame outside library internals is one of these is idle, and blocks no other.
 IDLE_FRAMES: tuple[tuple[str, str], ...] = (
     (r"concurrent/futures/(thread|process)\.py", r"_worker|_process_worker|wait_result_broken_or_wakeup|run"),
     (r"(?:multiprocess|multiprocessing|billiard)/pool\.py",

@@ -65,7 +65,7 @@ IDLE = ("loop", "idle", "supervise", "listen")
 
 @dataclass(frozen=True)
 class BlockingCall:
-    """What a thread is in.
+    """The call that blocks a thread.
 
     Attributes:
         kind: One of KINDS.
@@ -111,7 +111,7 @@ LIBRARY = re.compile(
 )
 # Waits that may spin.
 _SPINNING = ("collective", "rendezvous", "ring_read", "ring_write", "device", "threads")
-# Kinds that say more than an event, a selector or a pipe by which they wait.
+# Kinds that are more specific than the event, selector or pipe inside them.
 _SPECIFIC = (
     "queue", "queue_full", "future", "join", "pool", "processes_queue", "data_loader", "start", "supervise", "child",
     "ray", "ring_read", "ring_write", "rendezvous", "collective", "file_lock", "pipe_full",
@@ -157,7 +157,7 @@ _FILE_SYSCALLS = {
     "copy_file_range", "mmap", "msync", "execve",
 }  # fmt: skip
 _FILE_CHANNEL = re.compile(r"fuse_|request_wait_answer|nfs\d?_|rpc_wait|ceph_|cifs_|ptlrpc|ldlm_|gpfs|beegfs")
-# Programs that wait for input by design, whatever feeds them.
+# Programs that wait for input by design.
 _FILTERS = re.compile(
     r"(?:^|/)(?:tail|tee|cat|head|grep|egrep|sed|g?awk|mawk|less|more|ts|xargs|sort|uniq|logger|rotatelogs|multilog|"
     r"stdbuf|inotifywait|sh|bash|dash|zsh|fish|tmux|screen|script|ssh|sshd)$"
@@ -260,7 +260,7 @@ def is_forked(thread: Thread) -> bool:
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
-    """Return whether a thread computes, so that any other wait is none."""
+    """Return whether a thread computes and therefore does not wait."""
     if not thread.busy or (call and call.kind in (*_SPINNING, *COMPUTING)):
         return False
     if _RAY_LOOP.match(f"{thread.frames[0].path}:{thread.frames[0].function}"):
@@ -282,7 +282,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
                 return _refine(process, thread, call)
             break
         if not _MACHINERY.match(frame.path) and not LIBRARY.search(frame.path):
-            break  # the user's own code: frames further out called it and do not say what it waits for
+            break  # user code: the outer frames called it and do not show its blocking call
     if call:
         return _refine(process, thread, call)
     if _imports(thread) and (thread.busy or thread.runnable is None):
@@ -291,7 +291,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
 
 
 def _counts(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
-    """Return whether a frame's kind says more than what was found further in."""
+    """Return whether a frame's kind is more specific than that of the inner frames."""
     if kind in _NEEDS_PYTHON_CALLER and _is_librarys_own(thread, kind):
         return False
     if kind in COMPUTING and not thread.busy and thread.runnable is not None:
@@ -315,7 +315,7 @@ def _is_librarys_own(thread: Thread, kind: str) -> bool:
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
-    """Add what the system call says."""
+    """Add details from the system call."""
     caller = call.caller
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return BlockingCall("listen", call.frame, caller=caller)
@@ -389,7 +389,7 @@ def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
     if _SOCKET_MODULE.match(frame.path):
         return "socket" if frame.function in _SOCKET_READS else ""
     if frame.function == "_flush_std_streams" and is_forked(thread):
-        return "lock"  # the fork copied the stream's lock while another thread held it
+        return "lock"  # the fork copied the stream's lock while another thread owned it
     return _KIND_OF_CALL[frame.function] if frame.function in _KIND_OF_FUNCTION else ""
 
 

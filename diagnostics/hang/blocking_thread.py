@@ -19,7 +19,7 @@ _WITHIN_PROCESS = ("join", "queue", "queue_full", "future", "pool", "lock", "eve
 
 @dataclass(frozen=True)
 class BlockedState:
-    """What a process is blocked on.
+    """The blocking thread of a process, and the path to it.
 
     Attributes:
         steps: From the main thread on: (thread, what it is in). The last one blocks the process.
@@ -43,7 +43,7 @@ class BlockedState:
 
     @property
     def call(self) -> BlockingCall:
-        """What that thread is in."""
+        """The call that blocks the last thread of the path."""
         return self.steps[-1][1] if self.steps else BlockingCall("unseen")
 
     @property
@@ -53,7 +53,7 @@ class BlockedState:
 
     @property
     def asleep_s(self) -> float | None:
-        """How long the longest sleeping thread on the way has slept; None if unknown."""
+        """Seconds that the longest-sleeping thread of the path has slept; None if unknown."""
         times = [thread.asleep_s for thread, _ in self.steps if thread.asleep_s is not None]
         return max(times) if times else None
 
@@ -103,7 +103,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
             candidates = [t for t in candidates if t.futex != steps[-1][0].futex]
         if not candidates:
             return tuple(steps)
-        # A wait for something outside this process says more than one for another thread.
+        # A wait for something outside this process is better evidence than one for another thread.
         best = min(
             candidates,
             key=lambda t: (calls[t.tid].kind in _WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),

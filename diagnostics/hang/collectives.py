@@ -1,6 +1,6 @@
-"""Edges among the ranks of a group: a rank in a collective waits for those that are not in it or in another one.
+"""Wait-for edges among ranks: a rank in a collective waits for ranks outside of it or in another collective.
 
-Most ranks are victims: the collective they are in is where the hang shows. Its cause is who is missing from it.
+Most ranks are victims: they show where the job hangs. The cause is the rank that is missing from their collective.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def collective_edges(index: JobIndex) -> Iterator[tuple[str, Edge]]:
         outside = [p for p in group if p not in inside]
         unnumbered = not index.snapshot.live and group[0].rank is None
         if unnumbered and len(set(_collective_names(index, inside).values())) > 1:
-            outside = []  # a dump does not say who belongs to the group, only that these are apart
+            outside = []  # a dump does not list the group's members, only that these ranks differ
         missing = missing_ranks(name, group)
         for process in inside:
             for absentee in outside:
@@ -100,7 +100,7 @@ def _to_missing(
 
 
 def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
-    """Yield edges to ranks in another collective than most; without a majority each waits for the others."""
+    """Yield edges to ranks outside the majority's collective; without a majority each waits for the others."""
     names = _collective_names(index, inside)
     counts = Counter(names.values())
     if len(counts) < 2:
@@ -110,13 +110,13 @@ def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterat
         for target in inside:
             if names[process.key] == names[target.key] or (first > second and names[process.key] != majority):
                 continue
-            reason = f"is in another: {asked_collective(index.states[target.key])}"
+            reason = f"is in another: {name_collective(index.states[target.key])}"
             edge = _edge(index, process, target, reason)
-            yield process.key, _behind_edge(index, edge, process, target) or edge
+            yield process.key, _edge_to_lagging_rank(index, edge, process, target) or edge
 
 
-def _behind_edge(index: JobIndex, edge: Edge, source: Process, target: Process) -> Edge | None:
-    """Return the edge with the recorder's numbers, if the target started fewer collectives."""
+def _edge_to_lagging_rank(index: JobIndex, edge: Edge, source: Process, target: Process) -> Edge | None:
+    """Return the edge with the flight recorder's numbers, if the target started fewer collectives."""
     records = {record.rank: record for record in index.snapshot.collectives}
     if source.rank not in records or target.rank not in records:
         return None
@@ -145,7 +145,7 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
 
 
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return what distinguishes the collective of each rank: recorded numbers, else its operation."""
+    """Return an identifier of each rank's collective: its recorded number, else its operation."""
     records = {record.rank: record for record in index.snapshot.collectives}
     recorded = {p.key: records[p.rank] for p in inside if p.rank in records}
     if recorded and len(recorded) == len(inside):
@@ -163,7 +163,7 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 
 
 def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return operations; a wait that names none belongs to the operation that another rank shows at its call site."""
+    """Return operation names; a wait without one takes the name from another rank at the same call site."""
     names, sites = {}, {}
     for process in inside:
         call = index.states[process.key].call
@@ -191,8 +191,8 @@ def normalized_operation(name: str) -> str:
     return re.sub(r"_(base|coalesced|into_tensor|tensor|object_list|object|single|list)$", "", name)
 
 
-def asked_collective(state: BlockedState) -> str:
-    """Return the collective a rank is in, and which of the user's functions called it."""
+def name_collective(state: BlockedState) -> str:
+    """Return a text with the rank's collective and the user function that called it."""
     name = state.call.operation or state.kind
     return f"{name} called by {frame_text(state.call.caller)}" if state.call.caller else name
 

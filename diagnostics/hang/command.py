@@ -183,7 +183,7 @@ def _watch(request: SimpleNamespace) -> int:
     def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
         if request.save:
             save_snapshot(snapshot, request.save)
-        # What has not moved for so long needs no further patience.
+        # A job without movement for so long needs no further patience.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
         words = ("--pid", str(request.pids[0])) if request.pids else ()
         return report(request, [with_issue(diagnose(snapshot, patience, words))])

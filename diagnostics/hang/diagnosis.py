@@ -20,7 +20,7 @@ BUSY_PATIENCE_S = 600.0
 WATCH_S = 65
 """Seconds that `--seconds` needs to show that a wait which wakes up now and then exceeds the patience."""
 _LEVELS = {"gone": 0, "cycle": 1, "stuck": 2, "busy": 3, "quiet": 4}
-# Waits whose length the kernel knows: a short one is a new one each time.
+# Waits whose duration the kernel reports: a short one is a new wait each time.
 _REQUESTS = ("http", "socket")
 # With processes that were not observed these causes are only guesses.
 _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhere")
@@ -28,11 +28,11 @@ _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhe
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a wait is normal.
+    """Longest normal wait, in seconds.
 
     Attributes:
-        quiet_s: If nobody on the chain computes.
-        busy_s: If the process waited for computes.
+        quiet_s: If no process in the chain computes.
+        busy_s: If the process at its end computes.
     """
 
     quiet_s: float = PATIENCE_S
@@ -120,7 +120,7 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
 
 
 def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
-    """Return whether a process that waits for nobody is stuck all the same, not merely idle."""
+    """Return whether a process that waits for no other process is stuck, not only idle."""
     state = index.states[key]
     if blocker.level == "busy":
         # That another thread waits for it makes it more than work.
@@ -145,8 +145,8 @@ def _rank(
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = _LEVELS[blocker.level]
     if blocker.cause in ("native", "poll") and level == 2:
-        level = 3  # what is least understood is reported last
-    # That a rank is not in a collective says less than what it was asked for; a launcher's wait says least.
+        level = 3  # report the least understood last
+    # An unanswered request is better evidence than a rank outside a collective; a launcher's wait is the weakest.
     launcher = bool(blocker.chain) and blocker.chain[0].kind == "child"
     unspecific = blocker.cause == "absent" or not blocker.chain
     return level, observed, -same, unspecific, launcher, -len(blocker.chain)
@@ -165,7 +165,7 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
             times += [state.asleep_s] if state.asleep_s is not None and state.kind not in IDLE else []
             requests = index.open_requests(state.process)
             times += [socket.received_s for _, socket in requests if socket.received_s is not None]
-    # Who was there in each sample may have sent a new request each time; many waits are loops themselves.
+    # A waiter seen in each sample may have sent a new request each time; many waits are loops.
     requesting = any(index.states[k].kind in _REQUESTS for k in blocker.culprits if k in index.states)
     if index.snapshot.live and not (requesting and times):
         times.append(index.snapshot.seconds)
@@ -182,7 +182,7 @@ def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
-    """Decide whether a wait has lasted long enough. Of a dump that is unknown, but somebody took it."""
+    """Decide whether a wait has lasted too long. A dump shows no duration; it counts, because a user took it."""
     live, waited_s = index.snapshot.live, verdict.waited_s
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
@@ -204,7 +204,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a process of one thread did nothing but sleep and look again."""
+    """Return whether a single-threaded process only polled: it slept between checks."""
     state = index.states[blocker.culprits[0]]
     thread = state.thread
     woke_up = thread is not None and thread.asleep_s is not None and thread.asleep_s < index.snapshot.seconds
@@ -219,7 +219,7 @@ def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
 
 
 def _says_nothing(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the end of the chain was not inspected, or is in native code that Python knows nothing of."""
+    """Return whether the chain's last process was not inspected, or is in native code without a Python stack."""
     states = [index.states[key] for key in blocker.culprits if key in index.states]
     if blocker.cause == "native":
         return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
@@ -254,7 +254,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
-    """Return ranks not connected to most others; if nobody is connected, the one that listens."""
+    """Return ranks without a connection to most others; if there are no connections, the one that listens."""
     parts = [{key} for key in waiting]
     for key in waiting:
         process = index.states[key].process
@@ -271,7 +271,7 @@ def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
-    """Return what was looked for and not found, only of what was really inspected."""
+    """Return the causes that an inspection excluded."""
     if verdict.outcome == HANG:
         return ()
     states = [state for state in index.states.values() if state.process.role != "helper"]

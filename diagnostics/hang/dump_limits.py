@@ -16,7 +16,7 @@ from diagnostics.hang.verdict import HANG, UNKNOWN, Verdict
 
 # Computing that a stack names, rather than a tool's guess whether a thread runs.
 _NAMED_WORK = ("compile", "load", "import")
-# Causes that are a thread's own wait: of a thread beside the main one it may be how it idles.
+# Causes shown by a thread's own wait; a thread other than the main one may idle that way.
 _OWN_WAITS = ("lost_message", "lock", "poll", "elsewhere", "native", "full_pipe", "connect", "pending")
 _WORKER_WAITS = ("processes_queue", "processes_lock", "pipe")
 _FIRST_FUNCTIONS = (
@@ -24,7 +24,7 @@ _FIRST_FUNCTIONS = (
 )  # fmt: skip
 _OWN_FRAMES_OF_WORK = 4
 _THREAD_START = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|start_thread|thread_start")
-# What a wait in a partial dump allows to infer: the cause, and what can be said of who would end the wait.
+# Inferences from a wait in a partial dump: the cause, and a text about the process that would end the wait.
 _INFERENCES = {
     "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
     "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
@@ -47,12 +47,12 @@ _ENGINE_STEPS = {
 
 
 def was_interrupted(index: JobIndex, state: BlockedState) -> bool:
-    """Return whether somebody dumped an endless computation."""
+    """Return whether the dump shows an endless computation that a user interrupted."""
     return not index.snapshot.live and state.kind in ("symbolic", "regex")
 
 
 def waits_may_be_missing(index: JobIndex, busy: list[str]) -> bool:
-    """Return whether nobody waits for anybody only because who waits is not in the dump."""
+    """Return whether the waiting processes may be missing from the dump."""
     return not index.snapshot.live and not any(index.states[key].kind in _NAMED_WORK for key in busy)
 
 
@@ -99,7 +99,7 @@ def rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
-    """Return the verdict; of an undecided dump the class of cause that its waits allow, and nobody named."""
+    """Return the verdict; for an undecided dump only the cause class that its waits allow, without a process."""
     if index.snapshot.live or verdict.outcome == HANG:
         return verdict
     classes = {key: name for key, state in index.states.items() if (name := _inference(index, state))}

@@ -40,7 +40,7 @@ def take_snapshots(nodes: NodeOptions, program: Program) -> Snapshot:
         NoProcessError: All answered, and none has a process of a job.
     """
     members = query_nodes(nodes, lambda _: program)
-    # The report may be shared: names of hosts stand on standard error only.
+    # The report may be shared, so host names are printed on standard error only.
     for number, member in enumerate(members, start=1):
         reason = f": {member.answer.problem}" if member.answer.problem else ""
         print(mask(f"host-{number} is {member.name}{reason}"), file=sys.stderr)

@@ -23,7 +23,7 @@ def is_loopback(address: str) -> bool:
 
 
 def port_of(address: str) -> str:
-    """Return the port of an address; empty for port 0, which is nobody's."""
+    """Return the port of an address; empty for port 0, which is not in use."""
     port = address.rpartition(":")[2]
     return "" if port == "0" else port
 
@@ -102,7 +102,7 @@ class JobIndex:
         self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, idle)))
 
     def process(self, key: str) -> Process | None:
-        """Return the process with a key; None for what is no process."""
+        """Return the process with a key; None if the key is not a process."""
         state = self.states.get(key)
         return state.process if state else None
 
@@ -194,7 +194,7 @@ class JobIndex:
         ]
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
-        """Return connections of a process with a request of its own that is not answered."""
+        """Return connections on which the process sent a request and got no response."""
         ports = self.listening_ports(process)
         return [
             (item, socket)

@@ -215,7 +215,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding | None:
     issue = _load()[verdict.code]
     labels = {key: state.process.label for key, state in diagnosis.index.states.items()}
     place = next((labels[key] for key in verdict.culprits if key in labels), diagnosis.index.snapshot.source)
-    # The last line observed of the blocking process says most: its stack, a request that it owes a response.
+    # The last observation of the blocking process is the best evidence: its stack, or an unanswered request.
     evidence = [(line, place) for line in reversed(verdict.evidence)]
     evidence += [(line, labels.get(edge.source, "")) for edge in verdict.chain for line in edge.evidence]
     finding = mitigation_ranking.finding_of_issue(issue, verdict.certainty, evidence)

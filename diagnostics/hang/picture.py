@@ -11,7 +11,7 @@ from diagnostics.hang.groups import group_name, same_place_groups
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _EDGE = 270, 66, 110, 26, 34
 # Letters in a line of a box.
 _WRAP = 40
-# Below this part of its size nobody can read the picture.
+# Below this scale the picture is unreadable.
 _SMALLEST = 0.75
 # Margins and largest width of a page (output/look.css).
 _MARGINS, _WIDEST = 80, 1152
@@ -89,7 +89,7 @@ def _nodes(document: dict[str, Any]) -> tuple[dict[str, tuple[str, str, bool]], 
 
 
 def _depths(nodes: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
-    """Return the column of each box: who waits is left of whom it waits for; a cycle is cut where it closes."""
+    """Return the column of each box: a waiting process is left of its blocker; cycles are cut where they close."""
     depth = dict.fromkeys(nodes, 0)
     for _ in range(len(nodes)):
         moved = False

@@ -45,7 +45,7 @@ class HangReport:
     sections: tuple[tuple[str, str], ...] = field(default=SECTIONS)
 
     def document(self, _report: Report) -> dict[str, Any]:
-        """Return the published document of the worst job; the other jobs stand in its notes."""
+        """Return the published document of the worst job; its notes list the other jobs."""
         worst, *rest = self.documents
         notes = [*worst["notes"], *(f"another job: {document['sentence']}" for document in rest)]
         shared: dict[str, Any] = prepare.for_sharing(worst | {"notes": notes})

@@ -9,12 +9,12 @@ from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import Edge
 
-# The last edge decides the cause, whatever the process at its end is in.
+# The last edge decides the cause, not the call of the process at its end.
 _CAUSE_BY_EDGE = {
     "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
 }  # fmt: skip
 _GONE = ("stopped", "dead", "kernel")
-# What a rank may be in that is not in the collective, if that says no more than this.
+# Calls of a rank outside the collective that give no better cause than its absence.
 _OUTSIDE_COLLECTIVE = (
     "sleep", "idle", "supervise", "loop", "listen", "join", "unseen", "event", "between", "file",
 )  # fmt: skip
@@ -66,7 +66,7 @@ class RootBlocker:
 def find_root_blocker(
     index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...] = ()
 ) -> RootBlocker:
-    """Follow whom a process waits for."""
+    """Follow the wait-for edges from a process to the root blocker."""
     edges = graph.get(key, [])
     state = index.states.get(key)
     if state is None:
@@ -79,7 +79,7 @@ def find_root_blocker(
         return _end_of_chain(index, state, path)
     ends = [_follow(index, graph, path, edge) for edge in edges]
     order = _ORDER_ALL if edges[0].needs == "all" else _ORDER_ANY
-    # Among equals the longest: a server beside the ranks is waited for by the rank that sent it a request.
+    # Prefer the longest chain: a rank that sent a request to a server waits for it.
     best = min(ends, key=lambda end: (order.index(end.level), -len(end.chain)))
     if best.cause == "absent" and index.states[best.culprits[0]].kind == "between":
         absent = [end.culprits for end in ends if (end.cause, end.level) == ("absent", best.level)]
@@ -125,7 +125,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
     """Return the end at a process that waits for none that was observed."""
     key, kind = (state.process.key,), state.kind
     if state.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
-        # It ended during observation, or its parent is about to read its exit code: something goes on.
+        # It ended during observation, or its parent is about to read its exit code: the job makes progress.
         return RootBlocker("busy", "busy", key, path)
     if kind in _GONE:
         # A dead child that its parent has not noticed may have died this moment.
@@ -186,7 +186,7 @@ def is_outside_collectives(index: JobIndex, state: BlockedState) -> bool:
 
 
 def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
-    """Return whether a process is idle and owes nobody a response; a parent waiting for its end asked nothing."""
+    """Return whether a process is idle and owes no response; a parent waiting for its exit sent no request."""
     idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
     return idle and (not path or path[-1].kind == "child") and not index.open_requests(state.process)
 

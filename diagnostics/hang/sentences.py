@@ -7,7 +7,7 @@ from dataclasses import replace
 from diagnostics.fixes import count_of
 from diagnostics.hang.blocking_calls import KINDS, frame_text
 from diagnostics.hang.blocking_thread import BlockedState
-from diagnostics.hang.collectives import asked_collective
+from diagnostics.hang.collectives import name_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 
@@ -16,7 +16,7 @@ _NOT_OBSERVED = {
     "elsewhere": "does not respond, and was not observed",
     "missing": "has no process among those observed",
 }
-# Causes that say more than what the process is in.
+# Causes that are more specific than the blocking call.
 _PHRASES = {
     "stopped": CAUSES["stopped"],
     "dead": CAUSES["dead"],
@@ -89,8 +89,8 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
     victim = _first_victim(index, verdict)
     if len(states) == 1 and victim:
-        return f"is in {asked_collective(states[0])} while the others are in {asked_collective(victim)}"
-    listed = "; ".join(f"{_brief(state)} in {asked_collective(state)}" for state in states)
+        return f"is in {name_collective(states[0])} while the others are in {name_collective(victim)}"
+    listed = "; ".join(f"{_brief(state)} in {name_collective(state)}" for state in states)
     return f"are in different collectives: {listed}"
 
 
@@ -146,7 +146,7 @@ def evidence_of_victims(index: JobIndex, keys: tuple[str, ...]) -> tuple[str, ..
 
 
 def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
-    """Say that nobody waits for anybody."""
+    """Return the sentence for a job in which no process waits for another."""
     if busy:
         names = _first_names([f"{_name(index, key)} {_doing(index.states[key])}" for key in busy])
         return f"Nothing hangs: {names}."
@@ -155,7 +155,7 @@ def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
 
 
 def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
-    """Say that a dump shows nobody who waits, which one sample cannot exclude."""
+    """Return the sentence for a dump without waiting processes; one sample cannot exclude a hang."""
     count = count_of(len(index.states), "process")
     if busy:
         return f"Unknown: {len(busy)} of {count} may compute, which one sample does not show; none waits for another."
@@ -178,19 +178,19 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     state, who = index.states[keys[0]], _brief_names(index, keys)
     if len(keys) == 1:
         return (
-            f"Unknown cause: {who} is in {asked_collective(state)}. Another rank has not come to it, is in another "
+            f"Unknown cause: {who} is in {name_collective(state)}. Another rank has not come to it, is in another "
             f"group or {_SAME_COLLECTIVE}"
         )
     return (
-        f"Unknown cause: {who} are all in {asked_collective(state)}. The missing rank is not among them, or a rank is "
+        f"Unknown cause: {who} are all in {name_collective(state)}. The missing rank is not among them, or a rank is "
         f"in another group or {_SAME_COLLECTIVE}"
     )
 
 
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
-    """Say which class of cause a partial dump allows; nobody is named."""
+    """Return the sentence with the cause class that a partial dump allows; it names no process."""
     state, who = index.states[keys[0]], _brief_names(index, keys)
-    doing = f"waits in {asked_collective(state)}" if state.kind == "collective" else _doing(state)
+    doing = f"waits in {name_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
         doing = doing.replace("waits", "wait", 1)
     return f"{_capitalize(who)} {doing}: {why}. The dump does not show which process blocks it."

@@ -1,4 +1,4 @@
-"""What was observed of a job's processes, as data: collected live, parsed from a dump, or loaded from a bundle.
+"""Snapshot of a job's processes as data: collected live, parsed from a dump, or loaded from a bundle.
 
 The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only: this module travels
 to other hosts.
@@ -104,7 +104,7 @@ class Process:
     Attributes:
         role: Its part in the job, as "trainer" or "engine core".
         job: The group of ranks it belongs to: the address of their store.
-        state: The kernel's R S D T t Z; X if it is gone; empty if unknown.
+        state: The kernel's R S D T t Z; X if it ended; empty if unknown.
         unseen: What could not be read of it, and why.
         shared: Names of shared memory, each with its inode.
         io_moved: Whether it read or wrote anything while observed; None if unknown.
@@ -129,7 +129,7 @@ class Process:
 
     @property
     def key(self) -> str:
-        """Identifies it among all processes on all hosts."""
+        """Identify it among all processes on all hosts."""
         return f"{self.host}/{self.pid}"
 
     @property
@@ -234,7 +234,7 @@ class Snapshot:
         return self.source == "live"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the snapshot as it stands in a bundle."""
+        """Return the snapshot as JSON data of a bundle."""
         document: dict[str, Any] = _without_empty(dataclasses.asdict(self))
         return {"schema": SCHEMA} | document
 

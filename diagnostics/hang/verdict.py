@@ -1,4 +1,4 @@
-"""The verdict on a job: its outcome, the class of the cause, and who blocks whom."""
+"""The verdict on a job: outcome, cause class, and the chain of blocking processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Verdict:
         sentence: What blocks the job, in one sentence.
         cause: One of CAUSES; empty without a hang.
         certainty: established, supported or hypothesis.
-        culprits: Keys of the blocking processes; labels of what is no process.
+        culprits: Keys of the blocking processes; labels of blockers that are not processes.
         chain: From a waiting process to the blocking one; of a deadlock the whole cycle.
         evidence: What was observed of the blocking processes.
         victims: Keys of the processes that wait for them, directly or not.

@@ -91,7 +91,7 @@ def _state_evidence(process: Process) -> str:
 
 
 def _descriptor_edges(index: JobIndex, state: BlockedState, thread: Thread) -> list[Edge]:
-    """Return edges to whoever has the other end of each descriptor that the system call waits for."""
+    """Return edges to the processes at the other end of each descriptor that the system call waits for."""
     process = state.process
     edges: list[Edge] = []
     for fd in thread.waits_fds:
@@ -123,7 +123,7 @@ def _socket_edges(
         return edges
     if socket.kind == "unix":
         return _dead_children(index, state, evidence, certain=True)
-    # A listening or unconnected socket has no other end: 0.0.0.0:0 is nobody.
+    # A listening or unconnected socket has no peer: its address is 0.0.0.0:0.
     connected = socket.state != "LISTEN" and port_of(socket.remote)
     if not connected or index.connects_to_itself(process, socket):
         return []
@@ -212,7 +212,7 @@ def _any_peer(index: JobIndex, state: BlockedState) -> list[Edge]:
 
 
 def _forwarded_requests(index: JobIndex, state: BlockedState) -> list[Edge]:
-    """Return what an idle event loop with an open request asked of others or gave to a child."""
+    """Return edges of an idle event loop with an open request: its own requests, and work given to a child."""
     process = state.process
     if state.kind == "supervise" or not index.open_requests(process):
         return []
@@ -280,7 +280,7 @@ def _ring_edges(index: JobIndex, state: BlockedState, _: Thread) -> list[Edge]:
 
 
 def _semaphore_edges(index: JobIndex, state: BlockedState, thread: Thread) -> list[Edge]:
-    """Return edges to whoever has the semaphore mapped: one of them holds it, and nothing says which."""
+    """Return edges to all processes that map the semaphore: one of them owns it, but the kernel does not show which."""
     if not thread.futex.startswith("sem:"):
         return []
     inode = thread.futex.removeprefix("sem:")

@@ -36,7 +36,7 @@ IDLE_SHARE = 0.02
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """How to watch.
+    """Options of `--watch`.
 
     Attributes:
         stall_s: Seconds without movement after which the job is diagnosed.
@@ -125,7 +125,7 @@ def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[
             if hangs and options.end:
                 process.end_group(child)
                 return True
-            # What cannot be decided yet may be when it has lasted twice as long.
+            # An undecided wait may be decidable after twice the time.
             due_s = math.inf if hangs else 2 * (now - clock.since)
 
 

@@ -49,7 +49,7 @@ class Recognised:
 
     Attributes:
         start: Index of the first argument; the words before `launch_end` are the launcher's.
-        script: An own script of the user is started, or a module if `module`.
+        script: The command starts a script of the user, or a module if `module`.
     """
 
     framework: str
@@ -63,7 +63,7 @@ class Recognised:
 
 
 def recognise(words: list[str]) -> Recognised | None:
-    """Find a framework's command among the words, whatever stands before it."""
+    """Find a framework's command among the words, after any launchers."""
     for index, word in enumerate(words):
         launch, start = _launch_at(words, index, word.rpartition("/")[2])
         for dialect in DIALECTS.values() if launch is not None else ():
@@ -118,11 +118,11 @@ def _names_config(words: list[str]) -> bool:
 def read_command(
     command: Command, file: str, read_nested: Callable[[Word], list[Settings]]
 ) -> list[Settings]:
-    """Return what a command sets; a command given as text to a shell is read as well.
+    """Return the settings of a command, also of a command inside `bash -c`.
 
     Args:
         command: Words and environment.
-        file: The file it stands in.
+        file: The file that contains it.
         read_nested: Reads a word that is itself a script.
     """
     words = [word.clean for word in command.words]
@@ -164,7 +164,7 @@ def _shell_arguments(words: list[Word]) -> list[Word]:
 
 
 def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
-    """Return variables that stand before the program: after `env`, or as a container's `-e NAME=VALUE`."""
+    """Return variables set before the program: after `env`, or as a container's `-e NAME=VALUE`."""
     env: dict[str, Value] = {}
     after_env = False
     for number, word in enumerate(words):
@@ -187,13 +187,13 @@ def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
     if name in _TASK_OPTIONS:
         launcher = _read_tasks(words, names, file, name)
     else:
-        launcher = _picked(words, file, _LAUNCHER_OPTIONS)
+        launcher = _read_launcher_options(words, file, _LAUNCHER_OPTIONS)
     if name:
         launcher["launcher"] = Value(name, Place(file, words[0].line), "launcher")
     return launcher
 
 
-def _picked(words: list[Word], file: str, options: dict[str, str]) -> dict[str, Value]:
+def _read_launcher_options(words: list[Word], file: str, options: dict[str, str]) -> dict[str, Value]:
     settings = Settings("launcher", Place(file))
     _read_flags(words, file, settings)
     return {options[key]: value for key, value in settings.options.items() if key in options}
@@ -205,7 +205,7 @@ def _read_tasks(words: list[Word], names: list[str], file: str, name: str) -> di
         if (program in _LAUNCHERS and program not in _TASK_OPTIONS) or program.startswith(_LAUNCHER_MODULES):
             return _read_launcher(words[index:], file)
     launcher: dict[str, Value] = {}
-    for key, value in _picked(words, file, _TASK_OPTIONS[name]).items():
+    for key, value in _read_launcher_options(words, file, _TASK_OPTIONS[name]).items():
         # The program follows the number.
         first = value.data[0] if isinstance(value.data, list) else value.data
         launcher[key] = value.derive(parse_scalar(str(first)) if value.known else UNKNOWN)
@@ -250,7 +250,7 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
 
 
 def _report_unread(settings: Settings, word: Word, file: str) -> None:
-    """Report that unreadable options stand at this place."""
+    """Report unreadable options at this location."""
     place = str(Place(file, word.line))
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
@@ -316,7 +316,7 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
 
 
 def _known_tail(word: Word, text: str, file: str) -> Value:
-    """Return a path whose beginning may be unknown, as `$PWD/config`, by its known end."""
+    """Return the known end of a path such as `$PWD/config`, whose beginning is unknown."""
     return word.to_value(file, text.rpartition(HOLE)[2] or text)
 
 

@@ -113,7 +113,7 @@ def _read_folder(folder: Path, run: LintRun) -> list[Source]:
 
 
 def _share_accelerate_configs(settings: list[Settings]) -> None:
-    """Give the processes of an accelerate config to the runs named with it that do not set theirs."""
+    """Copy the process count of an accelerate config to runs given with it that set none."""
     for config in (entry for entry in settings if entry.framework == "accelerate"):
         for run in settings:
             for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
@@ -122,7 +122,7 @@ def _share_accelerate_configs(settings: list[Settings]) -> None:
 
 
 def make_plans(run: LintRun) -> None:
-    """Make the run plans of what was read, for the releases of each file's project."""
+    """Make the run plans of all sources, with the releases of each file's project."""
     for source in run.sources:
         versions = run.versions
         if source.settings and source.name != COMMAND_LINE:
@@ -135,7 +135,7 @@ def make_plans(run: LintRun) -> None:
 
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
-    """Make the plans of runs of GRPO and of servers."""
+    """Return the run plans of GRPO runs and servers."""
     plans = []
     for entry in settings:
         if entry.framework not in DIALECTS or not _is_grpo(entry):
@@ -166,7 +166,7 @@ def _is_grpo(settings: Settings) -> bool:
 
 
 def _nothing_read(source: Source) -> CheckResult:
-    """Report that a source has nothing to check, and where to look instead."""
+    """Report that a source has nothing to check, and suggest other inputs."""
     if source.name == COMMAND_LINE:
         return CheckResult(
             "reading the command", "skipped", "it is no command of a known framework", reads=True
@@ -190,7 +190,7 @@ def check_rules(run: LintRun) -> None:
 
 
 def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
-    """Check every rule on plans, one result per group of rules; a rule that crashes becomes a result."""
+    """Check every rule on plans, one result per rule group; a crash of a rule is a result."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
     pairs = {"pair": pair_with_servers(plans), "servers": server_pairs(plans)}
@@ -235,7 +235,7 @@ def _report(rule: Rule, plan: RunPlan, problem: Problem) -> Finding | None:
 
 
 def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
-    """Merge findings that differ only in where they are; the evidence names every place."""
+    """Merge findings that differ only in location; the evidence lists every location."""
     merged: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
         texts = tuple(item.text for item in finding.evidence)

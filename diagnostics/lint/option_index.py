@@ -1,4 +1,4 @@
-"""The options of every release of every framework, as read from their wheels; kept as data in `options/`.
+"""Index of the options of every framework release, read from the wheels; data in `options/`.
 
 `python -m evaluation.lint.option_names` writes the data.
 """
@@ -59,7 +59,7 @@ def _companions(framework: str) -> tuple[str, ...]:
 
 
 def is_indexed(framework: str) -> bool:
-    """Whether the options of a framework are in the index."""
+    """Return whether the index has the options of a framework."""
     return bool(_load(framework))
 
 
@@ -81,7 +81,7 @@ def release_options(framework: str, role: str, release: Version | None) -> set[s
 
 
 def set_options(settings: Settings) -> list[Value]:
-    """Return the options that a run sets by name, without its files and what a `+` adds to a config."""
+    """Return the options that a run sets by name, without config files and `+` keys."""
     return [
         value.with_key(key)
         for key, value in settings.options.items()
@@ -123,7 +123,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 
 
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
-    """Tell whether a parser with these options takes this one.
+    """Return whether a parser with these options accepts this one.
 
     argparse takes an unambiguous beginning of an option, and `no_` of a switch.
 
@@ -150,7 +150,7 @@ def complete_option(name: str, names: Collection[str]) -> str | None:
 
 
 def expand_abbreviations(settings: Settings, release: Version | None) -> None:
-    """Give abbreviated options of a command line their full names, where a framework's argparse reads them."""
+    """Expand abbreviated options to their full names, if a framework's argparse parses them."""
     framework = settings.framework
     if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
         return
@@ -166,9 +166,9 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
 
 
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
-    """Return the options of a project's own copy of a framework, with defaults where its files give them.
+    """Return the options of a project's own copy of a framework, with defaults that its files set.
 
-    Empty where they cannot be read, or where the command composes its config of parts that are not there.
+    Empty if they cannot be read, or if parts of the command's composed config are missing.
 
     Args:
         settings: The settings of a run of that framework.
@@ -205,7 +205,7 @@ def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) 
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:
-    """Whether that very release is in the index."""
+    """Return whether exactly this release is in the index."""
     return release is not None and str(release) in _load(package).get("releases", ())
 
 
@@ -216,7 +216,7 @@ def release_span(package: str, name: str) -> tuple[str, str] | None:
 
 
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
-    """Return those of these options that some release lacks, and the releases that have them all."""
+    """Return the options that some release lacks, and the releases that have all options."""
     releases = [Version(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
@@ -234,7 +234,7 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
 
 
 def fitting_releases(settings: Settings) -> tuple[Version, ...]:
-    """Return the releases that accept every option of a run; placeholders stand for those outside of the index."""
+    """Return the releases that accept every option of a run; placeholders for releases outside the index."""
     if not settings.framework_parser:
         return ()
     package = settings.framework
@@ -255,7 +255,7 @@ def span_without(package: str, name: str, release: Version) -> tuple[str, str] |
 
 
 def lacks_option(package: str, name: str, release: Version) -> bool:
-    """Tell whether an indexed release lacks an option that others have."""
+    """Return whether an indexed release lacks an option that others have."""
     span = release_span(package, name)
     if span is None or not is_indexed_release(package, release):
         return False

@@ -67,7 +67,7 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
 
 
 def server_pairs(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
-    """Return the servers of one script that run at the same time: no trainer stands between them."""
+    """Return the servers that a script runs at the same time, with no trainer between them."""
     servers = [plan for plan in plans if plan.role == "serve"][:_MAX_SERVERS]
     trainers = [plan for plan in plans if plan.role == "train"]
     return [

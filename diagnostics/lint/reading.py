@@ -223,7 +223,7 @@ def read_command_line(words: list[str]) -> list[Settings]:
 
 
 def _read_embedded(tree: Any, file: str) -> list[Settings]:
-    """Return what commands set that stand as text in a structured file, as in a job of Kubernetes or of a CI."""
+    """Return the settings of commands inside a structured file, such as a Kubernetes or CI job."""
     settings = _read_commands(embedded_scripts.container_commands(tree), file, 0)
     if settings:
         return settings

@@ -1,4 +1,4 @@
-"""The run plan: one vocabulary for a run, whatever framework it is configured in. Rules speak of nothing else."""
+"""The run plan: settings of a run in one vocabulary for all frameworks. Rules read only the run plan."""
 
 from __future__ import annotations
 

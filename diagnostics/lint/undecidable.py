@@ -1,4 +1,4 @@
-"""What of a run could not be checked: values that the files do not fix, unknown options, files that are missing."""
+"""Collect the parts of a run that `lint` could not check: unknown values, unknown options, missing files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
 
-# The check that reports what was not read.
+# Name of the check that reports unread input.
 READING = "what the run is told"
 _MAX_NAMED = 12
 _MAX_PLACES = 3
 
 
 def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked]:
-    """Return the values that the last rule needed and that are unknown, and forget them.
+    """Return the unknown values that the last rule read, and clear them.
 
     Args:
         plans: The plans that the rule checked.
@@ -41,7 +41,7 @@ def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked
 
 
 def group_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
-    """Merge entries that differ only in their place; one that decides makes the whole decide."""
+    """Merge entries that differ only in location; the merged entry decides if any of them does."""
     groups: dict[tuple[str, str, str], list[NotChecked]] = {}
     for entry in entries:
         groups.setdefault((entry.what, entry.why, entry.remedy), []).append(entry)
@@ -55,7 +55,7 @@ def group_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
 
 
 def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
-    """Return one check for what was not read or understood, whichever rule it concerns."""
+    """Return one check with all inputs that were not read or understood."""
     entries = group_entries(
         entry for plan in plans for entry in (*plan.settings.not_checked, *_unknown_options(plan))
     )
@@ -78,8 +78,8 @@ def _unknown_options(plan: RunPlan) -> list[NotChecked]:
     release = Version(plan.releases[plan.framework]) if plan.framework in plan.releases else None
     indexed = option_index.is_indexed_release(plan.framework, release)
     if hydra and not settings.framework_parser:
-        # A config of the user's own has keys of its own.
-        return [_own_config(plan)] if settings.prefixes and not settings.script_options else []
+        # A user's own config may have any keys.
+        return [_unread_user_config(plan)] if settings.prefixes and not settings.script_options else []
     entries = [*_added_keys(plan, names, release), *_unindexed_part(plan, names)]
     if settings.framework_parser and not plan.own_copy and indexed:
         return entries  # CFG113 checks the others
@@ -122,7 +122,7 @@ def _unindexed_part(plan: RunPlan, names: set[str]) -> list[NotChecked]:
 
 
 def _added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotChecked]:
-    """Return keys with a `+` that releases have: Hydra refuses it if the key has a value other than null."""
+    """Return `+` keys that already exist in releases: Hydra refuses one whose value is not null."""
     if parser_of(plan.framework) != "hydra" or not plan.settings.framework_parser:
         return []
     reason = "releases have this key, and Hydra adds no existing key unless its value is null"
@@ -135,7 +135,7 @@ def _added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list
 
 
 def _options_of_other_releases(plan: RunPlan, release: Version | None) -> list[NotChecked]:
-    """Return options of a project's copy without its config that the release it claims to be does not have."""
+    """Return options of a project's copy that the copy's release lacks; used if the copy's config is missing."""
     name, title = plan.framework, SHOWN[plan.framework]
     reason = "its config is not there, so its keys are not known"
     entries = [NotChecked(f"the project's own copy of {title}", reason, "", plan.versions.copies[name])]
@@ -148,9 +148,9 @@ def _options_of_other_releases(plan: RunPlan, release: Version | None) -> list[N
 
 
 def _release_dependent(plan: RunPlan) -> list[NotChecked]:
-    """Return the release, if it is not known and some of the run's options are not in every one.
+    """Return the release as not checked, if it is unknown and some releases lack an option of the run.
 
-    It decides only if no release has all of them: then some option is refused by whatever is installed.
+    It decides only if no release has all options: then any installed release refuses one.
     """
     options = [value.key for value in option_index.set_options(plan.settings)]
     partial, releases = option_index.releases_with_all(plan.framework, options)
@@ -167,6 +167,6 @@ def _release_dependent(plan: RunPlan) -> list[NotChecked]:
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]
 
 
-def _own_config(plan: RunPlan) -> NotChecked:
+def _unread_user_config(plan: RunPlan) -> NotChecked:
     reason = "its config is not the framework's own and was not read, so its keys are not known"
     return NotChecked(plan.settings.target or "the run", reason, "", str(plan.settings.place))

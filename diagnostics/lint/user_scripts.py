@@ -67,7 +67,7 @@ def _all_options(tree: ast.Module, path: Path) -> frozenset[str]:
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Yield the project's files that a script imports, beside it or from the folder that the run starts in."""
+    """Yield the project's files that a script imports, from its own folder or the run's working folder."""
     for node in tree.body:
         if not isinstance(node, ast.ImportFrom) or not node.module:
             continue
@@ -106,7 +106,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     settings.files.add(str(path))
     script = read_user_script(path)
     if script is None:
-        # A trainer of another name may declare options of its own.
+        # A trainer of another name may declare other options.
         tree = parse_python(safe_io.read_text(path, MAX_BYTES))
         settings.script_options = _all_options(tree, path) if tree is not None else frozenset()
         return

@@ -1,4 +1,4 @@
-"""A setting read from a user's file: its value, where it stands, and how certain it is."""
+"""A setting read from a user's file: its value, location and certainty."""
 
 from __future__ import annotations
 

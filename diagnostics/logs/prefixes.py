@@ -1,4 +1,4 @@
-"""Prefixes of log lines: time, rank, actor, process, level. They are removed and kept beside the message."""
+"""Prefixes of log lines: time, rank, actor, process, level. They are removed and stored next to the message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
-# What is left of terminal codes where the escape character itself was lost on the way.
+# Remains of terminal codes whose escape character was lost.
 _BARE_ANSI = re.compile(r"\[(?:\d{1,2}(?:;\d{1,3}){0,4})?m")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27|#34|#x22|#x60);")
@@ -78,9 +78,9 @@ _MOST_PREFIXES = 8
 _IGNORED = ("Ignore import error", "Ignoring import error")
 # Code that IPython or rich prints around the line that failed, with its number: no message of anything.
 _CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
-# What is tried again has not failed yet.
+# A retried operation has not failed yet.
 _RETRY = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
-# Prompts and completions, as trainers print some: what stands in them is nobody's failure.
+# Prompts and completions that trainers print: errors in them are not failures of the run.
 _SAMPLE = re.compile(
     r"\s*(?:\[(?:prompt|response|ground_truth|question|Model Response)\]"
     r"|(?:Completion|Prompt|Question|Solution string|Generated text|Model output)s?: )"
@@ -129,7 +129,7 @@ class Line:
 
     @property
     def fine(self) -> bool:
-        """Whether the line reports no failure, whatever words it has."""
+        """Whether the line reports no failure, even if it contains words of one."""
         return self.harmless or self.is_sample or self.is_code_context
 
     @property
@@ -183,7 +183,7 @@ def _without_markup(text: str) -> str:
     elif "m" in text and "[0m" in text:
         text = _BARE_ANSI.sub("", text)
     if "\r" in text:
-        # What a terminal would show is what came after the last return; a progress bar is before it.
+        # A terminal shows the text after the last carriage return; a progress bar is before it.
         text = next((part for part in reversed(text.split("\r")) if part.strip()), "")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)

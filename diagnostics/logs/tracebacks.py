@@ -20,14 +20,14 @@ _IN_FRAME = re.compile(
 )
 _TYPE = r"[A-Za-z_]\w*(?:\.[\w<>]+)*"
 _EXCEPTION = re.compile(rf"(?P<type>{_TYPE})(?:\((?P<inner>{_TYPE})\))?(?P<colon>:)? ?(?P<message>.*)")
-# What a class of exceptions is called: a capital, or one of the old ones of the standard library.
+# Names of exception classes: capitalised, or one of the standard library's old names.
 _NAMED = re.compile(r"(?:.*\.)?(?:_*[A-Z]\w*|\w*(?:error|timeout|exception))")
 _HEADLESS = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration)\b")
 # A file and a line, or a progress bar, after a colon: no message of an exception.
 _NO_MESSAGE = re.compile(r"\d+(?::|%\|)| *\d+%\|")
 # The margin in which groups of exceptions are printed.
 _MARGIN = re.compile(r"\s+[|+] ")
-# How a box begins, also where it is drawn without Unicode.
+# Beginning of a box, also one without Unicode.
 _LIDS = ("╭", "+--")
 BOX = "│╭╰┃❱"
 CHAIN = ("During handling of the above exception", "The above exception was the direct cause")

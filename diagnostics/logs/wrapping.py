@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from diagnostics.logs.prefixes import clean
 from diagnostics.logs.tracebacks import BOX, HEADER
 
-# What is pasted is short; a longer log was not.
+# Pasted text is short; a longer log was not pasted.
 LARGEST = 300_000
 NARROWEST, WIDEST = 60, 240
 # One line is broken into so many pieces at the most.

@@ -1,4 +1,4 @@
-"""Try a release of vLLM that no cell has: resolve it with a TRL, compare their APIs, and print or write the cell."""
+"""Add a vLLM release to the matrix: resolve it with a TRL, compare their APIs, and print or write the cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_LAYERS = ("resolve", "contract")
 def add_release(
     context: Context, release: str, trl: str, progress: QuietProgress, *, write: bool
 ) -> ResultsGrid:
-    """Run the layers that read a pair, print its cell, and return the results.
+    """Run the layers that only read the wheels of a pair, print its cell, and return the results.
 
     Args:
         context: The command's context; its store is locked.

@@ -163,7 +163,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
 
 
 def family(layer: str) -> str:
-    """Return the name that stands for all layers of a kind: `train` for `train:async`."""
+    """Return the name for all layers of a kind: `train` for `train:async`."""
     return layer.partition(":")[0]
 
 

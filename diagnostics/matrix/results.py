@@ -1,4 +1,4 @@
-"""The grid of results, cells by layers, from the store and today's expectations; and the questions behind it."""
+"""The results grid (cells by layers), built from stored answers and current expectations, and its questions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
     """
     chosen: list[str] = []
     for name in (part.strip() for text in lists for part in text.split(",") if part.strip()):
-        # A layer's own name means it alone: `resolve` does not stand for `resolve:today`.
+        # A layer's own name means only that layer: `resolve` does not include `resolve:today`.
         members = [name] if name in BY_NAME else [layer for layer in BY_NAME if layer.startswith(f"{name}:")]
         if not members:
             known = ", ".join(dict.fromkeys(map(family, BY_NAME)))
@@ -164,7 +164,7 @@ class LayerResult:
 
     @property
     def surprising(self) -> bool:
-        """Whether it is decided, and not as expected."""
+        """Whether the verdict is final and not the expected one."""
         return not self.judgement.expected and not self.judgement.incomplete
 
     @property

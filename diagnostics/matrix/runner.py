@@ -181,7 +181,7 @@ def answer_question(
     for attempt in range(1, ATTEMPTS + 1):
         try:
             answer = question.layer.check(context, question.cell)
-        except Exception as error:  # noqa: BLE001 - a bug in a layer is a result of its own, and the run goes on
+        except Exception as error:  # noqa: BLE001 - a bug in a layer becomes a result, and the run continues
             summary = f"the layer failed itself: {type(error).__name__}: {error}"
             answer = Answer(Outcome.INFRA_ERROR, summary, question.layer.evidence)
         if answer.outcome is not Outcome.INFRA_ERROR or stopped():

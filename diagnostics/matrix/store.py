@@ -211,7 +211,7 @@ class Store:
             yield
 
     def _repair(self) -> None:
-        """Cut off what follows the last complete line, so that the next event starts a line of its own."""
+        """Cut off text after the last complete line, so that the next event starts a new line."""
         if not self.path.exists():
             return
         with self.path.open("r+b") as file:

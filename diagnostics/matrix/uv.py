@@ -83,7 +83,7 @@ def torch_arguments(
     """Return the arguments that make `uv pip` take PyTorch's CPU build.
 
     A folder of wheels with such a build for this Python (and version) is enough; otherwise uv uses PyTorch's own index
-    for CPUs. Without either the CUDA build comes, gigabytes that nobody needs here.
+    for CPUs. Without either uv installs the CUDA build, gigabytes that are not needed here.
     """
     local = _local_torch_versions(environ, python)
     return [] if local and version in {None, *local} else ["--torch-backend", "cpu"]

@@ -19,7 +19,7 @@ LogPath = Annotated[str, Meta(pattern=rf"\A(logs/{NAME}/{NAME})?\Z")]
 
 
 class Outcome(StrEnum):
-    """What a layer observed."""
+    """Outcome of a layer."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"

@@ -28,7 +28,7 @@ _MAX_REASONS = 3
 
 
 class Question(NamedTuple):
-    """What a user wants to know of a pair: as a whole, as the head of a column, and the layers that answer it."""
+    """A question about a pair, with its column heading and the layers that answer it."""
 
     text: str
     head: tuple[str, str]
@@ -49,7 +49,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class TriedPair:
-    """A published pair that somebody ran, or tried to.
+    """A published pair with a run, also an incomplete one.
 
     Attributes:
         state: `ran` with its engine, ran in `part`, or `fails`.
@@ -123,7 +123,7 @@ def best(pairs: Iterable[TriedPair]) -> TriedPair | None:
 
 
 def headline(pairs: Sequence[TriedPair]) -> str:
-    """What the pairs come to, and which to take."""
+    """Summarise the pairs in one line, and name the one to install."""
     count = Counter(pair.state for pair in pairs)
     counts = f"{count['ran']} of {len(pairs)} pairs ran, {count['part']} in part"
     newest = best(pairs)
@@ -143,7 +143,7 @@ def _is_of(version: str, asked: str) -> bool:
 
 
 def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
-    """The pairs of these releases that nobody ran and whose sources and requirements fit, the newest first."""
+    """Return untested pairs of these releases whose sources and requirements fit, newest first."""
     fitting = [
         names
         for names in published.pairs()
@@ -224,7 +224,7 @@ def _recommendation(kept: list[TriedPair], recommended: TriedPair | None) -> str
 
 
 def _compatible_by_source(pairs: list[tuple[str, str]]) -> str:
-    """Name pairs whose sources fit; nobody ran them, and the line says so."""
+    """Return a line with untested pairs whose sources fit."""
     if not pairs:
         return "no pair with these releases fits by source and metadata, or none was read"
     label = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in pairs[:_NAMED])

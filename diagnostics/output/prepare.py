@@ -80,7 +80,7 @@ def _tab_escaped(line: Change) -> Change:
 
 
 def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
-    """Change a value together with its key: what is called a password is one, whatever it looks like."""
+    """Redact a value by its key too: the value of a key `password` is secret in any form."""
     if not isinstance(key, str) or not isinstance(item, str):
         return _walk(item, line, prose, skip)
     # Four numbers with dots are a release here, and an address everywhere else.

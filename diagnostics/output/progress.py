@@ -62,7 +62,7 @@ class ProgressLine:
 
     def tick(self) -> None:
         """Draw the spinner or write a line if nothing was written for long enough; called about once a second."""
-        with self._lock, contextlib.suppress(OSError, ValueError):  # nobody may read the stream any more
+        with self._lock, contextlib.suppress(OSError, ValueError):  # the reader may have closed the stream
             silence = self._clock() - self._last_output
             if self._terminal and self._bar is None and silence >= DELAY_S:
                 self._bar = self._spinner()

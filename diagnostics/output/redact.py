@@ -1,7 +1,7 @@
 """Replace secrets, and what identifies a person or a machine, by placeholders.
 
-Secrets are recognised by their shape and by the name they stand under. `mask` is for the user's own screen,
-`redact` for what is shared. Mask before you cut: half a secret has no shape, so `mask_and_cut` does both.
+Secrets are recognised by their shape and by their key's name. `mask` is for the user's own screen,
+`redact` for shared output. Mask before cutting: half a secret has no shape, so `mask_and_cut` does both.
 
 Every repetition in a pattern is bounded, so no text takes time quadratic in its length. Standard library only, and
 Python 3.10, because it runs on remote hosts.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from diagnostics.frameworks import FRAMEWORKS
 
 MASK = "<secret>"
-# Where a word may begin: also behind an escaped line end or colour, as in a quoted text.
+# Beginning of a word: also after an escaped line end or colour in quoted text.
 EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=\[\dm)|(?<=\[\d\dm))"
 # Prefixes of issued tokens that a dash or an underscore ends.
 _ISSUERS = (
@@ -45,7 +45,7 @@ _JWT = re.compile(
     rf"{EDGE}eyJ[A-Za-z0-9_-]{{8,4096}}\.(?:[A-Za-z0-9_-]{{0,8192}}(?:\.[A-Za-z0-9_-]{{4,4096}}){{1,3}}"
     r"|[A-Za-z0-9_-]{8,8192})"
 )
-# A revision has the shape of a W&B key; one of these words stands before it.
+# A revision has the shape of a W&B key; one of these words precedes it.
 _REVISION = re.compile(
     r"(?:\b(?:commit|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|\.git@)\W{0,4}\Z",
     re.IGNORECASE,
@@ -91,7 +91,7 @@ _LONG = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}")
 _RANDOM = re.compile(
     rf"{EDGE}(?:_Z\w{{1,4096}}|sha(?:1|256|512)[=:-][\w+/=-]{{1,128}}|archive-v\d/[\w-]{{1,64}}|[A-Za-z0-9]{{20,}})",
 )
-# Names that a secret stands under.
+# Names of keys with a secret value.
 _WORDS = (
     r"(?:token|secret|passw(?:or[dt])?d?(?![a-z])|passphrase|pass(?=\\{0,3}['\"]?\s{0,4}[=:])"
     r"|(?<=[_;-])pwd?(?=\\{0,3}['\"]?\s{0,4}[=:])|(?<=_)pwd\b|bindpw"

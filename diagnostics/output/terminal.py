@@ -1,4 +1,4 @@
-"""A report on a terminal: what is wrong, where, the recommended fix, and how well it is known.
+"""A report on a terminal: problem, location, recommended fix and evidence.
 
 The first screen has at most five lines for each finding; `--verbose` prints everything. Commands with a form of their
 own use `print_text`, `print_finding` and `print_not_checked` from here.

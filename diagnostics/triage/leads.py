@@ -50,7 +50,7 @@ _WAITS = (
      "how many ranks joined, and which machine is missing?"),
     ("HNG007", r"(?i)\block\b", "which process holds the lock: fuser FILE, or lsof"),
 )  # fmt: skip
-# A question: nobody answers it in a batch job.
+# A prompt for input, which a batch job never gets.
 _QUESTION = re.compile(
     r"(?i)enter your (?:choice|api key|password|token)|^wandb: \(\d\) |\[y(?:es)?/n(?:o)?\]|\(y/n\)"
     r"|(?:password|passphrase)[^:]{0,40}: ?$"

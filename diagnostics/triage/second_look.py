@@ -15,7 +15,7 @@ from diagnostics.triage.model import Hit, LogFacts
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.symptoms import Symptom
 
-# A log of so few lines is a selection that somebody made.
+# A log with so few lines is a user's selection.
 _PASTED_LINES = 16
 _MAX_FAILURES, _MAX_LINES, _MAX_CUT = 3, 6, 2
 _MAX_MESSAGE = 400

@@ -102,7 +102,7 @@ def _zip_logs(path: Path, mode: int) -> list[LogSource]:
 
 
 def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
-    """Return the logs below a folder by name; each file once, whatever links lead to it."""
+    """Return the logs below a folder by name; each file once, even if several links lead to it."""
     paths, identities = [], set()
     root = os.path.realpath(folder)
     for path in _files(folder, skipped):

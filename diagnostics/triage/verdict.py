@@ -113,7 +113,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state, candidates = "known", [*roots, *broad][:MAX_CANDIDATES]
     elif broad and not _failed_earlier(failures, broad, rest):
         state = HYPOTHESIS
-    elif rest and not broad and _explains_all(rest, failures, logs, second_look):
+    elif rest and not broad and _only_consequences(rest, failures, logs, second_look):
         state, candidates, followed = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
     else:
         state = _unresolved_state(logs, failures, second_look, excerpt=excerpt)
@@ -122,10 +122,10 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(logs, _own_tracebacks(rest), second_look) if state in _UNRESOLVED else (),
+        anchors=_anchors(logs, _explained_traceback_ids(rest), second_look) if state in _UNRESOLVED else (),
         versions=versions,
         frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
-        fingerprint=_fingerprint(state, candidates, logs, _own_tracebacks(rest)),
+        fingerprint=_fingerprint(state, candidates, logs, _explained_traceback_ids(rest)),
         lines=sum(log.lines for log in logs),
         problems=tuple(log.problem for log in logs if log.problem),
         first_failed=next((tuple(log.first_failed.items()) for log in logs if log.first_failed), ()),
@@ -134,7 +134,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
 
 
 def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
-    """Return package to (release, place)."""
+    """Return {package: (release, place)}."""
     versions: dict[str, tuple[str, str]] = {}
     for log in logs:
         for package, (version, line) in log.versions.items():
@@ -158,7 +158,7 @@ def _drop_handled(
         and candidate.issue.code not in rules.warned
         and all(hit.harmless for hit in candidate.hits)
     ]
-    claimed = _own_tracebacks(handled)
+    claimed = _explained_traceback_ids(handled)
     other_failures = [failure for failure in failures if id(failure) not in claimed]
     unhandled = [candidate for candidate in all_candidates if candidate not in handled]
     failed = bool(other_failures) or any(log.errors for log in logs)
@@ -172,7 +172,7 @@ def _roots_of_last_run(
 ) -> list[Candidate]:
     """Return the roots; in a log of several runs, those of the last run first."""
     roots = [candidate for candidate in all_candidates if candidate.role == "root"]
-    claimed = _own_tracebacks(all_candidates)
+    claimed = _explained_traceback_ids(all_candidates)
     other_failures = [failure for failure in failures if not _is_consequence(failure, claimed)]
     if not roots or len(roots) + len(other_failures) < 2:
         return roots
@@ -194,7 +194,7 @@ def _roots_of_last_run(
 def _demote_late_roots(
     roots: list[Candidate], failures: Sequence[Traceback], all_candidates: Sequence[Candidate]
 ) -> list[Candidate]:
-    """Return the roots; late lines, such as a shell's on a killed process, are broad after another failure."""
+    """Return the roots; after another failure, late patterns (a shell's message on a kill) count as broad."""
     rest = [candidate for candidate in all_candidates if not candidate.late]
     cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
 
@@ -205,11 +205,11 @@ def _demote_late_roots(
     return [root.as_hypothesis() if root.late and follows(root) else root for root in roots]
 
 
-def _explains_all(
+def _only_consequences(
     wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], second: SecondLook
 ) -> bool:
-    """Whether the logs have nothing but consequences of a root that is elsewhere."""
-    claimed = _own_tracebacks(wrappers)
+    """Return whether the logs have only consequences of a root in another log."""
+    claimed = _explained_traceback_ids(wrappers)
     if any(not _is_consequence(failure, claimed) for failure in failures):
         return False
     own_lines = {(hit.source, hit.line) for candidate in wrappers for hit in candidate.hits}
@@ -244,14 +244,14 @@ def _unresolved_state(
 def _failed_earlier(
     failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]
 ) -> bool:
-    """Whether an unknown failure stands before the first broad line."""
-    claimed = _own_tracebacks([*broad, *rest])
+    """Return whether an unknown failure precedes the first line of a broad pattern."""
+    claimed = _explained_traceback_ids([*broad, *rest])
     first = min(candidate.first.line for candidate in broad)
     return any(not _is_consequence(failure, claimed) and failure.end < first for failure in failures)
 
 
-def _own_tracebacks(candidates: Iterable[Candidate]) -> set[int]:
-    """Return the ids of the tracebacks that belong to candidates; broad lines below a traceback don't claim it."""
+def _explained_traceback_ids(candidates: Iterable[Candidate]) -> set[int]:
+    """Return the ids of tracebacks that a candidate explains; a broad pattern below a traceback does not."""
     return {
         id(hit.traceback)
         for candidate in candidates
@@ -262,7 +262,7 @@ def _own_tracebacks(candidates: Iterable[Candidate]) -> set[int]:
 
 
 def _is_consequence(failure: Traceback, claimed: set[int]) -> bool:
-    """Whether a traceback belongs to a candidate, or is what ending processes print."""
+    """Return whether a traceback belongs to a candidate, or is typical of processes that are shutting down."""
     return id(failure) in claimed or failure.type.rpartition(".")[2] in _ENDING
 
 
@@ -290,7 +290,7 @@ def _traceback_hit(log: LogFacts, failure: Traceback) -> Hit:
 
 
 def _fingerprint(state: str, candidates: list[Candidate], logs: Sequence[LogFacts], claimed: set[int]) -> str:
-    """Return a hash that is equal for equal failures, whatever the ranks, paths, times and values."""
+    """Return a hash of a failure that ignores ranks, paths, times and values."""
     if state in {"clean", "empty", NOT_JUDGED, HYPOTHESIS}:
         return ""
     if candidates:

@@ -1,4 +1,4 @@
-"""`python -m evaluation.audit.live_bench`: faults put into servers that sample, and what an audit says of each.
+"""`python -m evaluation.audit.live_bench`: audit rollout servers with injected faults, and score the reports.
 
 Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With it it is one of a cell, between
 which and the audit a proxy changes requests and answers, and whose weights are loaded anew. Thresholds were chosen on
@@ -53,7 +53,7 @@ class Case:
         families: Which families must be told; each of several of a pair. A family may be one of a few.
         values: What their values must be, by name, with how near.
         folder: The weights that the server holds, where they are not the checkpoint's.
-        trainer: What the trainer says.
+        trainer: The trainer's settings.
     """
 
     name: str
@@ -179,7 +179,7 @@ def _write(model: Any, folder: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
-    """A stand-in that does it."""
+    """Start a stand-in server with the fault."""
     for name in ("second", "stale_cache"):
         if model := getattr(case.wrong, name):
             setattr(case.wrong, name, round_weights(model, getattr(torch, dtype)))
@@ -188,7 +188,7 @@ def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
 
 
 def real(url: str) -> Callable[..., Any]:
-    """A real server that holds checkpoint-300, behind a proxy; where another case's weights are held it loads anew."""
+    """Start a real server with checkpoint-300 behind a proxy; reload it if another case's weights are loaded."""
     loaded_names = ["checkpoint-300"]
 
     def load_weights_once(folder: Path, name: str) -> None:
@@ -214,7 +214,7 @@ def real(url: str) -> Callable[..., Any]:
 
 
 def _load_weights(url: str, folder: Path) -> None:
-    """Has the server load the weights of a folder, and nothing else."""
+    """Load only the weights of a folder into the server."""
     kwargs = {"weights_path": str(folder.resolve())}
     body = {"method": "reload_weights", "kwargs": kwargs, "timeout": 300}
     status, reply = proxy.forwarded(url, "POST", "/collective_rpc", body)
@@ -230,12 +230,12 @@ def _fill_cache(url: str, folder: Path) -> None:
 
 
 def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
-    """Whether every fault was named and nothing else; whether the values are right; what was told."""
+    """Return whether exactly the injected faults were reported, whether the values are right, and the report."""
     faults = {answer.family: answer for answer in found.select(FAULT)}
     expected_families = [family.split() for family in case.families]
     all_named = all(any(name in faults for name in family) for family in expected_families)
     allowed = {name for family in expected_families for name in family}
-    # Two causes of one thing may be told together: raw log-probs also fit the law of temperature 1.
+    # Two causes of one symptom may be reported together: raw log-probs also fit temperature 1.
     extra = faults.keys() - allowed - ({"sampling/temperature"} if case.name == "raw log-probs" else set())
     values = {estimate.name: estimate.value for fault in faults.values() for estimate in fault.estimates}
     right: bool | None = None
@@ -250,7 +250,7 @@ def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs it; prints one line of JSON a case, then the table."""
+    """Run it; print one line of JSON a case, then the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, help="of the models, made here where they are not there")
     parser.add_argument("--real", default="", metavar="URL")
@@ -316,7 +316,7 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
 
 
 def render_table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
-    """Faults by what was said of them, with intervals of 95 % (Wilson)."""
+    """Render the faults by report outcome, with 95 % intervals (Wilson)."""
     lines = ["| fault | named, of | value right, of |", "|---|---|---|"]
     for name, outcomes in rows.items():
         values = [right for _, right in outcomes if right is not None]

@@ -34,7 +34,7 @@ def print_audit(case: str, wanted: str, **asked: Any) -> None:
             answer.family: [estimate.value for estimate in answer.estimates] for answer in audit.select(FAULT)
         }
         outcome, tokens = audit.outcome, audit.tokens
-    # What the server says of itself is told beside what its samples say.
+    # The server's own settings are reported together with the sampling checks.
     families = [*faults.keys() - {"settings/logprobs_mode"}]
     line = {
         "case": case, "named": families == ([wanted] if wanted else []), "told": faults, "outcome": outcome,
@@ -75,7 +75,7 @@ def adapters(url: str, checkpoint: Path) -> None:
 
 
 def two(url: str, other: str, world: Path) -> None:
-    """One of two has older weights: told of by address, and behind one address."""
+    """One of two replicas has older weights: audited by separate addresses and behind one address."""
     checkpoint = world / "checkpoint-300"
     print_audit("replicas: the same", "", server=url, checkpoint=checkpoint, replicas=(other,))
     _load_weights(other, world / "checkpoint-280")
@@ -99,7 +99,7 @@ def audit_raw_logprobs(url: str, checkpoint: Path) -> None:
 
 
 def manners(url: str, checkpoint: Path) -> None:
-    """A paused server is not asked."""
+    """A paused server is not audited."""
     proxy.forwarded(url, "POST", "/pause", {})
     print_audit("paused", "NotAskedError", server=url, checkpoint=checkpoint)
     proxy.forwarded(url, "POST", "/resume", {})

@@ -56,7 +56,7 @@ def write_checkpoints(folder: Path, shape: dict[str, int]) -> None:
 
 
 def _pad_tokenizer(size: int) -> PreTrainedTokenizerFast:
-    """The tiny world's, with ids that stand for nothing behind its own."""
+    """Return the tiny tokenizer with unused ids appended."""
     small_tokenizer = world.tokenizer(world.corpus(), 384)
     definition = json.loads(small_tokenizer.backend_tokenizer.to_str())
     known = definition["model"]["vocab"]
@@ -69,7 +69,7 @@ def _pad_tokenizer(size: int) -> PreTrainedTokenizerFast:
 
 
 def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str, Any]:
-    """One audit in a process of its own: what it says, and what it took."""
+    """Run one audit in a separate process; return its report and cost."""
     load, began = os.getloadavg(), time.monotonic()
     command = [sys.executable, "-m", "diagnostics", "audit", f"--server={url}", f"--checkpoint={checkpoint}",
                "--format=json", *more]  # fmt: skip

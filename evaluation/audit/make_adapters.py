@@ -22,7 +22,7 @@ _SIZE, _DRIFT = 0.05, 0.014
 
 
 def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
-    """Writes an adapter a step, whose matrices are so much of the last one's; returns their folder."""
+    """Write an adapter a step, whose matrices are so much of the last one's; return their folder."""
     state = loaded(base, "float32").state_dict()
     generator = torch.Generator().manual_seed(5)
     tensors = {}
@@ -49,7 +49,7 @@ def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
 
 
 def scaled(adapter: Path, folder: Path, times: float) -> Path:
-    """Writes it with another alpha."""
+    """Write it with another alpha."""
     shutil.copytree(adapter, folder)
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())

@@ -36,7 +36,7 @@ def rlprobe(path, entries):
     del path
     import types
 
-    # Its mapping stands in a module that imports transformers for a base class.
+    # Its mapping is in a module that imports transformers for a base class.
     sys.modules.setdefault("transformers", types.SimpleNamespace(TrainerCallback=object))
     from rlprobe.doctor import engine
     from rlprobe.integrations import trl
@@ -82,7 +82,7 @@ def main():
     for tool in (rldoctor, rlprobe, rlwatch):
         try:
             detected[tool.__name__] = tool(path, entries)
-        except Exception as error:  # noqa: BLE001 - of one tool; the others are asked all the same
+        except Exception as error:  # noqa: BLE001 - a failure of one tool; run the others
             detected[tool.__name__] = [f"error: {type(error).__name__}: {error}"]
     print(json.dumps(detected))
 

@@ -38,7 +38,7 @@ NAME = "checkpoint-300"
 TOKENS = 2000
 GATES = ("prime-rl", "NeMo-RL", "verl")
 
-# What changes the metrics that TRL logs, from the beginning or from the middle on.
+# Faults that change TRL's logged metrics, from the beginning or from the middle on.
 METRICS: dict[str, Any] = {
     "a learning rate of 0": lambda entry, _: entry | {"learning_rate": 0.0},
     "a gradient of 0": lambda entry, _: entry | {"grad_norm": 0.0},
@@ -62,7 +62,7 @@ SAMPLES = (
 
 
 def engines(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
-    """Faults of an engine: by name the family that names it, the weights' folder, and what is done wrong."""
+    """Return engine faults: name -> expected family, weights folder, and the fault."""
     return {
         "temperature 0.8": ("sampling/temperature", NAME, Wrong(law={"temperature": 0.8})),
         "top-p 0.95": ("sampling/top_p", NAME, Wrong(law={"top_p": 0.95})),
@@ -105,7 +105,7 @@ def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
     return {tool: set(names) for tool, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def measured(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
+def mismatch_metrics(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
     """Compute the trainers' mismatch metrics from the engine's and the trainer's log-probs of sampled tokens."""
     reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
     engine = Engine(folder / held, "bfloat16", wrong, 5)
@@ -170,7 +170,7 @@ def main() -> None:
     """The table."""
     run, folder, python = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    right = measured(folder, NAME, Wrong())
+    right = mismatch_metrics(folder, NAME, Wrong())
     logged = {f"sampling/sampling_logp_difference/{name}": right[name] for name in ("mean", "max")}
     base = history(run, engine=logged)
     healthy = curves(python, base)
@@ -186,7 +186,7 @@ def main() -> None:
             print_row(name, curves(python, entries), healthy, families(audit_run(path)))
     of_samples(run, healthy)
     for name, (family, served, wrong) in engines(folder).items():
-        detected = measured(folder, served, wrong)
+        detected = mismatch_metrics(folder, served, wrong)
         entries = history(
             run, engine={f"sampling/sampling_logp_difference/{key}": detected[key] for key in ("mean", "max")}
         )
@@ -201,7 +201,7 @@ def main() -> None:
 
 
 def of_samples(run: Path, healthy: dict[str, set[str]]) -> None:
-    """Faults of samples, of which the metrics show nothing, or what they show anyway."""
+    """Print a row for each fault of samples, which metrics may not show."""
     rows = list(next(iter(read_run(run).recordings)).rows)
     for fault in faults.ROWS:
         if fault.name not in SAMPLES:

@@ -26,9 +26,9 @@ from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
-# What a fault brings with it: samples that are all the same have no spread, and so on.
+# Other findings that a fault implies: identical samples have no spread, and so on.
 FOLLOW = {"rewards/no_spread", "rewards/constant"}
-# Of two faults the one leaves nothing of the other: rewards that are all the same make every advantage 0.
+# Faults that hide another: constant rewards make every advantage 0.
 LEAVES_NOTHING = {"rewards", "samples"}
 
 
@@ -134,7 +134,7 @@ def share(hits: int, count: int) -> str:
 
 
 def of_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs: int, toy: bool) -> None:
-    """Runs of our trainer: healthy in every format; of every third each fault in one format, in turn, and pairs."""
+    """Audit runs of our trainer: healthy in every format; for every third run each fault in one format, and pairs."""
     for number, seed in enumerate(seeds):
         if time.monotonic() > until:
             return
@@ -199,7 +199,7 @@ FILE_PAIRS = [
 
 
 def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bool) -> None:
-    """Samples under laws of sampling: token exports with both streams, and texts with a checkpoint."""
+    """Audit samples of many sampling parameters: token exports with both streams, and texts with a checkpoint."""
     for number, seed in enumerate(seeds):
         if time.monotonic() > until:
             return
@@ -212,7 +212,7 @@ def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bo
 
 
 def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, toy: bool) -> None:
-    """Laws told by the engine's and the trainer's log-probs."""
+    """Estimate sampling parameters from the engine's and the trainer's log-probs."""
     hot, p = drawn.uniform(0.55, 0.8), round(drawn.uniform(0.85, 0.985), 4)
     laws = (
         (
@@ -241,7 +241,7 @@ def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, t
 def texts(
     table: Table, made: object, checkpoint: Path, drawn: random.Random, folder: Path, *, toy: bool
 ) -> None:
-    """Laws told by texts and a checkpoint, 4,096 tokens."""
+    """Estimate sampling parameters from texts and a checkpoint, 4,096 tokens."""
     off = drawn.choice((drawn.uniform(0.8, 0.9), drawn.uniform(1.12, 1.25)))
     p, k = round(drawn.uniform(0.88, 0.98), 4), drawn.randrange(4, 14)
     laws = (
@@ -267,7 +267,7 @@ def texts(
 
 
 def main() -> None:
-    """Runs it."""
+    """Run it."""
     parser = argparse.ArgumentParser(description="How well recorded faults are named.")
     parser.add_argument("--runs", type=int, default=20, help="runs of our trainer (default: 20)")
     parser.add_argument("--models", type=int, default=8, help="models that are sampled from (default: 8)")

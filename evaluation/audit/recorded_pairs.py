@@ -1,4 +1,4 @@
-"""Two faults at once in what a run leaves behind, one of which may hide the other: which of both are named.
+"""Run artifacts with two faults, one of which may hide the other: count which are reported.
 
     python benchmarks/audit_recorded_pairs.py [--models N] [--first-seed N] [--only NAME] [--toy]
 
@@ -25,7 +25,7 @@ from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
-# Samples that are all the same have no spread: that is no other fault.
+# Identical samples have no spread: that is not another fault.
 FOLLOW = {"rewards/no_spread", "rewards/constant"}
 STATES = ("named", "said to be hidden", "named otherwise", "not decided", "missed")
 COPIES, SAME = (
@@ -84,7 +84,7 @@ TRUNCATED = Pair("truncation, rewards all the same", ("metrics/all_cut", "reward
 
 @dataclass
 class Table:
-    """Verdicts on each pair of faults, and estimates beside the values that were set."""
+    """Verdicts on each pair of faults, and estimates next to the true values."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     off: dict[str, list[float]] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def state_of(family: str, audit: object) -> str:
 
 
 def drawn_law(drawn: random.Random) -> dict[str, float]:
-    """Values of this model; none stands on a grid."""
+    """Draw sampling parameters for this model, not on a grid."""
     return {
         "temperature": drawn.choice((drawn.uniform(0.6, 0.88), drawn.uniform(1.13, 1.3))),
         "top_p": round(drawn.uniform(0.85, 0.97), 4),
@@ -213,7 +213,7 @@ def of_run(table: Table, seed: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Runs it."""
+    """Run it."""
     parser = argparse.ArgumentParser(description="Which of two recorded faults are named.")
     parser.add_argument("--models", type=int, default=12, help="models that are sampled from (default: 12)")
     parser.add_argument("--first-seed", type=int, default=7000, help="of models and runs (default: 7000)")

@@ -1,4 +1,4 @@
-"""Runs TRL's own GRPOTrainer on a tiny model with `log_completions`, in a cell: `FOLDER SEED STEPS KEY=VALUE...`."""
+"""Run TRL's own GRPOTrainer on a tiny model with `log_completions`, in a cell: `FOLDER SEED STEPS KEY=VALUE...`."""
 
 import json
 import os

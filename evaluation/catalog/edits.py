@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from diagnostics.catalog.model import Bound
 
-# Where a framework's words may come from: its own options first, which bound an edit, then those of what it runs on.
+# Sources of a framework's options: first its own, which bound an edit, then its dependencies'.
 FROM = {
     "vllm": ("vllm",),
     "trl": ("trl", "transformers", "accelerate", "vllm"),
@@ -35,7 +35,7 @@ INHERIT = ("trl", "ms-swift")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
 _KEY = re.compile(r"(?<![\w.'\"+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9_]{3,})=(?!=)")
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
-# What other programs and functions take is theirs: their words up to the next semicolon, and calls in brackets.
+# Options of other programs and functions are ignored: their words up to the next semicolon, and calls in brackets.
 _OTHERS = re.compile(
     r"(?:\b(?:docker|pip|uv|ray(?! status)|verl\.model_merger|sbatch|srun|hf|sysctl|py-spy|torchrun|conda|git|ulimit"
     r"|nvidia-smi|def|EngineCore|Kubernetes)\b)"
@@ -86,7 +86,7 @@ def _keys(known: Mapping[str, Any], name: str) -> list[str]:
 
 
 def unknown_options(framework: str, text: str, known: Mapping[str, Any]) -> list[str]:
-    """Options in an edit that no release of its framework, nor of what that runs on, has."""
+    """Return options in an edit that no release of its framework or of its dependencies has."""
     return [
         name
         for name in option_names(text)
@@ -94,8 +94,8 @@ def unknown_options(framework: str, text: str, known: Mapping[str, Any]) -> list
     ]
 
 
-def fitting(framework: str, text: str, known: Mapping[str, Any]) -> list[str] | None:
-    """The framework's releases that have all of its own options that an edit names; None where it names none."""
+def releases_with_options(framework: str, text: str, known: Mapping[str, Any]) -> list[str] | None:
+    """Return the framework's releases that have all own options of an edit; None if the edit has none."""
     index = known.get(framework)
     names = [name for name in option_names(text) if index and _keys(index, name)]
     if framework in INHERIT:
@@ -109,8 +109,8 @@ def fitting(framework: str, text: str, known: Mapping[str, Any]) -> list[str] | 
 
 
 def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) -> str:
-    """Says what is wrong with an edit's bound: it has to hold every release with its options, and no other."""
-    fitting_releases = fitting(framework, text, known)
+    """Return what is wrong with an edit's bound: it has to hold every release with its options, and no other."""
+    fitting_releases = releases_with_options(framework, text, known)
     if fitting_releases is None:
         return ""
     order = known[framework]["releases"]
@@ -149,14 +149,14 @@ def each_edit() -> Iterator[tuple[str, str, str, str, Bound]]:
 
 
 def main() -> int:
-    """Prints what disagrees."""
+    """Print what disagrees."""
     known, wrong = index(), 0
     for code, name, framework, text, bound in each_edit():
         problems = [
             f"names {option}, which no release has" for option in unknown_options(framework, text, known)
         ]
         problems += filter(None, [misfit(framework, text, bound, known)])
-        fitting_releases = fitting(framework, text, known)
+        fitting_releases = releases_with_options(framework, text, known)
         for line in problems:
             wrong += 1
             range_ = (

@@ -187,7 +187,7 @@ def _spans(places: list[int], order: list[str]) -> str:
 
 
 def main() -> int:
-    """Reads the packages that are named, else all, and writes what was found beside what is known of the others."""
+    """Read the packages that are named, else all, and write what was found beside what is known of the others."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", nargs="*", choices=[*PACKAGES, []], help="only these")
     parser.add_argument("--cache", help="where what was read is kept (default: the store's)")

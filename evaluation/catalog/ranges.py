@@ -1,4 +1,4 @@
-"""In which releases does what an entry claims stand? Every release is read, not those at the ends of the range.
+"""Check each catalog claim in the source of every release, not only at the ends of its range.
 
 A claim of the catalogue that is `static` says in `read` what was looked for: files of the wheel, and a pattern that one
 of them has where the issue can occur. `python -m evaluation.catalog.ranges` looks for it in every final release
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PUBLISHED = ROOT / "diagnostics" / "data" / "ranges.json"
 SCHEMA = "grpo-doctor.ranges.v1"
-# The oldest release that is read of each package: what came before, nobody here looked at.
+# The oldest release of each package that is read.
 SINCE = {
     "vllm": "0.6.0",
     "trl": "0.14.0",
@@ -44,7 +44,7 @@ SINCE = {
 }
 # An index is slow to answer, not to send.
 _AT_ONCE = 6
-# What some wheels put before the path that is installed.
+# Prefix of installed paths in some wheels.
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
@@ -72,7 +72,7 @@ def key_of(code: str, claim: Affected) -> str:
 
 
 def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
-    """All claims that say what was looked for, of these entries or of all."""
+    """Return all claims with a search pattern, of these entries or of all."""
     return [
         (code, claim)
         for code, entry in loader.load().items()
@@ -82,7 +82,7 @@ def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
 
 
 def search_claims(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any]) -> dict[str, Any]:
-    """Looks for each claim in each release of its package; what is known already is kept."""
+    """Search each claim in each release of its package; keep known results."""
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     for package in dict.fromkeys(claim.package for _, claim in wanted):
         order = releases(package, SINCE[package])
@@ -124,7 +124,7 @@ def proposed(order: list[str], found: list[str]) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Reads, writes what was found, and with --propose prints it beside what is claimed."""
+    """Search and write the results; with --propose print them next to the claims."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("code", nargs="*", help="only these entries")
     parser.add_argument("--cache", help="where what was read is kept (default: the store's)")

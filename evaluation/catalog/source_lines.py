@@ -70,7 +70,7 @@ def candidate_paths(path, release):
 
 
 def test_every_number_of_a_source_is_read():
-    """Two lines of one release, and those of the next, are told apart from digits that are none."""
+    """Line numbers of one or several releases are distinguished from other digits."""
     source = "ValueError in a/b.py:470 and 504 of 5.17.0, 9 of 0.6.6.post1, c/d.py:7 of 1.0; the rest is 12 of them"
     assert list(lines_of("X", source)) == [
         ("X", "ValueError", "a/b.py", 470, "5.17.0"), ("X", "ValueError", "a/b.py", 504, "5.17.0"),

@@ -1,4 +1,4 @@
-"""The environments that doctor is measured against: what each is made of, what is done to it, and its label.
+"""Environments for measuring doctor: their base, the injected fault, and the label.
 
 A label is a tuple of codes, one of which names what is broken; none says that the environment is sound. Files are hard
 links of a base: they are removed or replaced, never written into.
@@ -137,7 +137,7 @@ def homeless(prefix):
 
 
 def editable(name, prefix, *, moved, finder):
-    """A package as an editable install of a folder beside the environment, which then moves."""
+    """Install a package as editable from a folder next to the environment, then move the folder."""
     source = prefix.parent / "cwd" / "source"
     source.mkdir(parents=True)
     shutil.move(site(prefix) / name, source / name)
@@ -228,7 +228,7 @@ def _release(requirement, base="small", codes=("CMP904",)):
 
 
 CASES = [
-    # Files that are gone.
+    # Missing files.
     _remove_files("transformers' beginning deleted", "transformers/__init__.py"),
     _remove_files("a module of transformers deleted", "transformers/utils/import_utils.py"),
     _remove_files("a module of the hub deleted", "huggingface_hub/file_download.py"),
@@ -243,7 +243,7 @@ CASES = [
     _remove_files("a module of datasets deleted", "datasets/arrow_dataset.py", base="data"),
     ("tokenizers' library cut off", "small", partial(cut_off, "tokenizers/*.so"), ("ENV923",)),
     ("numpy for another Python", "small", partial(other_abi, "numpy/_core/_multiarray_umath*.so"), ("ENV923",)),
-    # Packages that are gone, by an installer or by half of one.
+    # Packages that an installer removed, completely or partly.
     *map(_uninstalled, (
         "tokenizers", "huggingface-hub", "numpy", "regex", "packaging", "safetensors", "pyyaml", "filelock", "tqdm",
         "requests", "typing-extensions", "fsspec", "urllib3", "idna",

@@ -70,7 +70,7 @@ class Seen:
 
 
 def main() -> int:
-    """Makes and judges the cases; returns 1 where the table is not what it should be."""
+    """Make and judge the cases; return 1 if the table is not as expected."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--base", action="append", default=[])
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
-    """Makes a base, and imports in it what its cases import."""
+    """Make a base, and import in it what its cases import."""
     subprocess.run(["uv", "venv", "-q", "--python", sys.executable, place], check=True)
     subprocess.run(["uv", "pip", "install", "-q", "--python", place, *options, *requirements], check=True)
     # The first import writes the bytecode, which all copies share.
@@ -122,7 +122,7 @@ class Made:
 
 @contextlib.contextmanager
 def build_case(case: Case, folder: Path) -> Iterator[Made]:
-    """Copies the base of a case, changes the copy, and takes it away again."""
+    """Copy the base of a case, change the copy, and remove it afterwards."""
     prefix = folder / "case"
     subprocess.run(["cp", "-al", folder / case.base, prefix], check=True)
     cwd = folder / "cwd"
@@ -166,7 +166,7 @@ def ending(prefix: Path, program: str, environ: dict[str, str], working: str) ->
 
 
 def doctor(place: Made, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs doctor alone: what the case puts in the way must not be found by doctor itself."""
+    """Run doctor alone: what the case puts in the way must not be found by doctor itself."""
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-I", "-c", program, "doctor", "--prefix", place.prefix, *arguments],
@@ -181,19 +181,19 @@ def _doctor(case: Case, place: Made, truth: str) -> Seen:
     except ValueError:
         return Seen(case, truth, done.returncode, [("CRASH", done.stderr[-200:])])
     findings = [(finding["code"], finding["severity"]) for finding in document["findings"]]
-    # That nothing of a run is there is said of every base without a trainer, sound or not: it answers nothing here.
+    # "No trainer installed" is reported for every base without one, so it does not count here.
     checks = [check for check in document["checks"] if check["check"] != "environment"]
     unread = any(check["not_judged"] or check["outcome"] == "crashed" for check in checks)
     return Seen(case, truth, done.returncode, findings, unread)
 
 
 def _contradicts(seen: Seen) -> bool:
-    """Whether what really happened is not what the label says: then the case is none."""
+    """Return whether the real result contradicts the label, which invalidates the case."""
     return bool(seen.case.codes) != bool(seen.truth)
 
 
 def _summary(seen: list[Seen]) -> str:
-    # What an import did not confirm is no case: it is listed, and not counted.
+    # A case that an import did not confirm is listed and not counted.
     consistent = [result for result in seen if not _contradicts(result)]
     counts = collections.Counter(result.outcome for result in consistent)
     broken = [result for result in consistent if result.case.codes]

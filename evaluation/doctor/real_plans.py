@@ -23,7 +23,7 @@ from diagnostics.matrix.uv import uv_environment
 from evaluation.doctor import environment_cases as real_cases
 from evaluation.doctor.real_environments import Case, Made, Seen, build_case, doctor, install, observe
 
-# How a plan can come out. The last four are defects.
+# Outcomes of a plan. The last four are defects.
 SOUND, IN_WORDS, ABSENT = "mended", "in words alone", "not broken here"
 STILL, AGAIN, FAILED = "still broken", "mended, named still", "a command failed"
 CRASHED = "doctor crashed"
@@ -37,8 +37,8 @@ class Tried:
 
     Attributes:
         commands: What was typed.
-        said: The last line of a command that failed.
-        words: What the plan asks for in sentences.
+        said: The last line of a failed command.
+        words: The plan's steps in sentences.
     """
 
     case: Case
@@ -65,7 +65,7 @@ class Tried:
 
 
 def main() -> int:
-    """Carries out the plans of the cases; returns 1 where one does not mend."""
+    """Carry out the plans of the cases; return 1 if one does not fix its case."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="cases; all broken ones if none is named")
     parser.add_argument("--base", action="append", default=[])
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def carried_out(case: Case, folder: Path) -> Tried:
-    """Makes a case, follows its plan, looks again."""
+    """Make a case, carry out its plan, and check it again."""
     with build_case(case, folder) as place:
         _unlink_from_base(place.prefix)
         before = observe(case, place)
@@ -115,7 +115,7 @@ def carried_out(case: Case, folder: Path) -> Tried:
 
 
 def _unlink_from_base(prefix: Path) -> None:
-    """Gives a copy files of its own where the rest are links to its base's: a plan may write into these."""
+    """Give a copy files of its own where the rest are links to its base's: a plan may write into these."""
     for path in (prefix / "pyvenv.cfg", *(prefix / "bin").iterdir()):
         if path.is_file() and not path.is_symlink():
             data, mode = path.read_bytes(), path.stat().st_mode
@@ -142,10 +142,10 @@ def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
-    """Types the commands into one shell; returns what the first failure said, and the variables afterwards."""
+    """Run the commands in one shell; return the first failure's output, and the variables afterwards."""
     after = place.prefix.parent / "variables"
     script = "\n".join(("set -e", *commands, f"env -0 > '{after}'"))
-    # What is written down before a change goes beside the environment, not among what the run finds.
+    # Records made before a change are stored next to the environment, not in the run's working folder.
     done = subprocess.run(
         ["bash", "-c", script], cwd=place.prefix.parent / "home", env=place.environ | _machines(),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False,
@@ -159,7 +159,7 @@ def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
 
 
 def _machines() -> dict[str, str]:
-    """Return the variables that tell uv where this machine's packages are."""
+    """Return the variables with this machine's package indexes for uv."""
     environ = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     # A case has a home of its own, and what was fetched once lies in this one's.
     environ.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
@@ -171,7 +171,7 @@ def _errors(seen: Seen) -> set[str]:
 
 
 def as_row(tried: Tried) -> dict[str, object]:
-    """A case as it stands in the table."""
+    """Return a case as a row of the table."""
     after = tried.after
     return {
         "base": tried.case.base,

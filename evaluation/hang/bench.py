@@ -34,7 +34,7 @@ READY_S = 300.0
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and what is right to say of it."""
+    """A program and its correct diagnoses."""
 
     program: str
     case: str
@@ -55,7 +55,7 @@ class Case:
         return not self.causes
 
 
-# The case: the causes that are right, and how many lines it prints before it stands.
+# The case: its correct causes, and the number of lines it prints before it is stuck.
 _HOST = {
     "two_locks": (("locks",), 1),
     "lock_not_given_back": (("lock",), 1),
@@ -140,7 +140,7 @@ def cases() -> list[Case]:
 
 
 def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str, set[int]]]:
-    """Runs a program, looks at it when it stands, and ends it: (snapshot, processes by name)."""
+    """Run a program, take a snapshot when it is stuck, and end it: (snapshot, processes by name)."""
     words = [python, str(HERE / case.program), case.case]
     words += [str(case.rank), str(case.world)] if case.world else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -190,7 +190,7 @@ def score(
     pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
     hang = verdict.outcome == HANG
     guilty = named.get(case.guilty, set())
-    # Of who is not there nobody may be named.
+    # A process that does not exist may not be named.
     named_right = hang and bool(pids or case.guilty == "nobody") and pids <= guilty
     return {
         "case": case.name, "outcome": verdict.outcome, "cause": verdict.cause, "expected": list(case.causes),
@@ -202,7 +202,7 @@ def score(
 
 
 def save_snapshot(snapshot: object, path: Path) -> None:
-    """Keeps a snapshot without the places of this checkout."""
+    """Keep a snapshot without the places of this checkout."""
     bundle.save(snapshot, path)
     text = path.read_text(encoding="utf-8")
     places = (
@@ -213,7 +213,7 @@ def save_snapshot(snapshot: object, path: Path) -> None:
     )
     for place, name in places:
         text = text.replace(place, name)
-    # What writes it has no user's folders: of ours the end is left.
+    # The file must have no user's folders, so keep only the end of our paths.
     text = re.sub(r'[^"\s]*/(repro/|told\b)', r"/job/\1", text)
     path.write_text(
         json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8"
@@ -265,7 +265,7 @@ def page(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> int:
-    """Runs what was asked for."""
+    """Run the requested cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--times", type=int, default=1)

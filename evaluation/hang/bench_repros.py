@@ -17,7 +17,7 @@ from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from repro.drivers import hangs
 from repro.issues import REPROS
 
-# What is right to say of each trigger, and how many ranks there are that can be guilty.
+# Correct diagnoses of each trigger, and the number of ranks that can be the blocking one.
 _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
     "HNG001": {
         "gather_on_main": (("mismatch",), 3),
@@ -81,7 +81,7 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
         "group_pending": (("pending",), 0),
     },
 }  # fmt: skip
-# Who holds the others up is no process any more, or never was.
+# The blocker is no longer a process, or never was one.
 _NOT_THERE = ("one_too_many", "constructor_raised")
 READY_S = 900.0
 # Nothing of a job runs any more when it used less than this share of a processor for so long; what computes for ever
@@ -91,7 +91,7 @@ CALM_S, CALM_SHARE, COMPUTES_S = 3.0, 0.03, 60.0
 
 @dataclass(frozen=True)
 class ReproCase:
-    """A trigger of a repro, and what is right to say of it."""
+    """A trigger of a repro and its correct diagnoses."""
 
     code: str
     trigger: str
@@ -134,7 +134,7 @@ def _has(python: str, needs: tuple[str, ...]) -> bool:
 
 
 def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str, set[int]]]:
-    """Runs a trigger, looks at it when nothing of it moves any more, and ends it: (snapshot, processes by name).
+    """Run a trigger, take a snapshot when it is stuck, and end it: (snapshot, processes by name).
 
     Raises:
         RuntimeError: None of these has what it needs, or it was not ready in time.
@@ -195,7 +195,7 @@ def _names(told: Path) -> dict[str, set[int]]:
 
 
 def _wait_until_idle(pid: int, limit_s: float) -> None:
-    """Waits until nothing below a process runs any more, or for so long: some hangs compute."""
+    """Wait until nothing below a process runs any more, or for so long: some hangs compute."""
     deadline = time.monotonic() + limit_s
     before, since = _ticks(pid), time.monotonic()
     while time.monotonic() < min(deadline, since + CALM_S):
@@ -214,7 +214,7 @@ def _ticks(pid: int) -> int:
 
 
 def end_tree(pid: int) -> None:
-    """Ends a process and all below it."""
+    """End a process and all below it."""
     for process in discovery.descendants(discovery.process_table(), [pid]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

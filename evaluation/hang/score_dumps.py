@@ -74,7 +74,7 @@ def print_figures(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Scores a folder."""
+    """Score a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -151,7 +151,7 @@ def as_json(numbers, document):
 
 
 class RefusedError(Exception):
-    """What a reader raises by its own contract."""
+    """An exception that a reader documents."""
 
 
 @contextlib.contextmanager
@@ -244,7 +244,7 @@ def published(name):
 
 
 def compat(numbers, folder):
-    """The table of published verdicts, and what is then asked of it."""
+    """Read the table of published verdicts, and query it."""
     from diagnostics import compat_table as reader
 
     (folder / "compat.json").write_bytes(as_json(numbers, published("compat.json")))
@@ -258,7 +258,7 @@ def compat(numbers, folder):
 
 
 def nodes(numbers, _folder):
-    """What a node of a fleet answers."""
+    """Feed spoiled answers of a fleet's nodes to the reader."""
     from diagnostics.collect import facts as collection
     from diagnostics.collect import ray_nodes
     from diagnostics.collect.remote import MARK
@@ -462,7 +462,7 @@ def event(numbers=None):
 
 
 def _mischief(numbers, folder, outside):
-    """Puts something other than a log where the log should be, or in its way."""
+    """Put something other than a log where the log should be, or in its way."""
     log = folder / "logs" / "cell" / "import.log"
     kind = numbers.randrange(20)
     if kind == 0:
@@ -563,7 +563,7 @@ def stories(numbers, folder):
 
 
 def baseline(numbers, folder):
-    """An earlier report, against which a new one is held."""
+    """Read an earlier report as the baseline of a new one."""
     from diagnostics.output import filters
 
     finding = {"code": "A", "evidence": [{"text": "x", "place": "f:1"}]}
@@ -573,7 +573,7 @@ def baseline(numbers, folder):
 
 
 def stacks(numbers, folder):
-    """What `hang --from` is given: a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
+    """Feed `hang --from` with a bundle, a flight recorder's pickle, texts of py-spy, faulthandler and gdb."""
     from diagnostics.hang.diagnosis import diagnose
     from diagnostics.hang.parsers import ParseError
     from diagnostics.hang.parsers.files import read_files
@@ -624,7 +624,7 @@ READERS = {
 
 
 def run(reader, count, seed):
-    """Returns what came of a reader's cases: how many answers and refusals, the slowest, and what went wrong."""
+    """Run a reader's cases; return the numbers of answers and refusals, the slowest, and the failures."""
     outcomes, slowest, wrong = collections.Counter(), (0.0, 0), []
     for number in range(seed, seed + count):
         numbers = random.Random(f"{reader.__name__} {number}")
@@ -635,7 +635,7 @@ def run(reader, count, seed):
                 outcomes["answers"] += 1
             except RefusedError:
                 outcomes["refusals"] += 1
-            except Exception:  # noqa: BLE001 - whatever it is, it is what is looked for
+            except Exception:  # noqa: BLE001 - any unexpected exception is a result
                 wrong.append((number, traceback.format_exc(limit=-4)))
             taken = time.process_time() - started
         slowest = max(slowest, (taken, number))

@@ -1,4 +1,4 @@
-"""Random hostile words at every input of every command, in every format: nothing that is told acts or gives away.
+"""Random hostile text in every input of every command and format: output must be inert and leak no secret.
 
 A scene makes the inputs of one run, each with words of its own, and returns the command, to which the format is added.
 """
@@ -43,14 +43,14 @@ from tests.diagnostics.test_output import LOG, SCRIPT
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ("terminal", "json")
-# What JSON writes as two escapes, which YAML and TOML take for halves of characters.
+# Characters that JSON writes as two escapes, which YAML and TOML read as surrogates.
 ASTRAL = "\U000e0041\U0001f600\udc80"
 Make = Callable[[Path, Words], list[str]]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Inputs of one run, of which a test draws the words.
+    """Inputs of one run, with randomly drawn hostile text.
 
     Attributes:
         make: Writes them into a folder, which is the current one; returns the command and its words.
@@ -66,7 +66,7 @@ SCENES: dict[str, Scene] = {}
 
 
 def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
-    """Puts a function into the table."""
+    """Put a function into the table."""
 
     def register(make: Make) -> Make:
         SCENES[make.__name__] = Scene(make, tuple(forms), files)
@@ -82,7 +82,7 @@ def encode(text: str) -> bytes:
 
 @scene(("terminal", "json", "markdown"))
 def triage_known(place, words):
-    """A log's name, and the line that an entry knows."""
+    """Inputs: a log's name, and a line that matches an entry."""
     log = place / f"{words.file('file name')}.log"
     log.write_bytes(encode(LOG.replace("already in use", f"already in use {words.text_line('line')}")))
     return ["triage", str(log)]
@@ -90,7 +90,7 @@ def triage_known(place, words):
 
 @scene(REPORT)
 def triage_unknown(place, words):
-    """A failure that none knows: rank, path, function, source, error; a thread's name, a release."""
+    """Inputs: a failure that no entry matches: rank, path, function, source, error; a thread's name, a release."""
     put = words.text_line
     text = (
         f"INFO 11-22 10:00:00 llm_engine.py:1] Initializing a V0 LLM engine (v{put('release')})\n"
@@ -104,7 +104,7 @@ def triage_unknown(place, words):
 
 @scene(("text", "json"))
 def triage_groups(place, words):
-    """Runs that failed alike."""
+    """Run that failed alike."""
     for number in range(2):
         log = place / "runs" / f"{number}{words.file('file name')}.log"
         log.parent.mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ def triage_groups(place, words):
 
 @scene(BRIEF)
 def triage_packed(place, words):
-    """Names within an archive, and one that is broken."""
+    """Inputs: names within an archive, and a broken archive."""
     with zipfile.ZipFile(place / "a.zip", "w") as archive:
         archive.writestr(words("name within", without="\0\udc80\ud800", most=200) + ".log", LOG)
         archive.writestr(
@@ -239,7 +239,7 @@ def _facts():
 
 @scene(REPORT)
 def doctor_hosts(place, words):
-    """Answers of nodes: names, packages, variables, GPUs, models; one node runs another program."""
+    """Make answers of nodes: names, packages, variables, GPUs, models; one node runs another program."""
     for number in range(3):
         facts = _facts()
         package = replace(
@@ -405,7 +405,7 @@ def audit_model(place, words):
 
 @scene(AUDIT)
 def audit_silent(place, words):
-    """Samples of which something is wrong, each with words."""
+    """Make faulty samples, each with text."""
     rows = [json.loads(line) for line in (ROOT / "examples" / "silent_run.jsonl").read_text().splitlines()]
     changed = [
         {key: (f"{value}{words(key)}" if isinstance(value, str) else value) for key, value in row.items()}
@@ -462,7 +462,7 @@ def baseline(place, words):
 
 
 def usage(*command):
-    """Puts wrong usage of a command into the table: words in the places of `?`."""
+    """Put wrong usage of a command into the table: words in the places of `?`."""
 
     def build_arguments(_place, words):
         return [
@@ -569,7 +569,7 @@ def matrix_merge(place, words):
 
 
 def run(name, form, words, place, capfd, monkeypatch):
-    """Runs a scene in a format; returns output, errors, and what it wrote to be shared."""
+    """Run a scene in a format; return output, errors, and what it wrote to be shared."""
     place.mkdir()
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(place))
@@ -598,7 +598,7 @@ def run(name, form, words, place, capfd, monkeypatch):
 
 
 KIND = {"--json": "json", "text": "terminal", "": "terminal"}
-# These hold no secrets back: what they say is for whoever typed it.
+# These do not redact: their output is for the user who typed the input.
 OPEN = ("repro", "core", "grpo_core", "matrix")
 # More than a second each.
 LONG = ("catalogue", "matrix report --store ?")
@@ -608,8 +608,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def told_by(name, form, rounds, place, capfd, monkeypatch):
-    """Runs a scene with other words in each of some rounds; returns what is wrong, with the round."""
+def find_leaks(name, form, rounds, place, capfd, monkeypatch):
+    """Run a scene with other words in each of some rounds; return what is wrong, with the round."""
     plain = ""
     if form == "html":
         plain, *_ = run(name, form, Plain(random.Random(0)), place / "plain", capfd, monkeypatch)
@@ -632,8 +632,8 @@ def told_by(name, form, rounds, place, capfd, monkeypatch):
 
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_nothing_of_any_input_acts_in_any_format(tmp_path, capfd, monkeypatch, name, form):
-    """Nor is it a secret, or somebody's, nor does it end the document that it stands in."""
-    for number, wrong in told_by(name, form, range(1), tmp_path, capfd, monkeypatch):
+    """Output has no active text, secret or personal data, and no text ends its document."""
+    for number, wrong in find_leaks(name, form, range(1), tmp_path, capfd, monkeypatch):
         assert wrong == [], number
 
 
@@ -641,5 +641,5 @@ def test_nothing_of_any_input_acts_in_any_format(tmp_path, capfd, monkeypatch, n
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_nothing_of_many_words_does(tmp_path, capfd, monkeypatch, name, form):
     """Run each scene with more texts, halves of characters among them."""
-    for number, wrong in told_by(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
+    for number, wrong in find_leaks(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
         assert wrong == [], number

@@ -1,4 +1,4 @@
-"""Hostile words drawn at random, and what must not be left of them in what is told."""
+"""Randomly drawn hostile text, and the parts of it that must not appear in output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.diagnostics.test_redact import PERSONS, SECRETS
 from tests.diagnostics.test_sanitize import ACTS
 from tests.diagnostics.test_sanitize import active as acting
 
-# What a page of ours may have, and what would act in one.
+# Tags that are active or load something.
 _ACTIVE = {
     "script", "img", "iframe", "object", "embed", "base", "form", "input", "button", "video", "audio", "source",
     "template", "plaintext", "animate", "math",
 }  # fmt: skip
-# What `hang` folds its stacks by.
+# HTML with which `hang` folds its stacks.
 _OURS = ("<details><summary>Stacks, outermost first</summary>\n", "</details>\n")
 _MENTION = re.compile(r"(?<![\w`@])@[A-Za-z\d]")
 
@@ -31,9 +31,9 @@ class Words:
     Attributes:
         numbers: What they are drawn by.
         halves: Whether halves of characters are among them: a document that holds one is refused as a whole.
-        marks: Of each input, the mark that stands in its words.
-        secrets: What no format may tell.
-        persons: What no format but the terminal's may tell.
+        marks: The mark in the text of each input.
+        secrets: Texts that no format may contain.
+        persons: Texts that only the terminal format may contain.
     """
 
     numbers: random.Random
@@ -47,7 +47,7 @@ class Words:
 
         Args:
             name: The input.
-            without: Characters that can't stand there, as a slash in the name of a file.
+            without: Characters that are not allowed there, such as a slash in a file name.
             most: Bytes that it holds; words that are longer are drawn again.
         """
         mark = self.marks.setdefault(name, f"qz{len(self.marks)}x")

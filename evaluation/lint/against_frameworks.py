@@ -321,7 +321,7 @@ PEERS = {
 
 
 def main() -> int:
-    """Asks each environment; returns the exit code."""
+    """Query each environment; return the exit code."""
     name, *pythons = sys.argv[1:]
     source = pythons.pop() if "--source" in pythons else ""
     pythons = [python for python in pythons if python != "--source"]
@@ -349,7 +349,7 @@ def main() -> int:
 
 
 def disagreements(name: str, version: str, answers: list[str]) -> list[str]:
-    """The cases in which a framework and lint do not say the same."""
+    """Return the cases in which a framework and lint disagree."""
     differences = []
     for case, answer in zip(PEERS[name].cases(), answers, strict=True):
         reported = errors(name, case, version)

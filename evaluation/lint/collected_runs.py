@@ -1,4 +1,4 @@
-"""Lints a collection of other people's runs and writes what came of each; a person judges it.
+"""Lint a collection of other people's runs and write each result for review by a person.
 
     python -m evaluation.lint.collected_runs FOLDER OUT.jsonl
 
@@ -20,7 +20,7 @@ from diagnostics.lint.versions import collect_versions
 
 
 def main() -> int:
-    """Lints each; returns the exit code, 1 where one crashed."""
+    """Lint each; return the exit code, 1 where one crashed."""
     folder, out = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()
     releases = collect_versions({}, installed=False)
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Reads the names of the frameworks' options out of their releases, into the data that lint knows them from.
+"""Read the option names of all framework releases, and write lint's option index.
 
     python -m evaluation.lint.option_names FOLDER [PACKAGE...]
 
@@ -95,7 +95,7 @@ def _compact(data: dict[str, Any]) -> str:
 
 
 def fetch(package: str, folder: Path) -> None:
-    """Lays the files of every release there that are not there yet."""
+    """Lay the files of every release there that are not there yet."""
     about = PACKAGES[package]
     if not about.first:
         return
@@ -111,7 +111,7 @@ def _read_release(package: str, folder: Path, release: str) -> None:
     wheel = wheels.find_wheel(package, release, cache=folder / "cache", environ=os.environ)
     with remotezip.RemoteZip(wheel.address, timeout=60) as archive:
         for info in archive.infolist():
-            # Wheels that say they are of a platform keep their Python one folder further down.
+            # Platform wheels have their Python files one folder deeper.
             name = re.sub(r"^[^/]+\.data/(?:pure|plat)lib/", "", info.filename)
             if re.fullmatch(PACKAGES[package].wanted, name):
                 path = folder / package / release / name

@@ -1,4 +1,4 @@
-"""Lints every config and script below a folder and tells what came of it: files by framework, findings by code.
+"""Lint every config and script below a folder and count files by framework and findings by code.
 
     python evaluation/lint/shipped_configs.py DIR [--errors] [--table FILE]
 
@@ -36,7 +36,7 @@ def release_of(source: str) -> Versions:
 
 
 def main() -> int:
-    """Goes over the files; returns the exit code."""
+    """Lint the files; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--errors", action="store_true")

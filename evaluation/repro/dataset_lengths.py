@@ -70,7 +70,7 @@ class Told:
 
 
 def lengths(rows: int, seed: int = SEED) -> list[int]:
-    """Returns the prompt lengths of a data set, in tokens; those of a smaller one are its beginning.
+    """Return the prompt lengths of a data set, in tokens; those of a smaller one are its beginning.
 
     >>> lengths(3), lengths(5)[:3] == lengths(3)
     ([461, 80, 237], True)
@@ -80,7 +80,7 @@ def lengths(rows: int, seed: int = SEED) -> list[int]:
 
 
 def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told:
-    """Generates from all rows, batch by batch, until something ends it."""
+    """Generate from all rows, batch by batch, until something ends it."""
     started = time.process_time()
     engine = v0.V0Engine(
         Setup(
@@ -129,7 +129,7 @@ class _End:
 def _all_batches(
     engine: v0.V0Engine, prompts: Sequence[int], kept: Sequence[int]
 ) -> tuple[int, list[Delivered], _End]:
-    """Returns (rows of the calls that returned, what they returned, how it ended)."""
+    """Return (rows of the calls that returned, what they returned, how it ended)."""
     requested, received = 0, list[Delivered]()
     for start in range(0, len(kept), BATCH):
         batch = kept[start : start + BATCH]
@@ -151,7 +151,7 @@ def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Del
 
 
 def _assertion_place(error: AssertionError) -> str:
-    """Returns `path:line: statement` of SCH002's assertion; any other is raised on."""
+    """Return `path:line: statement` of SCH002's assertion; any other is raised on."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
@@ -164,7 +164,7 @@ def _assertion_place(error: AssertionError) -> str:
 
 
 def summary_line(told: Told) -> str:
-    """Says it in a line."""
+    """Return it in a line."""
     head = f"{told.rows} rows, longest {told.longest} of {LIMIT} tokens, {told.overlong} over it"
     head += f" (the first is row {told.first})" if told.first is not None else ""
     under = f"with {told.mitigation}" if told.mitigation else "as it is"
@@ -181,7 +181,7 @@ def summary_line(told: Told) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Generates from each data set, bare and with each mitigation that is asked for.
+    """Generate from each data set, without and with each requested mitigation.
 
     Returns:
         0: all passed. 1: something did not. 2: there is no vLLM here, or wrong usage.

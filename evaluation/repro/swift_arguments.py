@@ -1,4 +1,4 @@
-"""CFG001: what ms-swift's own argument classes say to a rollout mode and the resources given to it.
+"""CFG001: run ms-swift's own argument classes on rollout modes and resources, and record what they refuse.
 
 `RLHFArguments` of the installed ms-swift is made as `swift rlhf` makes it: a process a rank, with the environment that
 torchrun sets, on a machine that has so many accelerators. The accelerators are a stand-in
@@ -66,7 +66,7 @@ def _server(option: str, value: Any) -> SwiftCase:
     return SwiftCase(f"a server, and {option}", {option: value}, server="127.0.0.1")
 
 
-# This one has nothing to refuse: where it is refused, the harness is at fault, and nothing it says counts.
+# Valid arguments: if these are refused, the harness is at fault and no result counts.
 CONTROL = "no_engine"
 CASES: Mapping[str, SwiftCase] = {
     CONTROL: SwiftCase("no vLLM at all", ranks=1, devices=1),
@@ -96,7 +96,7 @@ CASES: Mapping[str, SwiftCase] = {
         _vllm(num_infer_workers=1, tensor_parallel_size=2),
         devices=3,
     ),
-    # From 3.5 on: the mode is said.
+    # From 3.5 on the mode is an explicit option.
     "mode_colocate": SwiftCase("vllm_mode colocate", _vllm(vllm_mode="colocate")),
     "mode_unsaid": SwiftCase("use_vllm without vllm_mode", _vllm()),
     "mode_without_vllm": SwiftCase("vllm_mode colocate without use_vllm", {"vllm_mode": "colocate"}),
@@ -125,12 +125,12 @@ CASES: Mapping[str, SwiftCase] = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carries out the cases, each in processes of its own, and prints what came of them."""
+    """Run the cases, each in separate processes, and print the results."""
     unknown = [name for name in arguments if name not in CASES]
     if unknown:
         sys.exit(f"no case {unknown[0]}; there are: {', '.join(CASES)}")
     printed = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what is imported prints, too
+    os.dup2(2, 1)  # imported packages print, too
     sys.path.insert(0, str(Path(__file__).parent / "accelerators"))
     os.environ.update(
         {_COUNT: "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -164,7 +164,7 @@ def _version(name: str) -> str:
 
 
 def _arguments() -> Any:
-    """Imports the class; nothing else of the trainer is used."""
+    """Import the class; nothing else of the trainer is used."""
     try:
         from swift.llm.argument import RLHFArguments
     except ModuleNotFoundError as error:
@@ -175,7 +175,7 @@ def _arguments() -> Any:
 
 
 def run(made: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
-    """Makes the arguments on every rank of a case and says what came of it."""
+    """Make the arguments on every rank of a case and report the result."""
     options = _shared(made, folder) | dict(case.options)
     needed = {*options, *(["vllm_server_host"] if case.server else [])}
     absent = sorted(needed - {item.name for item in fields(made)})
@@ -222,7 +222,7 @@ class _Rank:
             os._exit(0)
 
     def terminate(self) -> None:
-        """Ends it; one rank's failure ends all, as with torchrun."""
+        """End all ranks: one rank's failure ends all, as with torchrun."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -230,7 +230,7 @@ class _Rank:
 
 
 def _collect(ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
-    """Returns the reports, of all ranks or up to the first that refuses."""
+    """Return the reports, of all ranks or up to the first that refuses."""
     waiting, reports = {rank.reading: b"" for rank in ranks}, []
     deadline = time.monotonic() + _LIMIT_S
     while waiting:
@@ -251,7 +251,7 @@ def _collect(ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
 
 
 def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Returns what torchrun sets."""
+    """Return what torchrun sets."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     return {name: str(value) for name, value in names.items()} | {
         "MASTER_ADDR": "127.0.0.1",
@@ -271,7 +271,7 @@ def _build_trainer(made: Any, options: Mapping[str, Any], case: SwiftCase) -> di
             warned.lines.clear()
             arguments.use_vllm, arguments.vllm_server_host = True, case.server
             arguments._external_vllm_warning()
-    except Exception as error:  # noqa: BLE001 - that is what is asked
+    except Exception as error:  # noqa: BLE001 - the exception is the result
         return {"refused": _error_text(error), "where": _last_frame(error)}
     names = ("vllm_mode", "num_infer_workers", "sleep_level", "async_generate", "vllm_tensor_parallel_size")
     return {
@@ -298,7 +298,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _last_frame(error: Exception) -> str:
-    """Names the last frame of the trainer or of TRL: its path and function (lines differ between releases)."""
+    """Name the last frame of the trainer or of TRL: its path and function (lines differ between releases)."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "/site-packages/" in frame.filename
     ]
@@ -308,7 +308,7 @@ def _last_frame(error: Exception) -> str:
 
 
 def _shared(made: Any, folder: Path) -> dict[str, Any]:
-    """Returns the options of a small, plain GRPO run, named as this release names them."""
+    """Return the options of a small, plain GRPO run, named as this release names them."""
     known = {item.name for item in fields(made)}
     options = {
         "rlhf_type": "grpo",
@@ -335,7 +335,7 @@ def _shared(made: Any, folder: Path) -> dict[str, Any]:
 
 
 def _write_inputs(folder: Path) -> None:
-    """Writes a tiny model's configuration and tokenizer, and one row of data: nothing is loaded from a hub."""
+    """Write a tiny model's configuration and tokenizer, and one row of data: nothing is loaded from a hub."""
     model = folder / "model"
     model.mkdir()
     config = {

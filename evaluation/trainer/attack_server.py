@@ -1,4 +1,4 @@
-"""Does to a real server what hostile clients and pages do, and prints what it cost it.
+"""Attack a real server like hostile clients and pages, and print the cost for the server.
 
 Usage: attack_server.py [--python PYTHON] [--tree FOLDER] [--options OPTION ...]. `--tree` runs the server of another
 checkout, to compare with; `--options` are the server's, as `--allow-unauthenticated`. A clock asks `/health` on a new

@@ -1,4 +1,4 @@
-"""Fuzzes a real server process by its own OpenAPI description, with schemathesis, and says what came of it.
+"""Fuzz a real server process by its own OpenAPI description with schemathesis, and print the results.
 
 Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed; the server runs
 in SERVER_PYTHON, which has torch. Four kinds of requests: as the description allows, the same brought to what the model
@@ -95,7 +95,7 @@ class Server:
         return requests.get(f"{self.url}/fingerprint", timeout=500).json()["fingerprint"]
 
     def load(self) -> None:
-        """Uploads the weights that it has, as the version that the others are."""
+        """Upload its current weights under the version of the others."""
         body = self.weights.read_bytes()
         headers = {"X-Policy-Version": VERSION, "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
         requests.post(f"{self.url}/weights", data=body, headers=headers, timeout=500).raise_for_status()
@@ -117,7 +117,7 @@ def folded(value, name=""):
 
 
 def described(operation, kind, examples, session, seen) -> None:
-    """Sends what the description allows, allows and the model has, or forbids, of one operation."""
+    """Send what the description allows, allows and the model has, or forbids, of one operation."""
     mode = GenerationMode.NEGATIVE if kind == "forbidden" else GenerationMode.POSITIVE
 
     @seed(seen.count)
@@ -144,7 +144,7 @@ def described(operation, kind, examples, session, seen) -> None:
 
 
 def nearly_right(server, examples, session, seen) -> None:
-    """Uploads the model's own weights with a good checksum, but cut short or with a damaged header."""
+    """Upload the model's own weights with a good checksum, but cut short or with a damaged header."""
     good = server.weights.read_bytes()
     header = 8 + int.from_bytes(good[:8], "little")
 

@@ -1,4 +1,4 @@
-"""Sends a real server what no HTTP client would, by sockets, and says what came of it.
+"""Send malformed requests to a real server over raw sockets, and print the results.
 
 Usage: fuzz_sockets.py [REQUESTS] [SEED] [PYTHON]. Requests are put together from good and bad parts, then cut, flipped,
 repeated or followed by others, by a seed; most have no token. Exit code 1: an answer of 500 or above other than 503, a
@@ -212,7 +212,7 @@ def faults_in(sent: bytes, came: bytes) -> list[str]:
     """List the faults of a response."""
     statuses = [int(status) for status in STATUS.findall(came)]
     faults = [f"status {status}" for status in statuses if status >= 500 and status != 503]
-    # An exchange without the token is told nothing but that the server lives, whatever else it says.
+    # Without the token every exchange may only learn that the server is alive.
     if TOKEN.encode() not in sent:
         for answer in came.split(b"HTTP/1.1 ")[1:]:
             body = answer.partition(b"\r\n\r\n")[2]

@@ -1,4 +1,4 @@
-"""Does the reference trainer learn, in every mode, and as well as TRL? Reward curves over several seeds.
+"""Compare how the reference trainer learns in every mode with TRL: reward curves over several seeds.
 
     python -m evaluation.trainer.learning [--seeds 5] [--steps 170] [--arms colocate,async,server,trl] [--trl PYTHON]
 
@@ -322,7 +322,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what is missing, then prints, draws and judges."""
+    """Run missing benchmarks, then print, plot and judge the results."""
     options = parsed(arguments)
     options.results.mkdir(parents=True, exist_ok=True)
     order = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]

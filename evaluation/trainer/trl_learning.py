@@ -1,4 +1,4 @@
-"""Runs in a cell that has TRL: unmodified `GRPOTrainer` on the reference trainer's task, with its settings.
+"""Run TRL's unmodified `GRPOTrainer` on the reference trainer's task and settings, in a cell.
 
 Usage: python trl_learning.py RESULT.json [--section.key VALUE ...], the keys being those of `python -m grpo_core
 train`. Writes the mean reward of each step, as TRL logs it, and what shows that both trained the same thing: the
@@ -131,7 +131,7 @@ def optimizer(policy: Any, config: Config) -> tuple[torch.optim.Optimizer, torch
 
 
 def main(result: Path, settings: list[str]) -> None:
-    """Trains, and writes what was seen."""
+    """Train, and write the results."""
     started = time.perf_counter()
     config = load(None, settings)
     torch.set_num_threads(config.train.threads)

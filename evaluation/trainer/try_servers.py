@@ -1,4 +1,4 @@
-"""Starts each kind of rollout server for real, runs one check against each, and prints a table.
+"""Start each kind of real rollout server, run one check against each, and print a table.
 
 python -m evaluation.trainer.try_servers --cells FOLDER [--trl FOLDER]... [--only PART] [--json FILE]
 
@@ -54,7 +54,7 @@ class Kind:
 
 
 def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iterator[Kind]:
-    """All of them, each on a port of its own."""
+    """Yield all server kinds, each with a separate port."""
     python = cells / CELL / "bin" / "python"
     port = free_port()
     ours = [
@@ -137,7 +137,7 @@ def as_table(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    """Tries what was asked for, and says what was seen."""
+    """Try the requested servers, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--trl", type=Path, action="append", default=[])
@@ -151,7 +151,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stage = options.logs or Path(folder)
         stage.mkdir(parents=True, exist_ok=True)
-        # As long as the servers are told that prompts and completions may be.
+        # The maximum length configured in the servers.
         length = ModelConfig(max_length=MAX_MODEL_LEN)
         model.make_tiny(stage / "model", length, TaskConfig().letters, seed=0)
         for kind in kinds(options.cells, stage / "model", options.trl, stage / "metadata"):

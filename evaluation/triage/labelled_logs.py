@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """The first candidate is the label; of a clean or unknown log nothing was said, or no more than that."""
+        """Return whether the first candidate is the label; a clean or unknown log must have none."""
         return self.said == self.label or (self.label in NEGATIVE and self.said == "not_judged")
 
 
@@ -126,7 +126,7 @@ def drawn_again(outcomes: Sequence[Outcome]) -> tuple[float, float]:
 
 
 def evaluate(folder: Path) -> list[Outcome]:
-    """Judges every log below a folder by itself.
+    """Judge every log below a folder by itself.
 
     Raises:
         NotADirectoryError: There are no logs in folders of that kind.
@@ -227,7 +227,7 @@ def _interval(told: dict[str, object]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the figures; exit code 1 where they are below the goals."""
+    """Print the figures; exit code 1 where they are below the goals."""
     parser = argparse.ArgumentParser(prog="python -m evaluation.triage.labelled_logs", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--format", choices=("markdown", "json"), default="markdown")

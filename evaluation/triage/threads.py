@@ -44,7 +44,7 @@ class Thread:
     Attributes:
         label: The code of the cause, or an empty string.
         accepted: That code and those that are right as well.
-        failure: None where the log just stops, and nobody can tell.
+        failure: None if the log just stops, so that it is unknown.
         decidable: Whether the piece itself shows the cause, and not the rest of the thread alone.
         named: Codes that were given as the answer, the likeliest first.
         near: Known issues that were named as near, which is no answer.
@@ -94,7 +94,7 @@ class Thread:
 
 
 def judge_threads(folder: Path) -> list[Thread]:
-    """Judges each labelled thread of a folder by itself."""
+    """Judge each labelled thread of a folder by itself."""
     rules = Rules(catalog.load())
     threads = []
     for line in (folder / LABELS).read_text(encoding="utf-8").splitlines():
@@ -177,7 +177,7 @@ def render_table(threads: Sequence[Thread]) -> str:
 
 
 def misses(threads: Sequence[Thread]) -> str:
-    """A line for each thread that was not answered as its label says."""
+    """Return a line for each thread whose answer differs from its label."""
     return "\n".join(
         f"{thread.log} {thread.kind}: {thread.label or '-'} {list(thread.accepted)}"
         + ("" if thread.failure else " no failure")

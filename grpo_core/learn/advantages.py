@@ -1,4 +1,4 @@
-"""Advantages: how much better a sample is than the samples it is compared with.
+"""Advantages: a sample's reward relative to its group, by the configured formula.
 
 OPO, pass@k, GDPO and REINFORCE++ follow verl 0.9.1. `advantage_rewards = "each"` is TRL 1.16.0's normalize_then_sum.
 """

@@ -193,7 +193,7 @@ def _hidden_after_shared(
     return hidden_BTH
 
 
-# Tested: in these models only mask and position ids say where a token stands, and the layers are Llama's.
+# Tested: in these models only mask and position ids show a token's position, and the layers are Llama's.
 _MODELS = ("llama", "mistral", "qwen2", "qwen3")
 # With other rotations, angles depend on the longest sequence of the batch.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")

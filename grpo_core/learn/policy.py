@@ -322,7 +322,7 @@ class _ScaledGradient(torch.autograd.Function):  # type: ignore[misc]
 def float32_logprobs(
     hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply the output layer in float32, whatever the type of the hidden states."""
+    """Apply the output layer in float32, for hidden states of any type."""
     return chunked_logprobs(hidden_NH.float(), weight_VH, ids_N, **options)
 
 

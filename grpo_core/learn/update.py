@@ -119,7 +119,7 @@ class Updater:
         }
 
     def load_state(self, state: Mapping[str, torch.Tensor], updates: int) -> None:
-        """Set the optimizer's state, as it was after so many updates."""
+        """Restore the optimizer's state and its number of updates."""
         self.updates = updates
         parameters = dict(self._policy.trained())
         for entry, value in state.items():

@@ -57,7 +57,7 @@ class World:
 
 
 class Processes(World):
-    """The processes that torchrun started (its environment variables say so)."""
+    """The processes that torchrun started, as its environment variables show."""
 
     def __init__(self, device: str = "cpu") -> None:
         """Join the others."""

@@ -62,7 +62,7 @@ def _compare(
     config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
     if config.train.threads > MOST_THREADS:  # a record's settings are untrusted
         raise ConfigError(f"train.threads: {config.train.threads}: expected at most {MOST_THREADS}")
-    # A name that is no folder would be searched on the hub by what adapts a model, whatever files are here.
+    # peft searches a name that is no folder on the hub, even if the files are here.
     if config.model.path and not os.path.isdir(config.model.path):  # noqa: PTH112 - a NUL in it is no error
         raise ConfigError(f"model.path = {config.model.path!r}: no such folder; give one with --model.path")
     config = resolve(config)

@@ -1,4 +1,4 @@
-"""Decoding of one token at a time for a batch, directly on the layers of a Llama-like model.
+"""Decode one token at a time for a batch, directly on the layers of a Llama-like model.
 
 At one token per row, transformers' own forward pass spends most of its time outside of arithmetic: masks, wrappers,
 caches that grow by copying. This computes the same up to rounding. Each weight sync compares it with the trainer's

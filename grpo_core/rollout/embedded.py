@@ -33,7 +33,7 @@ class TransformersEngine:
     """Samples with its own copy of the model, so that a weight update is real here, too.
 
     Attributes:
-        policy_version: The version of the weights held; -1 before the first update.
+        policy_version: The version of the loaded weights; -1 before the first update.
     """
 
     name = "transformers"

@@ -78,7 +78,7 @@ class Engine(Protocol):
 
     @property
     def policy_version(self) -> int:
-        """The version of the weights held; -1 before the first update."""
+        """The version of the loaded weights; -1 before the first update."""
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests.
@@ -104,7 +104,7 @@ class Engine(Protocol):
         """Drop cached keys and values, as `update_weights` does by itself; without a cache do nothing."""
 
     def fingerprint(self) -> str | None:
-        """Return a digest of the weights held (see `grpo_core.rollout.weights.digest`); None if they can't be read."""
+        """Return a digest of the loaded weights (`grpo_core.rollout.weights.digest`); None if they can't be read."""
 
     def close(self) -> None:
         """Free what the engine holds; safe to call twice. Sampling and updates are refused from then on."""

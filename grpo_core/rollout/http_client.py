@@ -27,7 +27,7 @@ _BUSY_S = 0.1  # the first pause after status 503; each further one is twice as 
 
 
 class HttpClient:
-    """One server's address. Every call has a connection of its own: none is found dead later.
+    """Client of one server. Every call opens a new connection, so that none can be stale.
 
     Attributes:
         name: The engine's name, for messages.
@@ -58,7 +58,7 @@ class HttpClient:
         """Call, and return the object that was answered with status 200; for the arguments see `call`.
 
         Raises:
-            EngineError: Refused, or no JSON object; subclasses: nobody there, or no answer in time.
+            EngineError: Refused, or no JSON object; subclasses: no server at the address, or no answer in time.
         """
         return self.parse_object(path, *self.call(method, path, body, **options))
 
@@ -91,7 +91,7 @@ class HttpClient:
         repeat: bool = False,
         patient: bool = True,
     ) -> tuple[int, bytes]:
-        """Return status and body, whatever the status.
+        """Return status and body, also for error statuses.
 
         Args:
             method: GET or POST.

@@ -26,7 +26,7 @@ def write_message(stream: IO[bytes], document: dict[str, Any]) -> None:
 
 
 def read_message(stream: IO[bytes]) -> dict[str, Any] | None:
-    """Receive one message; None when the other side is gone."""
+    """Receive one message; None if the other side has closed the pipe."""
     line = stream.readline()
     return json.loads(line) if line.endswith(b"\n") else None
 
@@ -36,7 +36,7 @@ def start_child(
 ) -> subprocess.Popen[bytes]:
     """Start `python -m ...` with this package importable, and pipes for stdin and stdout; it shares stderr.
 
-    It gets a session of its own: Ctrl-C at the terminal reaches the trainer alone, which ends its child in order.
+    It gets a new session: Ctrl-C at the terminal reaches only the trainer, which ends its child in order.
     """
     package_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))

@@ -54,7 +54,7 @@ class VllmEngine:
 
     Attributes:
         engine_version: `V0` or `V1`, vLLM's own name for the generation of its engine.
-        policy_version: The version of the weights held; -1 before the first update.
+        policy_version: The version of the loaded weights; -1 before the first update.
     """
 
     name = "vllm"
@@ -251,7 +251,7 @@ class Stepper:
     """Steps one `LLMEngine`."""
 
     def __init__(self, engine: Any) -> None:
-        """Read the engine's limits; it must be idle, and nobody else may step it from now on."""
+        """Read the engine's limits; it must be idle, and no other code may step it from now on."""
         cache, scheduler = engine.vllm_config.cache_config, engine.vllm_config.scheduler_config
         self._engine = engine
         self._block = int(cache.block_size)

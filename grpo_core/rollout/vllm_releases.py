@@ -149,7 +149,7 @@ def reset_prefix_cache(llm: Any) -> None:
     """Drop all cached keys and values.
 
     Raises:
-        EngineError: vLLM reports that it did not. V1 of 0.10 reports nothing, whatever it did.
+        EngineError: vLLM reports that it did not. V1 of 0.10 never reports it.
     """
     if llm.reset_prefix_cache() is False:
         raise EngineError("vllm engine: the prefix cache was not dropped, some of it was in use")

@@ -103,7 +103,7 @@ def decode_completion(request: Request, output: Any, version: int, params: Sampl
     if reason not in ("stop", "length", "abort"):
         raise EngineError(f"{where}: ended with reason {reason!r}")
     try:
-        # By the sampled id: a position's first entry need not be the sampled one.
+        # Look up the sampled id: a position's first entry need not be the sampled one.
         logprobs = tuple(
             float(entry[token].logprob) for entry, token in zip(sampled.logprobs, ids, strict=True)
         )

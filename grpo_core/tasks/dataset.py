@@ -36,11 +36,11 @@ class DataSet:
         self.dropped = self.truncated = 0
         room = config.model.max_length - config.sampling.max_tokens
         limit = min(options.max_prompt_tokens or room, room)
-        with _errors_named(f"{key} = {path!r}"):
+        with _wrap_errors(f"{key} = {path!r}"):
             rows = _read_rows(path, split)
             begin = tokenizer("")["input_ids"][:1]
         for number, row in enumerate(rows, start=1):
-            with _errors_named(f"{key} = {path!r}, row {number}"):
+            with _wrap_errors(f"{key} = {path!r}, row {number}"):
                 ids = _tokenize(tokenizer, _prompt(config, row, rows[0]), begin)
                 if len(ids) > limit and (options.over_limit == "error" or limit < 1):
                     raise ValueError(f"a prompt of {len(ids)} tokens; at most {limit} are allowed")
@@ -81,8 +81,8 @@ def _epoch_order(rows: int, seed: int, epoch: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _errors_named(where: str) -> Iterator[None]:
-    """Turn any error, of a template or a package, into one line that names the place."""
+def _wrap_errors(where: str) -> Iterator[None]:
+    """Turn any error of a template or package into one line that names the location."""
     try:
         yield
     except Exception as error:
@@ -91,7 +91,7 @@ def _errors_named(where: str) -> Iterator[None]:
 
 
 def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
-    """Return a row's prompt, a text or a list of messages, if the row has the form of the first one."""
+    """Return a row's prompt, a text or a list of messages; require the form of the first row."""
     name, template = config.data.prompt, config.data.template
     if name not in first:
         raise ValueError(f"no column {name!r} (data.prompt); there are {', '.join(first)}")
@@ -166,7 +166,7 @@ def _json_lines(path: str) -> list[dict[str, Any]]:
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                with _errors_named(f"line {number}: expected a JSON object"):
+                with _wrap_errors(f"line {number}: expected a JSON object"):
                     rows.append({**json.loads(line.strip())})
     return rows
 

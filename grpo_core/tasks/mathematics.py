@@ -1,4 +1,4 @@
-"""Mathematical answers, checked by math-verify in a process of its own."""
+"""Mathematical answers, checked by math-verify in a separate process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What drives upstream code in the repros: schedulers, engines, rollouts."""
+"""Drivers of upstream code for the repros: schedulers, engines, rollouts."""

@@ -11,16 +11,16 @@ from vllm.platforms.cpu import CpuPlatform
 
 
 class Platform(CpuPlatform):  # type: ignore[misc]
-    """The CPU platform, which does not say no to async output and leaves the executor to its caller."""
+    """The CPU platform, but with async output allowed and the caller's executor class."""
 
     @classmethod
     def is_async_output_supported(cls, _enforce_eager: bool | None) -> bool:
-        """As vllm/platforms/cuda.py answers."""
+        """Return the same answer as vllm/platforms/cuda.py."""
         return True
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Keeps the executor class, for which the CPU platform puts its own."""
+        """Keep the executor class, for which the CPU platform puts its own."""
         backend = vllm_config.parallel_config.distributed_executor_backend
         super().check_and_update_config(vllm_config)
         vllm_config.parallel_config.distributed_executor_backend = backend

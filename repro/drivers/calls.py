@@ -1,4 +1,4 @@
-"""A call of upstream's that ends with an error in upstream's code, and the same call under each mitigation.
+"""Repros that are one call: it fails in upstream's code, and is repeated under each mitigation.
 
 Most refusals need no more than this: the framework's own configuration, loader or trainer, given what the issue is
 about. Whether it is the failure sought is told by the statement that raised it (`repro.judge`).
@@ -36,7 +36,7 @@ def repro(
         needs: distributions, all of them.
         trigger: its name in the catalog entry.
         failure: the exception, the statement that raises it as upstream wrote it, the function it stands in.
-        says: what the exception's text has, where its statement alone does not tell it from others.
+        says: part of the exception's text, if its statement alone is not unique.
         changes: mitigations that the function knows, and what each changes.
         untried: those that can't be tried here, and why.
         modules: imported once, before the attempts.
@@ -51,7 +51,7 @@ def repro(
             except Exception as error:
                 if says in str(error):
                     raise
-                # The harness's fault: it can't tell what that is.
+                # A fault of the harness, not of upstream.
                 raise RuntimeError(
                     f"not the failure sought ({says}): {type(error).__name__}: {error}"
                 ) from error

@@ -1,4 +1,4 @@
-"""Another process of an attempt: it is given a plan and answers with a report, both JSON."""
+"""Run part of an attempt in another process, which receives a plan and returns a report, both JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from repro.base import ElsewhereError
 
 
 def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Runs a module of ours as a program, and returns its report; the program dies with this process.
+    """Run a module of ours as a program, and return its report; the program dies with this process.
 
     Args:
         module: one that calls `answer_plan` when it is run.
@@ -40,7 +40,7 @@ def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, 
 
 
 def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Is the main program of such a module: reads its plan, runs, and reports."""
+    """Run as the main program of such a module: read the plan, run it, print the result."""
     descriptor, parent, plan = sys.argv[1:]
     processes.die_with(int(parent), signal.SIGKILL)
     os.set_inheritable(int(descriptor), False)  # or what it starts would keep the answer open
@@ -50,7 +50,7 @@ def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Returns an exception as it stands in a report."""
+    """Return an exception as data of a report."""
     frames = traceback.extract_tb(error.__traceback__)
     return {
         "kind": type(error).__name__,
@@ -60,5 +60,5 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def failed(failure: Mapping[str, Any], note: str = "") -> ElsewhereError:
-    """Returns the exception to raise here for one that was told in a report."""
+    """Return the exception to raise here for one in a report."""
     return ElsewhereError(failure["kind"], failure["text"], failure["frames"], note)

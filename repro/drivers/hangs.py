@@ -87,8 +87,8 @@ def repro(
         counted: what the names are, as "ranks came through".
         changes: mitigations and what each changes; the catalog entry has the triggers that each is about.
         untried: those that can't be tried, and why.
-        needs: distributions, named as their modules are but for dashes, without which nothing can be tried.
-        simulated: what is not real.
+        needs: required distributions; their modules have the same names, with underscores for dashes.
+        simulated: simulated parts.
     """
     programs = PROGRAMS[code]
 
@@ -142,7 +142,7 @@ def report(word: str, name: str, pid: int | None = None) -> None:
 
 
 def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
-    """Run a program, and count which of its processes came through.
+    """Run a program, and count the processes that finished.
 
     Raises:
         RuntimeError: not all of them got ready.
@@ -192,7 +192,7 @@ def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str
 
 
 def blocking_rank(default: int) -> int:
-    """Return the rank that is to block the others; the evaluation of `hang` lets each have its turn."""
+    """Return the rank that is to block the others; the evaluation of `hang` tries each."""
     return int(os.environ.get(BLOCKING_RANK, default))
 
 
@@ -262,7 +262,7 @@ def run_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> No
 
 
 def fork_to_all_reduce(blocking: int, alone: Callable[[], object]) -> list[int]:
-    """Fork ranks, one of which does something alone before the all_reduce that all are to come to."""
+    """Fork ranks for one all_reduce; one rank runs something else before it."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Imports modules, each in a process of its own: a crash in one is a result, not the end."""
+"""Import modules, each in a separate process, so that a crash is a result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ os._exit(0)
 
 
 def try_import(module: str, limit_s: float) -> dict[str, Any]:
-    """Imports a module in a process of its own.
+    """Import a module in a process of its own.
 
     Returns:
         `ok`, `version`, `seconds`, `error`, `where` (file:line), `timed_out`.
@@ -55,7 +55,7 @@ def try_import(module: str, limit_s: float) -> dict[str, Any]:
 
 
 def describe_import(module: str, result: dict[str, Any]) -> str:
-    """Returns the line of one module, for a terminal."""
+    """Return the line of one module, for a terminal."""
     if result["ok"]:
         return f"{module}: {result['version'] or 'no version'}, imported in {result['seconds']} s"
     place = f" ({result['where']})" if result["where"] else ""

@@ -1,4 +1,4 @@
-"""A folder for all that a program writes aside, which is gone when the program has answered."""
+"""A scratch folder for a program's other files, which is deleted once it has answered."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from unittest import mock
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """Has everything that is temporary made in one folder, by children too, and removes it at the end.
+    """Put all temporary files, also of child processes, into one folder and remove it at the end.
 
-    A program that ends by `os._exit`, as those do in which an engine's threads go on, runs no clean-up of its own.
+    Clean-up at exit does not run in programs that end by `os._exit`, such as those with an engine's threads.
     """
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-", ignore_cleanup_errors=True) as folder:
         before = tempfile.tempdir
@@ -31,7 +31,7 @@ def scratch() -> Iterator[str]:
 def print_answer(
     observe: Callable[[], dict[str, Any]], describe: Callable[[dict[str, Any]], str], *, as_json: bool
 ) -> None:
-    """Print what a measurement observed, and end the process: threads of what it used may outlive `main`.
+    """Print a measurement's report and end the process, because threads of libraries may outlive `main`.
 
     What libraries print goes to standard error. Exit code 1: its outcome is `failed`.
     """

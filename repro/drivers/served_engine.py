@@ -20,7 +20,7 @@ ASKED = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
 
 
 def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
-    """By the module that `vllm serve` is: the CPU build has no such script. Returns it, its model and its port."""
+    """Start the module behind `vllm serve`, whose script the CPU build lacks; return process, model and port."""
     port, folder = hangs.free_port(), whole_engine.save(whole_engine.model(0))
     environment = os.environ | whole_engine.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
@@ -66,5 +66,5 @@ def worker(server: int) -> int:
         with contextlib.suppress(OSError):
             by_name[pid] = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
     by_name = {pid: name for pid, name in by_name.items() if name.startswith("VLLM::")}
-    # Where the engine's core runs the model itself, there is no worker.
+    # If the engine's core runs the model itself, there is no worker.
     return next((pid for pid, name in by_name.items() if name.startswith("VLLM::Worker")), max(by_name))

@@ -15,7 +15,7 @@ _SPECIAL = ("<unk>", "<s>", "</s>")
 _LETTERS = "abcdefghijklm"
 VOCABULARY = len(_SPECIAL) + len(_LETTERS)
 PROMPTS = ("a b", "c d", "e f", "g h")
-# Modules of what needs the tiny model alone.
+# Modules of repros that need only the tiny model.
 MODEL_MODULES = ("torch", "transformers", "tokenizers")
 STEPS = 4
 
@@ -31,13 +31,13 @@ def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace")
     special = dict(
         zip(("unk_token", "bos_token", "eos_token", "pad_token"), (*_SPECIAL, _SPECIAL[2]), strict=True)
     )
-    # Without the names TRL 0.22 to 0.25 would hand token types to a model that knows none.
+    # Without the names TRL 0.22 to 0.25 would pass token types to a model that has none.
     names = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names, **special)
 
 
 def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
-    """Returns a Llama of one layer with random weights, the same for the same seed.
+    """Return a Llama of one layer with random weights, the same for the same seed.
 
     Args:
         seed: of the weights.

@@ -1,6 +1,6 @@
-"""The driver: makes the named workers and the server as verl does, has the engine started, reports what was seen.
+"""Driver process of a verl-like job: start named workers and a server, start the engine, return its report.
 
-It is a program for `elsewhere.run_program`, with a `RolloutPlan`.
+`elsewhere.run_program` runs it with a `RolloutPlan`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPl
 
 
 def run(plan: RolloutPlan) -> dict[str, Any]:
-    """Starts the clusters and the job of a plan, and returns what was seen."""
+    """Start the clusters and the job of a plan; return the workers that the engine found, and the calls they got."""
     import ray
 
     with contextlib.ExitStack() as stack:
@@ -40,13 +40,13 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
         addresses[RIGHT] = ray.get_runtime_context().gcs_address
         if plan.driver_address:
             os.environ["RAY_ADDRESS"] = addresses[RIGHT]
-        return _rollout(plan, addresses)
+        return _run_job(plan, addresses)
 
 
-def _rollout(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
+def _run_job(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
     import ray
 
-    workers = _workers(plan)
+    workers = _start_workers(plan)
     environment = {name: addresses.get(value, value) for name, value in plan.server_env.items()}
     server = (
         ray.remote(verl_rollout.ServerStandIn)
@@ -61,8 +61,8 @@ def _rollout(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
     return report
 
 
-def _workers(plan: RolloutPlan) -> list[Any]:
-    """Makes the named workers, and keeps of them what the plan says."""
+def _start_workers(plan: RolloutPlan) -> list[Any]:
+    """Start the named workers; return the kind of handles that the plan asks for."""
     import ray
 
     built = []
@@ -80,7 +80,7 @@ def _workers(plan: RolloutPlan) -> list[Any]:
     result = [ray.get_actor(name) for name in NAMES]
     del built
     if plan.handles == "weak":
-        for end in ends:  # readable once the process has ended: no guess at how long that takes
+        for end in ends:  # a pidfd is readable once the process has ended
             select.select([end], [], [])
     return result
 

@@ -1,4 +1,4 @@
-"""A rollout as verl lays it out on Ray: a driver, named workers, a server actor, and vLLM's engine process below it.
+"""A rollout with verl's layout on Ray: a driver, named workers, a server actor, and its vLLM engine process.
 
 Four kinds of process, as in a real run: the driver (`verl_job`), Ray's own, the actors, and the engine process, in
 which verl's executor looks the workers up. A plan and a report go from process to process as plain data.
@@ -37,7 +37,7 @@ RIGHT, WRONG = "<right>", "<wrong>"
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """How the job is started.
+    """Plan of a verl job: its clusters, workers and server.
 
     Args:
         head: the cluster is started by `ray start --head` before the job, in the "default" folder or "elsewhere"; ""
@@ -64,7 +64,7 @@ VARIABLES = ("RAY_ADDRESS", "VLLM_WORKER_MULTIPROC_METHOD")
 
 
 def run_engine(report_to: Connection, address: str) -> None:
-    """Runs in the new process.
+    """Run in the new process.
 
     Args:
         report_to: is sent one dict.
@@ -83,7 +83,7 @@ def run_engine(report_to: Connection, address: str) -> None:
 
 
 def _build_executor(address: str) -> None:
-    """Builds verl's executor, as EngineCore does with the class that the configuration names."""
+    """Build verl's executor, as EngineCore does with the class that the configuration names."""
     from verl.workers.rollout.vllm_rollout.vllm_async_server import ExternalRayDistributedExecutor
     from vllm.config import DeviceConfig, ParallelConfig, VllmConfig
 
@@ -101,7 +101,7 @@ def _build_executor(address: str) -> None:
 
 
 def _visible_actors() -> dict[str, Any]:
-    """Says which cluster this process is in, and which actors it sees there."""
+    """Return which cluster this process is in, and which actors it sees there."""
     import ray
 
     if not ray.is_initialized():
@@ -125,15 +125,15 @@ class WorkerStandIn:
         self._asked: list[str] = []
 
     def execute_method(self, method: str, *_: Any, **__: Any) -> None:
-        """Notes what it was asked to do, as WorkerDict would do it."""
+        """Record the requested method, which WorkerDict would execute."""
         self._asked.append(method)
 
     def requested_methods(self) -> list[str]:
-        """Returns what it was asked so far."""
+        """Return the methods requested so far."""
         return self._asked
 
     def pid(self) -> int:
-        """Returns its process."""
+        """Return its process."""
         return os.getpid()
 
 
@@ -141,7 +141,7 @@ class ServerStandIn:
     """Stands for AsyncvLLMServer: it starts the engine process the way vLLM does, and waits for its report."""
 
     def start_engine(self, address: str) -> dict[str, Any]:
-        """Starts the engine process and returns its report.
+        """Start the engine process and return its report.
 
         Args:
             address: for a `ray.init()` before verl's own; "" for none.
@@ -175,7 +175,7 @@ _HEAD_IS_UP = "will now block forever"
 
 @contextlib.contextmanager
 def start_head(folder: str | None = None) -> Iterator[str]:
-    """Keeps a cluster running, and gives its address.
+    """Keep a cluster running, and give its address.
 
     Args:
         folder: for `--temp-dir`; None for Ray's default, which TMPDIR decides.

@@ -1,4 +1,4 @@
-"""vLLM's whole engine in this process, on a CPU, beside the same tiny model in transformers.
+"""vLLM's whole engine in this process, on a CPU, compared with the same tiny model in transformers.
 
 Nothing is simulated: the model is small and its weights are random, the engine is the one that is installed. What a
 failure of numbers means is told by the trainer's side of the seam: the log-prob that a trainer computes for the sampled
@@ -46,7 +46,7 @@ class Sampled:
 
 
 def environment() -> dict[str, str]:
-    """Returns what is set for any release of vLLM on a CPU.
+    """Return what is set for any release of vLLM on a CPU.
 
     Threads are left on the cores they are on. Before 0.12.0 the word for that is "all": of "nobind" libnuma makes
     nothing, and the process ends with SIGSEGV.
@@ -56,7 +56,7 @@ def environment() -> dict[str, str]:
 
 
 def inapplicable() -> str | None:
-    """Says why no engine can be started with what is installed, or None."""
+    """Return why no engine can be started with the installed packages, or None."""
     try:
         import vllm
         from vllm.platforms import current_platform
@@ -68,13 +68,13 @@ def inapplicable() -> str | None:
 
 
 def model(seed: int) -> Any:
-    """Returns a tiny Llama with random weights, wide enough that its distributions are not flat."""
+    """Return a tiny Llama with random weights, wide enough that its distributions are not flat."""
     sizes = {"intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": LIMIT}
     return tiny_trl.model(seed, VOCABULARY, initializer_range=0.15, pad_token_id=None, **sizes).eval()
 
 
 def save(held: Any, generation_config: dict[str, Any] | None = None) -> str:
-    """Writes a model into a new folder, as a hub has it, and returns the folder."""
+    """Write a model into a new folder, as a hub has it, and return the folder."""
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
     held.save_pretrained(folder, safe_serialization=True)
     path = Path(folder, "generation_config.json")
@@ -85,10 +85,10 @@ def save(held: Any, generation_config: dict[str, Any] | None = None) -> str:
 
 
 def start(folder: str, **options: Any) -> Any:
-    """Starts `vllm.LLM` on it, with vLLM's own defaults but for size, type and what a CPU needs.
+    """Start `vllm.LLM` on it, with vLLM's own defaults except size, type and CPU settings.
 
     Raises:
-        InapplicableError: this release knows one of the options not.
+        InapplicableError: this release does not have one of the options.
     """
     for name, value in environment().items():
         os.environ.setdefault(name, value)
@@ -104,7 +104,7 @@ def start(folder: str, **options: Any) -> Any:
 
 
 def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
-    """Samples one completion a prompt."""
+    """Sample one completion a prompt."""
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     result = llm.generate(requests, list(params), use_tqdm=False)
     return [
@@ -121,19 +121,19 @@ def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) ->
 
 
 def params(seed: int, **options: Any) -> Any:
-    """Returns sampling parameters of 24 tokens, with the sampled token's log-prob and all else as vLLM's defaults."""
+    """Return sampling parameters of 24 tokens, with the sampled token's log-prob and all else as vLLM's defaults."""
     import vllm
 
     return vllm.SamplingParams(**settings(seed), **options)
 
 
 def settings(seed: int) -> dict[str, Any]:
-    """Returns what every completion here has in common."""
+    """Return what every completion here has in common."""
     return {"max_tokens": 24, "seed": seed, "logprobs": 0, "ignore_eos": True, "detokenize": False}
 
 
 def trainers(held: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0) -> list[float]:
-    """Returns the model's log-prob of each sampled token, at a temperature and, below 1, within the nucleus."""
+    """Return the model's log-prob of each sampled token, at a temperature and, below 1, within the nucleus."""
     import torch
 
     with torch.no_grad():
@@ -147,8 +147,8 @@ def trainers(held: Any, sampled: Sampled, temperature: float = 1.0, top_p: float
     return [float(value) for value in logits.log_softmax(-1).gather(-1, chosen)[:, 0]]
 
 
-def compared(pairs: Sequence[tuple[float, float]]) -> Work:
-    """Counts the tokens whose (engine's, trainer's) log-probs agree; says by how much the others are off."""
+def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Work:
+    """Count the tokens whose (engine's, trainer's) log-probs agree; report by how much the others are off."""
     agree = [abs(engine - trainer) <= TOLERANCE for engine, trainer in pairs]
     differences = [engine - trainer for engine, trainer in pairs]
     ratio = math.exp(-sum(differences) / len(differences))
@@ -162,7 +162,7 @@ def compared(pairs: Sequence[tuple[float, float]]) -> Work:
 def compare_samples(llm: Any, held: Any, trainer_temperature: float = 1.0, **asked: Any) -> Work:
     """Sample, and count the reported log-probs that are the model's own."""
     parameters = [params(seed, **asked) for seed in range(len(PROMPTS))]
-    return compared(
+    return count_agreeing(
         [
             pair
             for item in sample(llm, PROMPTS, parameters)

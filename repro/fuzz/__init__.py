@@ -1,1 +1,1 @@
-"""Random stories of what is done to a scheduler: drawn and shortened by Hypothesis, saved, and played again."""
+"""Random sequences of scheduler calls ("stories"): generated and shrunk by Hypothesis, saved, and replayed."""

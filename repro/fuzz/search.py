@@ -1,8 +1,8 @@
-"""Search for stories in which a scheduler fails, seed by seed, each in a process of its own; or play a saved one.
+"""Search for stories in which a scheduler fails, each seed in a separate process; or replay a saved one.
 
 A search goes in rounds. In a round Hypothesis draws stories until one ends with something new, and shortens that one;
 from then on it counts no more. There is no example database: a search starts from nothing, and a seed always gives the
-same. Hypothesis is in no cell; it is put beside one for a search.
+same. No cell contains Hypothesis; a search adds it to the path.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ GRACE_S = 400  # CPU seconds past its own that a search may take to shorten a st
 
 
 class SearchError(Exception):
-    """Raised when a search can't be made, or gave no answer; the text says why."""
+    """Raised when a search can't run or gave no answer; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a search is to do.
+    """Options of a search.
 
     Args:
         engine: `v0` or `v1`.
@@ -100,7 +100,7 @@ def check_needs(engine: str) -> None:
 
 @dataclass
 class Rounds:
-    """The rounds of a search: stories played, steps, how often what happened, and keys of what was found."""
+    """The rounds of a search: stories played, steps, counts of events, and keys of findings."""
 
     engine: str
     make: type[EngineActions]
@@ -185,7 +185,7 @@ def search(plan: Search) -> dict[str, Any]:
 
 
 def search_apart(plan: Search) -> dict[str, Any]:
-    """Make a search in a process of its own, which has its imports from this one.
+    """Run a search in a forked process, which inherits our imports.
 
     Raises:
         SearchError: it gave no answer.

@@ -1,4 +1,4 @@
-"""Stories: what was done to a scheduler, step by step, and what came of it.
+"""Stories: sequences of calls to a scheduler, and their outcome.
 
 A story is data: the engine's settings and a list of steps, each a name with arguments. Playing one needs nothing but
 the engine; Hypothesis is needed only to search for new ones.
@@ -23,7 +23,7 @@ _LARGEST = 16 << 20
 
 
 class StoryError(Exception):
-    """Raised when a file holds no story that can be played; the text says what is wrong."""
+    """Raised when a file contains no playable story; the text has the reason."""
 
 
 class StepKind:
@@ -94,7 +94,7 @@ class EngineActions:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a story ends with.
+    """The failure or broken invariant that ends a story.
 
     Args:
         kind: `assertion` and `exception` come out of upstream's code; `invariant` out of our checks.
@@ -116,7 +116,7 @@ class Ending:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Identifies a finding in every release, so without the line."""
+        """Identify a finding in every release, so without the line."""
         return (self.kind, self.text, self.path, self.function)
 
     def describe(self) -> str:
@@ -148,7 +148,7 @@ class Story:
     cpu_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it stands in a file."""
+        """Return it as data of a file."""
         return {"schema": SCHEMA} | asdict(self)
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""What can be done to an engine with the V0 scheduler: lawful use, and the misuse that people's code got into.
+"""Actions on an engine with the V0 scheduler: valid use, and misuse that real programs contained.
 
-Lawful: requests of any length arrive, the engine is stepped, requests are aborted. Misuse: a step is lost because its
+Valid: requests of any length arrive, the engine is stepped, requests are aborted. Misuse: a step is lost because its
 forward pass fails and the caller goes on, and a second caller steps while the first is in its forward pass.
 """
 
@@ -39,7 +39,7 @@ class V0Actions(EngineActions):
     settings = ("chunked", "async_output", "tiny_cache")
     length = 7
     steps: ClassVar[Mapping[str, StepKind]] = {
-        # After misuse nobody promises that all are served: only upstream's own assertions count then.
+        # After misuse requests may be lost: only upstream's own assertions count then.
         "drain": StepKind(lambda self: self.busy and self.lawful),
         "step": StepKind(lambda self: self.busy),
         # Also one whose prompt is over the limit; the engine may refuse it.
@@ -148,7 +148,7 @@ class V0Actions(EngineActions):
         raise BrokenInvariantError("every request ends", f"work is left after {_MOST_STEPS} steps")
 
     def _check_empty(self) -> None:
-        """Check, after lawful use alone, that everything was answered once and given back."""
+        """Check, if all use was valid, that every request was answered once and all blocks were freed."""
         lost = sorted(name for name in self._due if not self._served[name])
         twice = sorted(name for name in self._due if self._served[name] > 1)
         blocks, parked = self.engine.leaked_blocks(), self.engine.parked()

@@ -1,4 +1,4 @@
-"""What can be done to an engine with the V1 scheduler, all of it lawful; each step is followed by every check."""
+"""Actions on an engine with the V1 scheduler, all of them valid use; every check runs after each step."""
 
 from __future__ import annotations
 

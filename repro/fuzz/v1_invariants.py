@@ -1,4 +1,4 @@
-"""What must hold of the V1 scheduler after every call, whoever made it.
+"""Invariants of the V1 scheduler, checked after every call.
 
 Each check reads upstream's own structures (vLLM 0.31.0) and yields what it saw that must not be.
 """
@@ -66,7 +66,7 @@ def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
 
 
 def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
-    """Each is free once, or held as often as its count says, by requests that exist."""
+    """Yield blocks that are neither free once nor referenced by existing requests as often as counted."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
     references = Counter(
@@ -88,7 +88,7 @@ def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
 
 
 def _misplaced_requests(engine: V1Engine) -> Iterator[str]:
-    """Each request is in one queue, once, and its status says which."""
+    """Yield requests that are not in exactly the queue of their status, once."""
     scheduler = engine.scheduler
     queues = {
         "running": list(scheduler.running),
@@ -115,7 +115,7 @@ def _ended_twice(engine: V1Engine) -> Iterator[str]:
 
 
 def _lost_requests(engine: V1Engine) -> Iterator[str]:
-    """Each request is unfinished and known, or has ended."""
+    """Yield requests that ended and are still known to the scheduler, or that are unknown and did not end."""
     for name, ends in engine.ends.items():
         known = name in engine.scheduler.requests
         if known == bool(ends or name in engine.aborted):
@@ -123,7 +123,7 @@ def _lost_requests(engine: V1Engine) -> Iterator[str]:
 
 
 def _wrong_texts(engine: V1Engine) -> Iterator[str]:
-    """Tokens that were delivered are a request's text, whole and in order."""
+    """Yield requests whose delivered tokens are not their completion, whole and in order."""
     for name, request in engine.requests.items():
         ends, tokens = engine.ends[name], engine.tokens[name]
         expected = [FIRST_TOKEN + number for number in range(1, len(tokens) + 1)]

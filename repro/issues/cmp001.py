@@ -1,7 +1,7 @@
 """CMP001: vLLM runs on a platform it did not detect, and asks it whether it supports asynchronous output.
 
 Where no platform is detected, vLLM falls back to `UnspecifiedPlatform`, whose `is_async_output_supported` is that of
-the base class and only raises `NotImplementedError`, with an empty message. Whoever names no device is told so before
+the base class and only raises `NotImplementedError`, with an empty message. Without a device vLLM reports that before
 ("Failed to infer device type"). Whoever does, as TRL 0.14 and 0.15 do in their trainer, gets past that and falls here.
 
 A machine without a GPU is one where nothing is detected: nothing has to be arranged for this failure. What is arranged
@@ -34,8 +34,8 @@ OPTIONS = {"named_device": {"device": "cuda:1"}, "trl_trainer": {"vllm_device": 
 _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def planned(trigger: str, mitigation: str | None) -> dict[str, Any]:
-    """Returns what the other process is asked to do.
+def make_plan(trigger: str, mitigation: str | None) -> dict[str, Any]:
+    """Return what the other process is asked to do.
 
     Raises:
         InapplicableError: the mitigation can't be tried here, or does not apply.
@@ -65,7 +65,7 @@ def _require_trl() -> None:
 
 
 def _carry_out(trigger: str, mitigation: str | None) -> Work:
-    plan = planned(trigger, mitigation)
+    plan = make_plan(trigger, mitigation)
     report = elsewhere.run_program("repro.issues.cmp001", plan, os.environ | _SETTINGS)
     if "inapplicable" in report:
         raise InapplicableError(report["inapplicable"])
@@ -92,13 +92,13 @@ LLAMA = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# vLLM looks into a model's class in another process, where an old release may not import beside today's PyTorch. A
+# vLLM inspects a model's class in another process, where an old release may not import with today's PyTorch. A
 # class that is registered is looked into at once.
 STUB = "ConfiguredOnlyForCausalLM"
 
 
 def configure_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
-    """Has the configuration made.
+    """Make vLLM's configuration in this process by the plan.
 
     Args:
         plan: `trigger`; `options` for EngineArgs or LLM; `detected`: vLLM is made to think it is its CPU build.
@@ -124,7 +124,7 @@ def configure_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _patched_by_trl() -> str | None:
-    """Says why the module that TRL 0.14 and 0.15 patch before they make the engine can't be imported, or None."""
+    """Return why the module that TRL 0.14 and 0.15 patch before they make the engine can't be imported, or None."""
     try:
         importlib.import_module("vllm.worker.worker")
     except ImportError as error:
@@ -133,7 +133,7 @@ def _patched_by_trl() -> str | None:
 
 
 def _claim_cpu_build(folder: Path) -> None:
-    """Puts metadata before the wheel's own that name a CPU build: vLLM takes its platform from that version's text."""
+    """Put metadata before the wheel's own that name a CPU build: vLLM takes its platform from that version's text."""
     version = f"{metadata.version('vllm')}+cpu"
     result = folder / f"vllm-{version}.dist-info"
     result.mkdir(parents=True)
@@ -142,7 +142,7 @@ def _claim_cpu_build(folder: Path) -> None:
 
 
 def _configure(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Calls `EngineArgs(...).create_engine_config()`, and says what came out."""
+    """Call `EngineArgs(...).create_engine_config()`, and report what came out."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.models import ModelRegistry
 
@@ -160,7 +160,7 @@ def _write_model(folder: Path, architecture: str) -> None:
 
 
 def _stub() -> type:
-    """Returns a class that vLLM takes for a model that generates text."""
+    """Return a class that vLLM takes for a model that generates text."""
     from torch import nn
 
     class ConfiguredOnly(nn.Module):  # type: ignore[misc] # PyTorch is looked into in cells alone
@@ -186,7 +186,7 @@ def _stub() -> type:
 
 
 def _train(folder: Path, options: dict[str, Any]) -> None:
-    """Makes TRL's trainer; in 0.14 and 0.15 it makes vLLM's engine in its constructor."""
+    """Make TRL's trainer; in 0.14 and 0.15 it makes vLLM's engine in its constructor."""
     os.environ["VLLM_USE_V1"] = "0"
     from datasets import Dataset
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -210,13 +210,13 @@ def _train(folder: Path, options: dict[str, Any]) -> None:
 
 
 def inapplicable() -> str | None:
-    """Says which piece of the failure the installed vLLM lacks; None if all are there."""
+    """Return which piece of the failure the installed vLLM lacks; None if all are there."""
     distribution = upstream.installed(upstream.VLLM)
     release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else "vLLM"
     text = upstream.source(_PLATFORM)
     if text is None or f"def {FUNCTION}" not in text:
         return f"{_PLATFORM} of {release} has no {FUNCTION}"
-    # Up to 0.8.5.post1; from 0.9.0 on the device is that of the platform, and the field is read by nobody.
+    # Up to 0.8.5.post1; from 0.9.0 on the device is that of the platform, and the field is unused.
     if "DeviceConfig(device=self.device)" not in (upstream.source(_ARGUMENTS) or ""):
         return f"EngineArgs of {release} does not pass on a device that is named: DeviceConfig fails before"
     return None

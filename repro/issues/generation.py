@@ -1,4 +1,4 @@
-"""Tokenizers, generation and number types of transformers and PyTorch on a tiny model."""
+"""Repros of failures in tokenizers, generation and dtypes of transformers and PyTorch, on a tiny model."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
     import torch
 
     model = tiny_trl.model(seed=1)
-    # A random model says nearly the same everywhere; a sharper head tells places apart.
+    # A random model predicts nearly the same at every position; a sharper head makes positions differ.
     model.lm_head.weight.data *= 40
     prompts = torch.randint(3, tiny_trl.VOCABULARY, (_ROWS, 4), generator=torch.Generator().manual_seed(0))
     options = {"max_new_tokens": _LENGTH, "do_sample": True, "suppress_tokens": [2], "top_k": 0}
@@ -165,7 +165,7 @@ def tok018_through_text(mitigation: str | None) -> str | None:
         max_new_tokens=32,
     )[:, prompt.shape[1] :].tolist()
     end = tokenizer.eos_token_id
-    # What stands after the first end token pads the batch.
+    # Tokens after the first end token are padding.
     ended = [row[: row.index(end) + 1] for row in rows if end in row]
     if mitigation is None:
         texts = tokenizer.batch_decode(ended, skip_special_tokens=True)
@@ -216,7 +216,7 @@ def tok021_first_token_twice(mitigation: str | None) -> str | None:
     from tokenizers import processors
 
     words = tiny_trl.tokenizer()
-    # As in the tokenizers of Llama 3 and Gemma.
+    # The tokenizers of Llama 3 and Gemma do the same.
     words.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", words.bos_token_id)]
     )

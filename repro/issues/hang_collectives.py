@@ -1,4 +1,4 @@
-"""Hangs of ranks in collectives and at the rendezvous: real ranks over gloo, in processes of their own."""
+"""Repros of hangs of ranks in collectives and at the rendezvous: real processes over gloo."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ hangs.repro(
 OWN = "repro.issues.hang_collectives"  # the engine's worker imports it by name
 
 
-# NCCL's broadcast has no limit of its own; a barrier of vLLM's would be given up after 30 s.
+# NCCL's broadcast has no time limit; vLLM's barrier would end after 30 s.
 LONG_S = 3600.0
 
 
@@ -177,23 +177,23 @@ def thread_at_exit(mitigation: str) -> None:
     def leaves(limit: float | None) -> None:
         logger = threading.Thread(target=lambda: records.get(timeout=limit), name="logger")
         logger.start()
-        # What the interpreter does when its main thread has raised: it joins all threads that are no daemons.
+        # After an exception in the main thread the interpreter joins all non-daemon threads.
         logger.join()
 
     _alone_before_all_reduce(leaves, mitigation)
 
 
 class Receiver:
-    """What a worker of the engine's is extended by, as trainers do: it joins the trainer's group, and takes weights."""
+    """Worker extension like those of trainers: it joins the trainer's process group and receives weights."""
 
     joined: Any = None
 
     def join(self, port: int) -> None:
-        """Meets the trainer."""
+        """Join the trainer's process group."""
         self.joined = _group(port, 1)
 
     def receive(self, name: str) -> None:
-        """Takes a parameter that the model has; of any other it says so before it comes to the collective."""
+        """Receive a parameter of the model; report any other before the collective."""
         model: Any = self
         dict(model.model_runner.model.named_parameters())[name]
         self.joined.barrier(timeout=LONG_S)
@@ -259,7 +259,7 @@ PAIR = hangs.RANK_NAMES[:2]
 
 @hangs.trigger("HNG003", PAIR)
 def update_beside_step(mitigation: str) -> None:
-    """A thread broadcasts weights beside the step's all_reduce: on one rank it begins first, on the other not."""
+    """A thread broadcasts weights during the step's all_reduce: the order differs between the ranks."""
     import torch
     import torch.distributed as dist
 
@@ -322,7 +322,7 @@ def breakpoint_left(mitigation: str) -> None:
 
 
 def _ask_on_terminal(prompt: Callable[[], object], mitigation: str) -> None:
-    """Have a rank ask on a terminal that nobody reads, before the all_reduce."""
+    """Let a rank prompt on an unattended terminal before the all_reduce."""
     policy, terminal = os.openpty()
     home = tempfile.mkdtemp(prefix="grpo-doctor-")
     os.environ.update(HOME=home, NETRC=f"{home}/netrc")
@@ -373,13 +373,13 @@ def one_too_many(mitigation: str) -> None:
         dist.barrier()
 
     hangs.report("ready", hangs.RANK_NAMES[missing])
-    hangs.report("done", hangs.RANK_NAMES[missing])  # it is not there: the others stand
+    hangs.report("done", hangs.RANK_NAMES[missing])  # the rank is missing: the others are stuck
     hangs.run_ranks(started, rank_of)
 
 
 @hangs.trigger("HNG015", hangs.RANK_NAMES, ("torch",))
 def other_port(mitigation: str) -> None:
-    """A rank has another MASTER_PORT than the others, and waits for a store that nobody serves."""
+    """A rank has another MASTER_PORT than the others, and waits for a store that does not exist."""
     import torch.distributed as dist
 
     sample, wrong = hangs.blocking_rank(1), hangs.free_port()
@@ -406,7 +406,7 @@ def constructor_raised(mitigation: str) -> None:
     class Worker:
         def __init__(self, rank: int) -> None:
             if mitigation != "meet_after":
-                import_module("torch.distributed")  # before it says that it came: it takes long
+                import_module("torch.distributed")  # report before joining, which takes long
             (came / str(rank)).touch()
             self.rank = rank
             if rank == sample:

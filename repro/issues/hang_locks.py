@@ -1,4 +1,4 @@
-"""Hangs on locks, lock files, full pools and rewards that compute for ever."""
+"""Repros of hangs on locks, lock files, full pools and rewards that never finish."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def raised_with_lock(mitigation: str) -> None:
 
 @hangs.trigger("HNG006", hangs.TRAINER)
 def fork_with_lock(mitigation: str) -> None:
-    """A worker is forked while a thread holds a lock: in the worker nobody gives it back, and the trainer joins it."""
+    """A worker is forked while a thread owns a lock: in the worker it is never released, and the trainer joins it."""
     import multiprocessing
 
     threading.Thread(target=_hold_lock, daemon=True).start()
     time.sleep(0.5)
     method = "spawn" if mitigation == "spawn" else "fork"
-    # Of a type that both kinds of context have.
+    # A type that both kinds of context have.
     worker = multiprocessing.get_context(method).Process(target=_work)  # type: ignore[attr-defined]
     worker.start()
     hangs.report("guilty", "the worker", worker.pid)
@@ -129,7 +129,7 @@ def holder_stopped(mitigation: str) -> None:
     if mitigation == "free_it":
         os.kill(holder, signal.SIGKILL)
     hangs.report("ready", LOCKER[0])
-    # A cache of its own has a lock of its own.
+    # A separate cache has a separate lock.
     place = tempfile.mkdtemp(prefix="grpo-doctor-") if mitigation == "local_cache" else folder
     with FileLock(f"{place}/kernel.lock"):
         hangs.report("done", LOCKER[0])
@@ -137,7 +137,7 @@ def holder_stopped(mitigation: str) -> None:
 
 @hangs.trigger("HNG007", LOCKER, ("torch",))
 def baton_left(mitigation: str) -> None:
-    """Who compiled a PyTorch extension was killed, and left its lock: the next waits until the file is gone."""
+    """Leave the lock file of a killed PyTorch extension build; the next build waits until the file is removed."""
     from torch.utils.file_baton import FileBaton
 
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
@@ -149,7 +149,7 @@ def baton_left(mitigation: str) -> None:
     if mitigation == "free_it":
         Path(folder, "lock").unlink()
     place = tempfile.mkdtemp(prefix="grpo-doctor-") if mitigation == "local_cache" else folder
-    hangs.report("guilty", LOCKER[0])  # who left it is no more: it alone stands
+    hangs.report("guilty", LOCKER[0])  # the owner is dead: only this process is stuck
     hangs.report("ready", LOCKER[0])
     baton = FileBaton(f"{place}/lock")
     if not baton.try_acquire():

@@ -1,4 +1,4 @@
-"""Hangs on a process that is stopped, dead or does not read, and on messages that nobody sends."""
+"""Repros of hangs on a process that is stopped, dead or does not read, and on messages that are never sent."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def store_key_of_killed(mitigation: str) -> None:
         if rank == sample:
             hangs.report("ready", hangs.RANK_NAMES[rank])
             hangs.report("guilty", hangs.RANK_NAMES[rank])
-            hangs.report("done", hangs.RANK_NAMES[rank])  # it is not the one that stands
+            hangs.report("done", hangs.RANK_NAMES[rank])  # this is not the stuck one
             os.kill(os.getpid(), signal.SIGKILL)
         hangs.report("ready", hangs.RANK_NAMES[rank])
         with contextlib.suppress(DistStoreError):
@@ -169,7 +169,7 @@ def store_key_of_killed(mitigation: str) -> None:
         time.sleep(1.0 if rank == host else 0.0)
 
     children = hangs.fork_ranks(hangs.RANKS, rank_of)
-    # As a launcher that looks at its ranks one after the other.
+    # Like a launcher that waits for its ranks in order.
     for rank in sorted(range(hangs.RANKS), key=lambda rank: rank == hangs.blocking_rank(1)):
         os.waitpid(children[rank], 0)
 
@@ -249,19 +249,19 @@ def answer_before_weights(mitigation: str) -> None:
         hangs.report_blocking_and_ready(PARTIES[0])
         if mitigation == "one_direction":
             os.write(to_server[1], b"w")
-        if _waited(to_trainer[0], limit) and mitigation != "one_direction":
+        if _wait_for_byte(to_trainer[0], limit) and mitigation != "one_direction":
             os.write(to_server[1], b"w")
         hangs.report("done", PARTIES[0])
         os._exit(0)
     hangs.report_blocking_and_ready(PARTIES[1])
-    if _waited(to_server[0], limit):
+    if _wait_for_byte(to_server[0], limit):
         os.write(to_trainer[1], b"a")
     hangs.report("done", PARTIES[1])
     os.waitpid(trainer, 0)
 
 
-def _waited(descriptor: int, limit: float | None) -> bool:
-    """Waits for a byte; False where the limit passed first."""
+def _wait_for_byte(descriptor: int, limit: float | None) -> bool:
+    """Wait for a byte; False where the limit passed first."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(limit)) and bool(os.read(descriptor, 1))

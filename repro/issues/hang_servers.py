@@ -1,4 +1,4 @@
-"""Hangs of servers: a blocked event loop, and an answer that is owed."""
+"""Repros of server hangs: a blocked event loop, and a missing response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def own_health(mitigation: str) -> None:
 
 @hangs.trigger("HNG009", hangs.TRAINER, ("fastapi", "uvicorn", "uvloop"))
 def own_health_uvloop(mitigation: str) -> None:
-    """The same under uvloop, whose frames no reader of Python's stacks sees."""
+    """Block the server in its own health request under uvloop, whose frames no Python stack reader shows."""
     _server(mitigation, "uvloop")
 
 
@@ -28,7 +28,7 @@ def own_health_uvloop(mitigation: str) -> None:
     "HNG009", hangs.TRAINER, ("ray",), "trainer, engine and judge: a driver and two actors of ours"
 )
 def get_in_actor(mitigation: str) -> None:
-    """A method of an async actor calls ray.get: its loop stands, and with it the method that the other one needs."""
+    """A method of an async actor calls ray.get: its loop is blocked, and so is the method that the other needs."""
     ray = hangs.start_ray(3)
 
     class Judge:
@@ -103,7 +103,7 @@ TRL_CLIENT = "trl.generation.vllm_client"
 
 @hangs.trigger("HNG010", hangs.TRAINER, ("fastapi", "uvicorn"))
 def task_lost(mitigation: str) -> None:
-    """An endpoint awaits what a background task would set; the task raised, and nobody was told."""
+    """An endpoint awaits an event of a background task; the task raised, and its exception was not read."""
     fastapi, uvicorn = import_module("fastapi"), import_module("uvicorn")
     app, port = fastapi.FastAPI(), hangs.free_port()
 
@@ -130,7 +130,7 @@ def task_lost(mitigation: str) -> None:
 
 @hangs.trigger("HNG010", hangs.TRAINER, ("vllm",), "the trainer: a client of ours; the model is tiny")
 def engine_paused(mitigation: str) -> None:
-    """A real `vllm serve` is paused for a weight update that does not come, and then asked for a completion."""
+    """A real `vllm serve` is paused for a weight update that does not come, and gets a completion request."""
     engine, folder, port = served_engine.start()
     hangs.report("guilty", "the engine's server", engine.pid)
     served_engine.request_status(port, "/pause", None, {})
@@ -146,7 +146,7 @@ def engine_paused(mitigation: str) -> None:
     "HNG010", hangs.TRAINER, ("vllm", TRL_CLIENT), "the trainer: nothing but TRL's client; the model is tiny"
 )
 def trl_client(mitigation: str) -> None:
-    """TRL's own client asks a real `vllm serve`, which `trl vllm-serve` runs, while that is paused for an update."""
+    """TRL's own client sends a request to a real `trl vllm-serve` that is paused for an update."""
     engine, _, port = served_engine.start()
     client = import_module(TRL_CLIENT).VLLMClient(base_url=f"http://127.0.0.1:{port}")
     hangs.report("guilty", "the engine's server", engine.pid)

@@ -1,4 +1,4 @@
-"""Models and weights that cannot be loaded or saved."""
+"""Repros of models and weights that cannot be loaded or saved: full disk, unreachable hub, broken files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from repro.drivers import calls, tiny_trl
     simulated=("the model: a config.json of ours with a made-up type",),
 )
 def cmp027_unknown_type(_mitigation: str | None) -> None:
-    """Config.json names a model type that the installed transformers does not have."""
+    """Load a config.json whose model type the installed transformers does not have."""
     from transformers import AutoConfig
 
     folder = Path(tempfile.mkdtemp())
@@ -47,7 +47,7 @@ FULL = "/dev/full"
     simulated=("the full disk: /dev/full",),
 )
 def env003_save(mitigation: str | None) -> None:
-    """Torch.save finds no space on the device, and says so in words of its own."""
+    """Save with torch.save to a full device; its error does not mention the missing space."""
     import torch
 
     torch.save(torch.zeros(100_000), Path(tempfile.mkdtemp(), "a.pt") if mitigation == "space" else FULL)
@@ -63,7 +63,7 @@ def env003_save(mitigation: str | None) -> None:
     simulated=("the network: HF_ENDPOINT names a port of this machine that is closed",),
 )
 def env004_refused(mitigation: str | None) -> None:
-    """The hub does not answer, and the model is not in the cache."""
+    """Load a model that is not in the cache, while the hub does not answer."""
     # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
     os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
     from transformers import AutoConfig
@@ -104,7 +104,7 @@ def _failing_hub(status: int, code: str = "") -> str:
     simulated=("the hub: a server of ours that answers 401 with the hub's header",),
 )
 def env005_unauthorized(_mitigation: str | None) -> None:
-    """The hub answers 401, as it does for a name that is wrong and for a private repository."""
+    """Load a model for which the hub answers 401, as for a wrong name or a private repository."""
     # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
     os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_HUB_OFFLINE="0")
     os.environ["HF_ENDPOINT"] = _failing_hub(401, "RepoNotFound")
@@ -123,7 +123,7 @@ def env005_unauthorized(_mitigation: str | None) -> None:
     changes={"again": "the whole file"},
 )
 def env010_cut_off(mitigation: str | None) -> None:
-    """A weights file that was cut off: safetensors can't read its header."""
+    """Load a truncated weights file, whose header safetensors can't read."""
     folder, policy = tempfile.mkdtemp(), tiny_trl.model()
     policy.save_pretrained(folder)
     path = Path(folder, "model.safetensors")
@@ -147,7 +147,7 @@ def env010_cut_off(mitigation: str | None) -> None:
     simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
 )
 def env026_unavailable(mitigation: str | None) -> None:
-    """The hub is reached, and answers with an error of its own."""
+    """Load a model while the hub answers with a server error."""
     # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
     os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=_failing_hub(503), HF_HUB_OFFLINE="0")
     if mitigation == "local":

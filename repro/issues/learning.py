@@ -1,4 +1,4 @@
-"""Training runs that raise nothing and do not learn what they should; figures show it."""
+"""Repros of silent failures: training raises nothing and does not learn as configured; metrics show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROMPTS = ("a b", "c d", "e f", "g h", "i j", "k l", "m a", "b c")
 
 
 def _prompts_of(resumed: str = "", **settings: Any) -> tuple[list[str], str]:
-    """Trains the tiny model; returns the prompts, a step each, and the folder it saved to."""
+    """Train the tiny model; return the prompts, a step each, and the folder it saved to."""
     requests: list[str] = []
 
     def rewards(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
@@ -63,7 +63,7 @@ END = 2  # the tiny tokenizer's end token
     simulated=("a model that never ends: generation's suppress_tokens has the end token",),
 )
 def cfg127_never_ends(mitigation: str | None) -> str | None:
-    """A model that never says its end token, with truncated completions masked: the loss has no token."""
+    """A model that never samples its end token, with truncated completions masked: the loss has no token."""
     limit = 40 if mitigation == "longer" else 20
     mute = {} if mitigation == "end" else {"generation_kwargs": {"suppress_tokens": [END]}}
     return tiny_trl.weights_that_stay(
@@ -103,14 +103,14 @@ def num041_own_sampler(mitigation: str | None) -> str | None:
         max_steps=1,
     )
     if mitigation != "repeat":
-        # What a subclass does that overrides the method to keep an order of its own.
+        # A subclass that overrides the method to keep its own order does this.
         built._get_train_sampler = lambda *_: SequentialSampler(built.train_dataset)  # noqa: SLF001
     built.train()
     mixed = sum(len(set(group)) > 1 for group in groups)
     return f"{mixed} of {len(groups)} groups have completions of several prompts" if mixed else None
 
 
-# The last letter of the vocabulary stands for the tool's answer; nobody samples it.
+# The vocabulary's last letter represents the tool's answer; it is never sampled.
 _TOOL = tiny_trl.VOCABULARY - 1
 
 
@@ -178,7 +178,7 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         tiny_trl.model().save_pretrained(folder)
         policy = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        # As merging an adapter into it would.
+        # Merging an adapter does the same.
         with torch.no_grad():
             policy.lm_head.weight.mul_(3)
         if mitigation == "same":
@@ -222,7 +222,7 @@ _ENDLESS = {"generation_kwargs": {"suppress_tokens": [2]}}
     untried={"reach": calls.SEARCHES},
 )
 def num046_all_masked(mitigation: str | None) -> str | None:
-    """Every completion is cut off, and TRL is told to mask what is cut off: rewards differ, no weight moves."""
+    """Every completion is truncated, and TRL masks truncated completions: rewards differ, no weight moves."""
     masked = mitigation != "unmasked"
     return tiny_trl.weights_that_stay(
         tiny_trl.reward_by_letters, mask_truncated_completions=masked, **_ENDLESS
@@ -256,7 +256,7 @@ def num047_bfloat16(mitigation: str | None) -> str | None:
 
 
 def _never(completions: list[str], **_: Any) -> list[float]:
-    """No completion of letters has the number that is asked for."""
+    """Return reward 0: no completion of letters has the requested number."""
     return [float("42" in text) for text in completions]
 
 

@@ -18,7 +18,7 @@ PATHS = ("/health", "/v1/models", "/generate")
 
 
 def application(mitigation: str | None) -> Any:
-    """Builds an application as vLLM's API server does: routes in a router, then the metrics around it all."""
+    """Build an application as vLLM's API server does: routes in a router, then the metrics around it all."""
     fastapi = import_module("fastapi")
     app = fastapi.FastAPI()
     routes = app if mitigation == "routes_on_app" else fastapi.APIRouter()
@@ -40,7 +40,7 @@ def _empty_answer() -> dict[str, str]:
 
 
 async def _get(app: Any, path: str) -> int:
-    """Asks the application for a path, without a network, and returns the status; what it raises passes through."""
+    """Request a path from the application, without a network, and return the status; what it raises passes through."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _carry_out(mitigation: str | None) -> Work:
 
 
 def inapplicable() -> str | None:
-    """Says why it can't happen with what is installed, or None."""
+    """Return why it can't happen with the installed packages, or None."""
     try:
         result = {name: metadata.version(name) for name in ("fastapi", *_NAMES)}
     except metadata.PackageNotFoundError as error:

@@ -27,7 +27,7 @@ Gradients = dict[str, list[float]]
 
 
 def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[str]]:
-    """Trains through one generation of 16 samples at learning rate zero.
+    """Train through one generation of 16 samples at learning rate zero.
 
     Args:
         loss: TRL's `loss_type`.
@@ -77,8 +77,8 @@ def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, li
     return mean, sorted(texts)
 
 
-def compared(found: Mapping[str, list[float]], right: Mapping[str, list[float]]) -> Work:
-    """Counts the parameters whose gradient is the right one, and tells its length along that one."""
+def count_right_gradients(found: Mapping[str, list[float]], right: Mapping[str, list[float]]) -> Work:
+    """Count the parameters with the right gradient, and return the gradient's length along it."""
     ratios = {name: _along(found[name], right[name]) for name in right}
     names = list(right)
     received = [(name, 1) for name in names if abs(ratios[name] - 1) <= TOLERANCE]
@@ -90,7 +90,7 @@ def compared(found: Mapping[str, list[float]], right: Mapping[str, list[float]])
 
 
 def _along(found: list[float], right: list[float]) -> float:
-    """Returns how long a vector is along another one, in that one's lengths."""
+    """Return how long a vector is along another one, in that one's lengths."""
     return sum(a * b for a, b in zip(found, right, strict=True)) / sum(b * b for b in right)
 
 
@@ -103,11 +103,11 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
     right, same = _gradients(loss, size=MICRO * PARTS, accumulated=1)
     if texts != same:
         raise RuntimeError("the two trainers did not sample the same completions")
-    return compared(result, right)
+    return count_right_gradients(result, right)
 
 
 def inapplicable() -> str | None:
-    """Says why the installed TRL can't show it, or None."""
+    """Return why the installed TRL can't show it, or None."""
     distribution = upstream.installed(_NAMES)
     text = upstream.source(_FILE, _NAMES)
     if distribution is None or text is None:

@@ -71,8 +71,8 @@ _NOTHING = {
 }
 
 
-def planned(trigger: str, mitigation: str | None) -> RolloutPlan:
-    """Returns how the job is started under a mitigation.
+def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
+    """Return the job's plan under a mitigation.
 
     Raises:
         InapplicableError: the mitigation has nothing to change there.
@@ -96,7 +96,7 @@ def planned(trigger: str, mitigation: str | None) -> RolloutPlan:
 
 
 def work(report: Mapping[str, Any]) -> Work:
-    """Makes of a job's report what was done.
+    """Make of a job's report what was done.
 
     Raises:
         ElsewhereError: upstream's code ended the engine process.
@@ -111,7 +111,7 @@ def work(report: Mapping[str, Any]) -> Work:
 
 
 def cause(report: Mapping[str, Any]) -> str:
-    """Names the reason for which workers were not found, from what the engine process saw."""
+    """Name the reason for which workers were not found, from what the engine process saw."""
     result = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
     if "engine_address" not in report:
         return "the engine process joined no cluster"
@@ -125,7 +125,7 @@ def cause(report: Mapping[str, Any]) -> str:
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """Returns the line to print in the engine process when this failure is met."""
+    """Return the line to print in the engine process when this failure is met."""
     engine = ", ".join(f"{name}={value or '(unset)'}" for name, value in report["engine_environment"].items())
     listed = {key: ", ".join(report.get(key, ())) or "none" for key in ("names", "everywhere")}
     return (
@@ -136,8 +136,8 @@ def describe(report: Mapping[str, Any]) -> str:
 
 
 def _carry_out(trigger: str, mitigation: str | None) -> Work:
-    """Has a driver of its own carry the plan out, and reads its report."""
-    plan = planned(trigger, mitigation)
+    """Carry out the plan in a separate driver process, and read its report."""
+    plan = make_plan(trigger, mitigation)
     cleared = {"RAY_ADDRESS", "RAY_TMPDIR", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_USE_V1"}
     environment = {name: value for name, value in os.environ.items() if name not in cleared} | _SETTINGS
     return work(elsewhere.run_program("repro.drivers.verl_job", asdict(plan), environment))

@@ -1,4 +1,4 @@
-"""Calls of Ray that fail."""
+"""Repros of failing Ray calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Engine:
     simulated=("the engine: an actor of ours that leaves by os._exit",),
 )
 def ray010_actor_ended(_mitigation: str | None) -> None:
-    """A caller is told that an actor has died; why, only the worker's own log knows."""
+    """A caller gets the error that an actor has died; only the worker's own log has the reason."""
     import ray
 
     os.environ.pop("RAY_ADDRESS", None)
@@ -65,6 +65,6 @@ def ray013_auto(_mitigation: str | None) -> None:
     import ray
 
     os.environ.pop("RAY_ADDRESS", None)
-    # A cluster of somebody else's on this machine is not to be found: it is told by a file in this folder.
+    # Ray finds other clusters on this machine by a file in this folder, so use another folder.
     os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="r", dir="/tmp")
     ray.init(address="auto")

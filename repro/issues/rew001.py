@@ -20,7 +20,7 @@ from repro.drivers import elsewhere
 
 _NAMES = ("math-verify",)
 _VERL = "verl.utils.reward_score.math_verify"
-# What the releases that raise say, in math_verify/parser.py and grader.py.
+# Messages of the releases that raise, in math_verify/parser.py and grader.py.
 _OWN_ERROR = "doesn't support threaded environment"
 ASSERTION = "raise ValueError("
 # Completions that are right, each with the answer that is expected.
@@ -32,11 +32,11 @@ ANSWERS = (
 
 
 def reward(completion: str, answer: str, **limits: Any) -> float:
-    """Returns what math-verify makes of a completion, by the two calls that its readme shows.
+    """Return what math-verify makes of a completion, by the two calls that its readme shows.
 
     Args:
         completion: the text.
-        answer: what is expected.
+        answer: the expected answer.
         limits: `seconds`, if any are to be set; None is no limit.
     """
     from math_verify import parse, verify
@@ -48,7 +48,7 @@ def reward(completion: str, answer: str, **limits: Any) -> float:
 
 
 def verl_reward(completion: str, answer: str, **limits: Any) -> float:
-    """Returns what verl's own `compute_score` makes of a completion.
+    """Return what verl's own `compute_score` makes of a completion.
 
     Raises:
         InapplicableError: verl is not installed, or a limit is to be set, for which it has no argument.
@@ -62,7 +62,7 @@ REWARDS = {"false_in_thread": reward, "raises_in_thread": reward, "verl_reward":
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Computes the rewards in this process's main thread; the program behind the mitigation `own_process`."""
+    """Compute the rewards in this process's main thread; the program behind the mitigation `own_process`."""
     return {"rewards": _rewards(REWARDS[plan["trigger"]])}
 
 
@@ -71,7 +71,7 @@ def _rewards(function: Callable[..., float], **limits: Any) -> list[float]:
 
 
 def _carry_out(trigger: str, mitigation: str | None) -> Work:
-    _applies(trigger)
+    _check_applicable(trigger)
     function = REWARDS[trigger]
     if mitigation == "main_thread":
         result = _rewards(function)
@@ -85,7 +85,7 @@ def _carry_out(trigger: str, mitigation: str | None) -> Work:
 
 
 def count_rewarded(rewards: list[float]) -> Work:
-    """Counts the right answers that were rewarded."""
+    """Count the right answers that were rewarded."""
     names = [f"answer {answer}" for _, answer in ANSWERS]
     received = [(name, 1) for name, value in zip(names, rewards, strict=True) if value == 1.0]
     mean = sum(rewards) / len(rewards)
@@ -97,8 +97,8 @@ def count_rewarded(rewards: list[float]) -> Work:
     )
 
 
-def _applies(trigger: str) -> None:
-    """Tells the two ways of failing apart by the release, and verl's two ways of calling."""
+def _check_applicable(trigger: str) -> None:
+    """Raise InapplicableError if a trigger cannot fail with the installed math-verify, or verl does not call it."""
     release = f"math-verify {metadata.version('math-verify')}"
     raises = _OWN_ERROR in (upstream.source("math_verify/parser.py", _NAMES) or "")
     if trigger == "false_in_thread" and raises:
@@ -115,7 +115,7 @@ def _applies(trigger: str) -> None:
 
 
 def inapplicable() -> str | None:
-    """Says why the failure can't occur with what is installed, or None."""
+    """Return why the failure can't occur with the installed packages, or None."""
     distribution = upstream.installed(_NAMES)
     if distribution is None:
         return "math-verify is not installed here"

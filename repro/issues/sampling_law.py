@@ -1,4 +1,4 @@
-"""Engine and trainer compute log-probs under different distributions; figures of the whole engine show it."""
+"""Repros: engine and trainer compute log-probs of different distributions, shown on the whole engine."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def nucleus(mitigation: str | None) -> Work:
             policy, sample, top_p=top_p
         )  # of the distribution that was sampled from
         for reported, of_trainer, of_sampling in zip(sample.logprobs, trainer, truth, strict=True):
-            # What is reported may agree with the trainer and still not be what was sampled from.
+            # Reported log-probs may agree with the trainer although sampling used another distribution.
             hidden = abs(of_sampling - of_trainer) > whole_engine.TOLERANCE
             pairs.append((of_sampling if hidden else reported, of_trainer))
-    return whole_engine.compared(pairs)
+    return whole_engine.count_agreeing(pairs)
 
 
 whole_engine.repro(
@@ -86,7 +86,7 @@ def other_positions(mitigation: str | None) -> Work:
     """Give the engine another base of the rotary embedding than the checkpoint's config has."""
     policy = whole_engine.model(0)
     theta = 500000.0
-    # From transformers 5 on it stands among the rotary embedding's own parameters.
+    # From transformers 5 on it is one of the rotary embedding's parameters.
     local = getattr(policy.config, "rope_parameters", None)
     override = {"rope_parameters": {**local, "rope_theta": theta}} if local else {"rope_theta": theta}
     options = {} if mitigation == "one_config" else {"hf_overrides": override}

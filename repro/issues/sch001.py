@@ -4,7 +4,7 @@
 step is applied. A second `schedule()` in between finds a prefill among the running and asserts. The scheduler's own
 comment says why nobody thought of it: "the engine assumes that a failure in model execution will crash the vLLM
 instance / will not retry". So the failure always means a scheduled step whose output was not applied: it was lost, or
-somebody else stepped the same engine meanwhile.
+another caller stepped the same engine meanwhile.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class _Caller:
         self._lock = threading.Lock()
 
     def generate(self, requests: Sequence[SchedulerRequest]) -> owners.Owner:
-        """Makes one call, not yet begun."""
+        """Make one call, not yet begun."""
         locked = _LOCKS.get(self.mitigation or "")
         return locked(self.engine, requests, self._lock) if locked else owners.generate(self.engine, requests)
 
     def before_reuse(self) -> None:
-        """Does what the mitigation asks for before the engine is used again."""
+        """Apply the mitigation before the engine is used again."""
         if self.mitigation == "abort_in_flight":
             self.engine.abort(*self.engine.in_flight())
         if self.mitigation == "fresh_engine":
@@ -106,7 +106,7 @@ def _evaluate_after(caller: _Caller) -> Work:
 
 
 def _cancelled_client() -> Work:
-    """The same moment with a server: the client's requests are aborted, and the step comes to its end."""
+    """Abort the client's requests at the same moment in a server; the running step completes."""
     server = owners.ServingLoop(_engine(None))
     server.submit(TRAINING)
     loop = server.loop()
@@ -114,7 +114,7 @@ def _cancelled_client() -> Work:
     server.cancel(TRAINING)
     server.submit(EVALUATION)
     owners.take_turns([loop])
-    return _work([server.engine], [(EVALUATION, server.answers_to(EVALUATION))])
+    return _work([server.engine], [(EVALUATION, server.completions_of(EVALUATION))])
 
 
 def _two_owners(mitigation: str | None) -> Work:
@@ -125,7 +125,7 @@ def _two_owners(mitigation: str | None) -> Work:
     engines = [caller.engine]
     training = caller.generate(TRAINING)
     if mitigation == "one_owner":
-        trained, evaluated = owners.one_after_the_other(training, caller.generate(EVALUATION))
+        trained, evaluated = owners.run_sequentially(training, caller.generate(EVALUATION))
     else:
         next(training)
         caller.before_reuse()
@@ -143,7 +143,7 @@ def _two_clients() -> Work:
     server.submit(EVALUATION)
     owners.take_turns([loop])
     return _work(
-        [server.engine], [(requests, server.answers_to(requests)) for requests in (TRAINING, EVALUATION)]
+        [server.engine], [(requests, server.completions_of(requests)) for requests in (TRAINING, EVALUATION)]
     )
 
 
@@ -213,7 +213,7 @@ def _two_threads(
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
         trained = first.submit(generate, "training", engine, engines_v0.TRAINING, hold)
         trained.add_done_callback(lambda _: hold.inside.set())
-        hold.inside.wait()  # training's step is held, or has failed before
+        hold.inside.wait()  # training's step is suspended, or has failed before
         if mitigation == "abort_in_flight":
             engine.abort_in_flight()
         owner = first if mitigation == "one_owner" else second
@@ -230,7 +230,7 @@ def _two_threads(
 def _raise_failure(
     failed: Future[list[Any]], other: Future[list[Any]], name: str, requests: Sequence[EngineRequest]
 ) -> None:
-    """Raise what one caller ended with, if it did, and say what the other got."""
+    """Raise the exception of one caller, if any, and report the other's result."""
     failure, error = failed.exception(), other.exception()
     if failure is None:
         return
@@ -244,7 +244,7 @@ def _raise_failure(
 
 
 def _two_clients_of_server() -> Work:
-    """Training's prefill is held in the server while evaluation's requests are sent; both wait for their answers."""
+    """Suspend training's prefill in the server while evaluation sends its requests; both wait for answers."""
     training, evaluation = engines_v0.TRAINING, engines_v0.EVALUATION
     with engines_v0.serving() as server, ThreadPoolExecutor(2) as clients:
         trained = clients.submit(engines_v0.read_answers, server.send(training, holding=True), training)
@@ -257,7 +257,7 @@ def _two_clients_of_server() -> Work:
 
 
 def _interrupted_client_of_server() -> Work:
-    """Training's client goes away while its prefill is held; evaluation's calls the same server."""
+    """Disconnect training's client during its suspended prefill; evaluation's client calls the same server."""
     evaluation = engines_v0.EVALUATION
     with engines_v0.serving() as server:
         training = server.send(engines_v0.TRAINING, holding=True)
@@ -317,7 +317,7 @@ def _used_again(
 
 
 def async_step_raised(_: None) -> Work:
-    """The same within `AsyncLLMEngine`'s background loop, which ends with it."""
+    """Raise in a step of `AsyncLLMEngine`'s background loop, which the exception ends."""
     engine = ServedEngine()
 
     async def both() -> list[str]:
@@ -326,7 +326,7 @@ def async_step_raised(_: None) -> Work:
             try:
                 await engine.request(requests, processor)
                 ends.append("an answer")
-            except Exception as error:  # noqa: BLE001 - which one it is, is what is reported
+            except Exception as error:  # noqa: BLE001 - the exception is the result
                 ends.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
         return ends
 
@@ -336,7 +336,7 @@ def async_step_raised(_: None) -> Work:
 
 
 async def _start_and_hold(engine: ServedEngine) -> tuple[asyncio.Task[list[Any]], Hold]:
-    """Start training's requests, and wait until their prefill is held."""
+    """Start training's requests, and wait until their prefill is suspended."""
     hold = Hold()
     training = asyncio.create_task(engine.request(engines_v0.TRAINING, hold))
     await asyncio.to_thread(hold.inside.wait)
@@ -350,7 +350,7 @@ def async_two_clients(_: None) -> Work:
     async def both() -> Work:
         training, hold = await _start_and_hold(engine)
         evaluation = asyncio.create_task(engine.request(engines_v0.EVALUATION))
-        await asyncio.sleep(0)  # evaluation's requests are queued; the step is still held
+        await asyncio.sleep(0)  # evaluation's requests are queued; the step is still suspended
         hold.go.set()
         callers = [(engines_v0.TRAINING, await training), (engines_v0.EVALUATION, await evaluation)]
         note = "AsyncLLMEngine's background loop alone steps; both only wait for it"

@@ -30,7 +30,7 @@ from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest, Setup, chec
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len
 OVERLONG = SchedulerRequest("overlong", prompt=LIMIT + 16, max_tokens=5)
-# By itself the prompt is short enough; with the tokens it must produce it is not.
+# The prompt alone is short enough; together with its minimum of new tokens it is not.
 MINIMUM = SchedulerRequest("minimum", prompt=LIMIT - 4, max_tokens=30, min_tokens=16)
 _BETWEEN_CALLS = {"abort_leftovers", "drain", "fresh_engine"}
 
@@ -42,8 +42,8 @@ def _engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
     return v0.V0Engine(setup)
 
 
-def _prepared(requests: Sequence[SchedulerRequest], mitigation: str | None) -> list[SchedulerRequest]:
-    """Returns what is submitted of these requests under a mitigation that prepares the data."""
+def _prepare(requests: Sequence[SchedulerRequest], mitigation: str | None) -> list[SchedulerRequest]:
+    """Return the requests after a mitigation that prepares the data."""
     if mitigation == "filter_overlong":
         return [request for request in requests if request.prompt <= LIMIT]
     if mitigation == "truncate_overlong":
@@ -61,7 +61,7 @@ def _in_one_call(mitigation: str | None, requests: Sequence[SchedulerRequest], *
     if mitigation in _BETWEEN_CALLS:
         raise InapplicableError("it acts between two calls of generate(); this failure falls within one")
     engine = _engine(mitigation, chunked=chunked)
-    prepared = _prepared(requests, mitigation)
+    prepared = _prepare(requests, mitigation)
     [received] = owners.take_turns([owners.generate(engine, prepared)])
     return _work(engine, prepared, received)
 
@@ -85,7 +85,7 @@ def _overlong_poisons_next(mitigation: str | None) -> Work:
     """Alone, it makes generate() return nothing; the next call, with a legal prompt, meets what it left."""
     check_prompt(OVERLONG.prompt, LIMIT)
     engine = _engine(mitigation, chunked=True)
-    first = _prepared([OVERLONG], mitigation)
+    first = _prepare([OVERLONG], mitigation)
     [received] = owners.take_turns([owners.generate(engine, first)])
     if mitigation == "abort_leftovers":
         engine.abort(OVERLONG.id, *engine.in_flight())
@@ -113,7 +113,7 @@ def _min_tokens_chunked(mitigation: str | None) -> Work:
 
 
 def _work(engine: v0.V0Engine, requests: Sequence[SchedulerRequest], received: Sequence[Delivered]) -> Work:
-    """Counts what came back; says so where a sequence grew past the limit, which only a device would punish."""
+    """Count the answers, and report a sequence that grew past the limit, which only a device would punish."""
     tokens = {done.id: done.tokens for done in received}
     arguments = {request.id: request for request in requests}
     past = [
@@ -205,7 +205,7 @@ def llm_refused_poisons_next(mitigation: str | None) -> Work:
     except ValueError:
         engine = _reused(engine, mitigation, lambda: Offline(mitigation))
     outputs = engine.generate(_NEXT)
-    # How far a caller is misled that takes answers by their place, as `zip(prompts, outputs)` does.
+    # Count wrong pairs of a caller that matches answers by position, like `zip(prompts, outputs)`.
     pairs = zip(_NEXT, outputs, strict=False)
     wrong = [item.name for item, output in pairs if list(output.prompt_token_ids) != item.prompt]
     note = f"taken by their place, the answers to {', '.join(wrong)} are those to other prompts"
@@ -327,7 +327,7 @@ def _answer_plan(plan: dict[str, Any]) -> Mapping[str, Any]:
     engine = start()
     if engine.core.model_config.use_async_output_proc == (mitigation == "async_output_off"):
         raise RuntimeError("the engine's async output is not what was asked for")
-    # By itself the prompt is short enough; with the tokens it must produce it is not.
+    # The prompt alone is short enough; together with its minimum of new tokens it is not.
     minimum = EngineRequest(
         "minimum", 41, LIMIT - 4, 30, min_tokens=4 if mitigation == "cap_min_tokens" else 16
     )
@@ -336,7 +336,7 @@ def _answer_plan(plan: dict[str, Any]) -> Mapping[str, Any]:
         callers = [(first, engine.generate(first))]
         if plan["calls"] == 2:
             engine = _reused(engine, mitigation, start)
-            # Those come too late for the first call: what they promise is a second one that works.
+            # These apply after the first call: they only make the second one work.
             callers = [] if mitigation in _BETWEEN_CALLS else callers
             callers.append(([_LEGAL], engine.generate([_LEGAL])))
         return {"failure": None, "work": asdict(count_answers(callers, [engine])), "note": ""}

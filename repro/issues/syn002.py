@@ -39,13 +39,13 @@ PLANS: dict[str | None, dict[str, Any]] = {
 }
 
 
-def planned(mitigation: str | None) -> dict[str, Any]:
-    """Returns what the other process is asked to do."""
+def make_plan(mitigation: str | None) -> dict[str, Any]:
+    """Return the plan of the other process."""
     return {"mode": "wait", "room": "one sequence", "first_await": False} | PLANS[mitigation]
 
 
 def work(report: Mapping[str, Any]) -> Work:
-    """Counts the completions that are of one policy from their first token to their last.
+    """Count the completions that are of one policy from their first token to their last.
 
     Raises:
         ElsewhereError: upstream's code ended the other process.
@@ -79,12 +79,12 @@ def _describe_runs(completions: Mapping[str, list[str]]) -> str:
 
 
 def _carry_out(mitigation: str | None) -> Work:
-    return work(elsewhere.run_program("repro.issues.syn002", planned(mitigation), os.environ))
+    return work(elsewhere.run_program("repro.issues.syn002", make_plan(mitigation), os.environ))
 
 
 # The other process runs vLLM's `AsyncLLM` and its EngineCore process on a CPU, with a tiny model of random weights.
 def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
-    """Generates, pauses, loads new weights, resumes, and says of which weights each token is.
+    """Generate, pause, load new weights and resume; return the weights that sampled each token.
 
     Args:
         plan: `mode` of the pause; `room`, a key of `BLOCKS`; `first_await`: the pause is asked for when all is done.
@@ -109,13 +109,13 @@ def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _both(old: Any, new: Any, prompt: tuple[int, ...], ids: list[int]) -> list[tuple[float, float]]:
-    """Returns each token's log-prob by the old weights and by the new."""
+    """Return each token's log-prob by the old weights and by the new."""
     sampled = whole_engine.Sampled(prompt, tuple(ids), ())
     return list(zip(whole_engine.trainers(old, sampled), whole_engine.trainers(new, sampled), strict=True))
 
 
 def _policy(sides: tuple[float, float], engine: float) -> str:
-    """Names the weights whose log-prob is the engine's."""
+    """Name the weights whose log-prob is the engine's."""
     close = [abs(engine - side) <= whole_engine.TOLERANCE for side in sides]
     return {(True, False): "old", (False, True): "new"}.get((close[0], close[1]), "?")
 
@@ -143,7 +143,7 @@ async def _rollout(plan: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 async def _paused(engine: Any, plan: dict[str, Any], new: str) -> dict[str, Any]:
-    """Both requests run when the pause is asked for; what it cut off is asked for again after it."""
+    """Pause while both requests run; request their aborted rest again afterwards."""
     started_events = {name: asyncio.Event() for name in PROMPTS}
     counts = dict.fromkeys(PROMPTS, 0)
 
@@ -170,7 +170,7 @@ async def _paused(engine: Any, plan: dict[str, Any], new: str) -> dict[str, Any]
 async def _complete(
     engine: Any, name: str, note_tokens: Callable[[str, int], None], *, again: bool = False
 ) -> tuple[list[int], list[float]]:
-    """Returns a completion's ids, and the log-prob that the engine reported for each."""
+    """Return a completion's ids, and the log-prob that the engine reported for each."""
     import vllm
 
     params = vllm.SamplingParams(
@@ -188,7 +188,7 @@ async def _complete(
 
 
 def inapplicable() -> str | None:
-    """Says which piece of the failure the installed vLLM lacks; None if all are there."""
+    """Return which piece of the failure the installed vLLM lacks; None if all are there."""
     distribution = upstream.installed(upstream.VLLM)
     release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else "vLLM"
     if "mode: PauseMode" not in (upstream.source(_ENGINE) or ""):

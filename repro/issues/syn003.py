@@ -31,12 +31,12 @@ TOLERANCE = 0.2
 
 
 def _generation(model: Any) -> Any:
-    """Makes TRL's colocated engine on a model that was loaded from a folder."""
+    """Make TRL's colocated engine on a model that was loaded from a folder."""
     # TRL does not ask for eager mode; without a compiler the graph runs as it is.
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
     from trl.generation.vllm_generation import VLLMGeneration
 
-    # Of TRL before 1.0 alone.
+    # Only TRL before 1.0.
     known = inspect.signature(VLLMGeneration.__init__).parameters
     built = VLLMGeneration(
         model=model,
@@ -55,14 +55,14 @@ def _generation(model: Any) -> Any:
 
 
 def _push(llm: Any, model: Any) -> None:
-    """Gives the engine a model's weights, and drops the keys it has cached."""
+    """Send a model's weights to the engine, and drop its cached keys."""
     tensors = iter([(name, value.detach()) for name, value in model.named_parameters()])
     llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
     llm.reset_prefix_cache()
 
 
 def _sampled(generation: Any) -> list[whole_engine.Sampled]:
-    """Has TRL's class generate, and returns completions with the log-prob of each token."""
+    """Generate with TRL's class; return completions with the log-prob of each token."""
     known = inspect.signature(generation.generate).parameters
     images = {"images": None} if "images" in known else {}
     result = generation.generate(
@@ -75,7 +75,7 @@ def _sampled(generation: Any) -> list[whole_engine.Sampled]:
 
 
 def _first(value: Any) -> float:
-    """Returns the sampled token's log-prob; newer releases have a list for each token."""
+    """Return the sampled token's log-prob; newer releases have a list for each token."""
     return float(value[0] if isinstance(value, list) else value)
 
 
@@ -97,11 +97,13 @@ def _carry_out(mitigation: str | None) -> Work:
         name: [value for sample in sampled for value in whole_engine.trainers(tiny_model, sample)]
         for name, tiny_model in (("policy", policy), ("base", base))
     }
-    return compared([value for sample in sampled for value in sample.logprobs], of["policy"], of["base"])
+    return count_policy_logprobs(
+        [value for sample in sampled for value in sample.logprobs], of["policy"], of["base"]
+    )
 
 
-def compared(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Work:
-    """Counts the log-probs that are the policy's, and says how many are the base model's."""
+def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Work:
+    """Count the log-probs that are the policy's, and report how many are the base model's."""
     names = [f"token {place}" for place in range(len(engine))]
     difference = [abs(a - b) for a, b in zip(engine, policy, strict=True)]
     received = [(name, 1) for name, off in zip(names, difference, strict=True) if off <= TOLERANCE]
@@ -112,7 +114,7 @@ def compared(engine: Sequence[float], policy: Sequence[float], base: Sequence[fl
 
 
 def inapplicable() -> str | None:
-    """Says why the installed TRL and vLLM can't show it, or None."""
+    """Return why the installed TRL and vLLM can't show it, or None."""
     distribution = upstream.installed(_NAMES)
     text = upstream.source(_FILE, _NAMES)
     if distribution is None or text is None:

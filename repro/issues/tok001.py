@@ -1,7 +1,7 @@
 """TOK001: the model has more rows than the tokenizer has tokens, and the engine samples them.
 
 Embeddings are padded to a round number of rows. The extra rows are ids without text. The engine samples from all rows;
-what has no text is trained on, is lost where the text is tokenised again, and is refused by older engines as a prompt.
+trainers train on the extra ids, tokenising the text again loses them, and older engines refuse them in a prompt.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def tokenizer() -> Any:
     return tiny_trl.tokenizer([f"w{number}" for number in range(TOKENS - 3)], "WhitespaceSplit")
 
 
-def _limits(mitigation: str | None) -> dict[str, Any]:
-    """Returns what a mitigation adds to the sampling parameters."""
+def _mitigation_params(mitigation: str | None) -> dict[str, Any]:
+    """Return the sampling parameters that a mitigation adds."""
     if mitigation == "allowed_ids":
         return {"allowed_token_ids": list(range(TOKENS))}
     if mitigation == "logit_bias":
@@ -35,8 +35,8 @@ def _limits(mitigation: str | None) -> dict[str, Any]:
     return {"top_p": 0.9999} if mitigation == "top_p" else {}
 
 
-def _engine(mitigation: str | None) -> tuple[Any, Any, Any]:
-    """Starts the engine on a padded model with a tokenizer; returns (model, tokenizer, engine)."""
+def _start_engine(mitigation: str | None) -> tuple[Any, Any, Any]:
+    """Start the engine on a padded model; return (model, tokenizer, engine)."""
     policy, words = whole_engine.model(0), tokenizer()
     if mitigation == "trimmed_model":
         policy.resize_token_embeddings(TOKENS)
@@ -46,38 +46,38 @@ def _engine(mitigation: str | None) -> tuple[Any, Any, Any]:
 
 
 def _sample_answers(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None) -> list[Any]:
-    """Samples one completion a prompt, with its text."""
+    """Sample one completion for each prompt, with its text."""
     import vllm
 
     common = {"detokenize": True, "skip_special_tokens": False, "spaces_between_special_tokens": True}
     params = [
-        vllm.SamplingParams(**(whole_engine.settings(seed) | common | _limits(mitigation)))
+        vllm.SamplingParams(**(whole_engine.settings(seed) | common | _mitigation_params(mitigation)))
         for seed in range(len(prompts))
     ]
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     return [answer.outputs[0] for answer in llm.generate(requests, params, use_tqdm=False)]
 
 
-def _sampled(mitigation: str | None) -> Work:
-    """Counts the sampled tokens that have a text."""
+def _run_sampled(mitigation: str | None) -> Work:
+    """Trigger `sampled`: count the sampled tokens that have a text."""
     if mitigation == "token_ids":
         raise InapplicableError("the token is sampled all the same; see re_encoded")
-    policy, _, llm = _engine(mitigation)
+    policy, _, llm = _start_engine(mitigation)
     answers = _sample_answers(llm, whole_engine.PROMPTS, mitigation)
     ids = [int(token) for answer in answers for token in answer.token_ids]
-    mass = _surviving(policy, answers)
+    mass = _text_probability(policy, answers)
     return count_with_text(ids, f"the trainer's softmax leaves {mass:.3f} to them (geometric mean)")
 
 
 def count_with_text(ids: Sequence[int], note: str = "") -> Work:
-    """Counts token ids that the tokenizer has."""
+    """Count the ids that the tokenizer has."""
     names = [f"token {place}" for place in range(len(ids))]
     received = [(name, 1) for name, token in zip(names, ids, strict=True) if token < TOKENS]
     return Work(dict.fromkeys(names, 1), received, note=note, counted="sampled tokens have a text")
 
 
-def _surviving(held: Any, answers: Sequence[Any]) -> float:
-    """Returns the mass that a whole softmax gives to tokens with a text, as a geometric mean over places."""
+def _text_probability(held: Any, answers: Sequence[Any]) -> float:
+    """Return the trainer's probability of all tokens with a text: geometric mean over positions."""
     import torch
 
     logs = []
@@ -89,9 +89,9 @@ def _surviving(held: Any, answers: Sequence[Any]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def _re_encoded(mitigation: str | None) -> Work:
-    """Counts the tokens that come back when the completion's text is tokenised again."""
-    _, words, llm = _engine(mitigation)
+def _run_re_encoded(mitigation: str | None) -> Work:
+    """Trigger `re_encoded`: count the completions whose text is tokenised to the same ids."""
+    _, words, llm = _start_engine(mitigation)
     due, received, sampled, back = {}, [], 0, 0
     for place, answer in enumerate(_sample_answers(llm, whole_engine.PROMPTS, mitigation)):
         ids = list(answer.token_ids)
@@ -103,13 +103,13 @@ def _re_encoded(mitigation: str | None) -> Work:
     return Work(due, received, note=note, counted="completions are the same tokens again")
 
 
-def _fed_back(mitigation: str | None) -> Work:
-    """Gives what was sampled back to the engine, as the next turn's prompt."""
+def _run_fed_back(mitigation: str | None) -> Work:
+    """Trigger `fed_back`: send the sampled ids to the engine in the next turn's prompt."""
     if not any(_REFUSES in (upstream.source(path) or "") for path in _CHECKS):
         raise InapplicableError("this vLLM takes every id that the model has a row for as a prompt")
     if mitigation == "token_ids":
         raise InapplicableError("the ids are what is refused; see re_encoded")
-    _, _, llm = _engine(mitigation)
+    _, _, llm = _start_engine(mitigation)
     first = _sample_answers(llm, whole_engine.PROMPTS, mitigation)
     turns = [(*prompt, *answer.token_ids) for prompt, answer in zip(whole_engine.PROMPTS, first, strict=True)]
     second = _sample_answers(llm, turns, mitigation)
@@ -126,9 +126,9 @@ repro(
     distributions=whole_engine.DISTRIBUTIONS,
     modules=whole_engine.MODULES,
     triggers=[
-        Trigger("sampled", _sampled, silent=True),
-        Trigger("re_encoded", _re_encoded, silent=True),
-        Trigger("fed_back", _fed_back),
+        Trigger("sampled", _run_sampled, silent=True),
+        Trigger("re_encoded", _run_re_encoded, silent=True),
+        Trigger("fed_back", _run_fed_back),
     ],
     mitigations={
         "allowed_ids": "SamplingParams(allowed_token_ids=...): those the tokenizer has",

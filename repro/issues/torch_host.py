@@ -1,4 +1,4 @@
-"""Failures of PyTorch alone: its launcher, process groups, memory and build."""
+"""Repros of failures in PyTorch: its launcher, process groups, memory and build."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cfg109_rendezvous(mitigation: str | None) -> None:
 
 
 def launch(program: str) -> None:
-    """Has torchrun's launcher run a program of one rank."""
+    """Run a program of one rank with torchrun's launcher."""
     from torch.distributed.run import main
 
     path = Path(tempfile.mkdtemp(), "rank.py")
@@ -57,7 +57,7 @@ def launch(program: str) -> None:
     simulated=("the rank: a program of ours",),
 )
 def eng010_exit_code(_mitigation: str | None) -> None:
-    """Torchrun's launcher ends with ChildFailedError because a rank ended with an error of its own."""
+    """Torchrun's launcher ends with ChildFailedError because a rank failed with another error."""
     launch("raise SystemExit(3)")
 
 
@@ -71,7 +71,7 @@ def eng010_exit_code(_mitigation: str | None) -> None:
     simulated=("who kills: the rank, a program of ours, sends itself the signal",),
 )
 def env009_sigkill(_mitigation: str | None) -> None:
-    """A rank is killed by SIGKILL; torchrun's launcher tells the signal, and there is no traceback."""
+    """A rank is killed by SIGKILL; torchrun's launcher reports the signal, and there is no traceback."""
     launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
 

@@ -1,4 +1,4 @@
-"""Whether TRL's trainer and its server can be imported beside what is installed, and which failure it is if not.
+"""Import TRL's trainer and server with the installed packages, and identify a failure.
 
 CMP002 and CMP003 look alike from outside: one of them hides the other where both are there.
 """
@@ -24,15 +24,15 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 
 def cause(error: str) -> str:
-    """Returns the code of the failure that an import's error shows, or "" for any other.
+    """Return the code of the failure that an import's error shows, or "" for any other.
 
     Args:
-        error: `Kind: message`, as `repro.drivers.imports` tells it.
+        error: `Kind: message`, as `repro.drivers.imports` reports it.
     """
     module = _MISSING_MODULE.search(error)
     if _MISSING_NAME.search(error) or (module and module[1].startswith("vllm.")):
         return "CMP002"
-    # vLLM itself would not be asked for where it is absent: TRL asks transformers first.
+    # Without vLLM TRL does not import it: it first checks with transformers.
     return "CMP003" if module and "." not in module[1] and module[1] not in {"trl", "torch"} else ""
 
 
@@ -51,11 +51,11 @@ def _carry_out(code: str, trigger: str, mitigation: str | None) -> Work:
 
 
 def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
-    """Says that a module was not imported because of this failure.
+    """Return that a module was not imported because of this failure.
 
     Raises:
         InapplicableError: it was imported, or the other failure comes first.
-        RuntimeError: it failed for a reason of its own.
+        RuntimeError: it failed for another reason.
     """
     error = str(result["error"])
     if result["ok"]:
@@ -69,7 +69,7 @@ def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
 
 
 def count_imported(trigger: str, result: Mapping[str, object]) -> Work:
-    """Counts a module that was imported, or says where it failed."""
+    """Count an imported module, or report where its import failed."""
     module = MODULES[trigger]
     if result["ok"]:
         return Work({module: 1}, [(module, 1)], counted="modules are imported")
@@ -79,7 +79,7 @@ def count_imported(trigger: str, result: Mapping[str, object]) -> Work:
 
 
 def _short(error: str) -> str:
-    """Leaves out the path that Python adds."""
+    """Leave out the path that Python adds."""
     return error.split(" (/", maxsplit=1)[0]
 
 
@@ -107,7 +107,7 @@ def _register(code: str, release: str, inapplicable: Callable[[], str | None]) -
     base.repro(
         code,
         distributions=("trl",),
-        # What shows it is which modules can be imported, in a process of their own: nothing is raised in this one.
+        # Silent: the result is the set of importable modules, from a separate process; nothing is raised in this one.
         triggers=[Trigger(name, partial(_carry_out, code, name), silent=True) for name in MODULES],
         mitigations={"matching_release": f"{release}, in the folder {BESIDE}"},
         inapplicable=inapplicable,

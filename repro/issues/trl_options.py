@@ -1,4 +1,4 @@
-"""What TRL's configuration and its parser refuse."""
+"""Repros of options that TRL's configuration and its parser refuse."""
 
 from __future__ import annotations
 

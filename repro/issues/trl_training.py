@@ -1,4 +1,4 @@
-"""Steps of TRL's and transformers' trainers that end with an error."""
+"""Repros of training steps of TRL and transformers that end with an error."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _nothing(*_: Any, **__: Any) -> dict[str, list[Any]]:
     simulated=("the engine that failed: a rollout function of ours",),
 )
 def num023_empty_rollout(_mitigation: str | None) -> None:
-    """A rollout function returns no completion, and TRL's trainer says so."""
+    """A rollout function returns no completion, and TRL's trainer raises."""
     tiny_trl.take_step(tiny_trl.reward_nothing, rollouts=_nothing)
 
 

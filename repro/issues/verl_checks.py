@@ -1,4 +1,4 @@
-"""Checks of verl."""
+"""Repros of failures in verl's own checks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rew003_data_source(mitigation: str | None) -> None:
     simulated=("verl's data set around it: a row of ours",),
 )
 def tok017_nine_of_four(mitigation: str | None) -> None:
-    """Verl cuts no prompt that is too long, unless it is told to."""
+    """Verl refuses a too long prompt, unless truncation is configured."""
     import torch
     from verl.utils.torch_functional import postprocess_data
 

@@ -1,4 +1,4 @@
-"""Checks of vLLM that need no engine."""
+"""Repros of failures in vLLM's own checks that need no engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mem004_half_free(mitigation: str | None) -> None:
 
 
 def check(available: int, needed: int) -> None:
-    """Has vLLM compare what is left with what one request of the longest length needs."""
+    """Run vLLM's check of the free KV cache memory against one request of the longest length."""
     from vllm.v1.core import kv_cache_utils
 
     compare = kv_cache_utils._check_enough_kv_cache_memory  # noqa: SLF001 - the check itself
@@ -52,7 +52,7 @@ def check(available: int, needed: int) -> None:
     simulated=("the device: how much is left of it is told",),
 )
 def mem005_nothing_left(mitigation: str | None) -> None:
-    """Weights and trial run have left nothing for the KV cache: vLLM's own check of what is left."""
+    """Weights and profile run leave no memory for the KV cache: vLLM's own check."""
     check(4 * GIB if mitigation == "larger_share" else 0, GIB)
 
 
@@ -67,7 +67,7 @@ def mem005_nothing_left(mitigation: str | None) -> None:
     simulated=("the device: what is left of it, and what the length needs, is told",),
 )
 def mem006_sixteen_in_four(mitigation: str | None) -> None:
-    """One request of the longest length needs more than is left for the KV cache: vLLM's own check."""
+    """One request of the longest length needs more KV cache than is free: vLLM's own check."""
     check(4 * GIB, GIB if mitigation == "shorter" else 16 * GIB)
 
 

@@ -1,4 +1,4 @@
-"""Weights that did not reach the engine, or not as they were sent; figures of the whole engine show it."""
+"""Repros: weights do not reach the engine, or arrive changed, shown on the whole engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def same_prompt(mitigation: str | None) -> Work:
     if mitigation == "reset_prefix_cache" and not llm.reset_prefix_cache():
         raise InapplicableError("the prefix cache was not reset")
     [sample] = whole_engine.sample(llm, [whole_engine.LONG], [whole_engine.params(1)])
-    return whole_engine.compared(list(zip(sample.logprobs, whole_engine.trainers(new, sample), strict=True)))
+    return whole_engine.count_agreeing(
+        list(zip(sample.logprobs, whole_engine.trainers(new, sample), strict=True))
+    )
 
 
 whole_engine.repro(
@@ -51,7 +53,7 @@ def _after_a_step() -> tuple[Any, Any]:
 
 
 def not_sent(mitigation: str | None) -> Work:
-    """Keep the engine as it was started, with the policy after a step."""
+    """Compare samples of an engine that never got the update with the policy after a step."""
     llm, policy = _after_a_step()
     if mitigation == "push":
         whole_engine.push_weights(llm, policy)
@@ -79,7 +81,7 @@ _MODULES = ("q_proj", "v_proj")
 
 
 def _adapter(held: Any) -> tuple[str, dict[str, Any]]:
-    """Writes an adapter in peft's format; returns its folder, and what it adds to each weight."""
+    """Write an adapter in peft's format; return its folder, and what it adds to each weight."""
     import torch
     from safetensors.torch import save_file
 
@@ -103,18 +105,18 @@ def _adapter(held: Any) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """An engine that is asked for an adapter with every request."""
+    """An engine that requests an adapter with every prompt."""
 
     llm: Any
     adapter: Any
 
     def generate(self, *asked: Any, **options: Any) -> Any:
-        """As the engine's own, with the adapter."""
+        """Generate with the adapter, otherwise like the engine."""
         return self.llm.generate(*asked, lora_request=self.adapter, **options)
 
 
 def merged(mitigation: str | None) -> Work:
-    """An engine on the merged weights, asked for the adapter by name."""
+    """An engine on the merged weights, with requests that also name the adapter."""
     import torch
     from vllm.lora.request import LoRARequest
 

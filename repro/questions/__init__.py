@@ -1,1 +1,1 @@
-"""Programs that a layer of the matrix asks in a cell."""
+"""Programs that a layer of the matrix runs in a cell."""

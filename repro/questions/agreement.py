@@ -1,4 +1,4 @@
-"""How far vLLM's log-probs of what it sampled are from a plain forward pass of the same weights in transformers.
+"""Compare vLLM's log-probs of its samples with a plain forward pass of the same weights in transformers.
 
     python -m repro.questions.agreement [--json]
 
@@ -29,18 +29,18 @@ SEEDS = 8
 
 
 def observe() -> dict[str, Any]:
-    """Samples and compares.
+    """Sample, compare the log-probs, and return the report.
 
     Returns:
         The document of `--json`; `outcome` is `ok`, or `failed` with the reason in `error`.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "dtype": "float32", "bound": BOUND, "why": WHY}
     try:
-        document |= compared(*_sampled())
+        document |= compare_logprobs(*_sampled())
         error = None
         if not document["max_difference"] <= BOUND:
             error = f"apart by up to {document['max_difference']:.1e}, more than {BOUND:g}"
-    except Exception as failure:  # noqa: BLE001 - whatever it is goes on record
+    except Exception as failure:  # noqa: BLE001 - any exception is recorded
         traceback.print_exc()
         error = f"{type(failure).__name__}: {failure}"
     outcome = "failed" if error else "ok"
@@ -48,7 +48,7 @@ def observe() -> dict[str, Any]:
 
 
 def _sampled() -> tuple[list[float], list[float]]:
-    """Returns the engine's log-probs, and those of the forward pass, token by token."""
+    """Return the engine's log-probs, and those of the forward pass, token by token."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy))
     prompts = [*whole_engine.PROMPTS, whole_engine.LONG]
@@ -60,12 +60,12 @@ def _sampled() -> tuple[list[float], list[float]]:
     return engine, [value for sample in result for value in whole_engine.trainers(policy, sample)]
 
 
-def compared(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any]:
-    """Returns what the differences come to; a value that is no number counts as infinitely far off.
+def compare_logprobs(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any]:
+    """Return the summary of the log-prob differences; NaN counts as infinitely far off.
 
-    >>> compared([-1.0, -2.0], [-1.0, -2.5])["max_difference"]
+    >>> compare_logprobs([-1.0, -2.0], [-1.0, -2.5])["max_difference"]
     0.5
-    >>> compared([math.nan], [-1.0])["max_difference"]
+    >>> compare_logprobs([math.nan], [-1.0])["max_difference"]
     inf
     """
     differences = [

@@ -1,4 +1,4 @@
-"""Does the rollout server of this environment's own packages start here, and answer? Nothing of ours is in it.
+"""Start the rollout server of this environment's own packages, and send one request; without our code.
 
     python -m repro.questions.servers_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
 
@@ -39,7 +39,7 @@ TOKENS = 8  # sampled in the one request
 LIMIT_S = 300.0  # for the start
 ANSWER_S = 100.0
 _END_S = 30.0
-# By their modules: a build of vLLM under another name has no script `vllm`.
+# Start by module: a build of vLLM under another name has no script `vllm`.
 _SERVERS = {
     "vllm": ("vllm serve", "vllm.entrypoints.openai.api_server", "--max-model-len"),
     "trl": ("trl vllm-serve", "trl.scripts.vllm_serve", "--max_model_len"),
@@ -54,11 +54,11 @@ _ERROR = re.compile(
 
 
 class NotStartedError(Exception):
-    """Raised when a server ended, or was not up in time; says what it said first."""
+    """Raised when a server ended or was not ready in time; has its first error."""
 
 
 def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Starts a server of this environment, asks it once, ends it.
+    """Start a server of this environment, send one request, and end it.
 
     Args:
         server: A key of the servers, `vllm` or `trl`.
@@ -91,7 +91,7 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _sample_once(http: HttpClient) -> dict[str, Any]:
-    """What it answers to one request in its own protocol: how many ids, and why it ended."""
+    """Send one request in the server's own protocol; return the number of ids and the reason it ended."""
     kind = identify(http)
     if kind == "trl":
         answer = http.json("POST", "/generate/", {"prompts": ["1"], "max_tokens": TOKENS})
@@ -125,7 +125,7 @@ def _value(answer: Any, *path: str | int) -> Any:
 
 @contextlib.contextmanager
 def _serving(command: Sequence[str]) -> Iterator[None]:
-    """A server that has said that it is up; it is asked to end afterwards, and then made to.
+    """Run a server that has reported that it is ready; terminate it afterwards, then kill it.
 
     Raises:
         NotStartedError: It ended, or took too long.
@@ -163,7 +163,7 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
 
 
 def _reach(port: int) -> None:
-    """Waits for the port: uvicorn says that it is up a moment before it listens."""
+    """Wait for the port: uvicorn reports that it is ready shortly before it listens."""
     for _ in range(100):
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
@@ -172,7 +172,7 @@ def _reach(port: int) -> None:
 
 
 def _forward_output(stream: IO[str], said: list[str], up: threading.Event, ready: threading.Event) -> None:
-    """Passes on what it says; `ready` when it is up, or says no more."""
+    """Forward the server's output; set `ready` when it is ready or its output ends."""
     for line in stream:
         said.append(line)
         sys.stderr.write(line)
@@ -205,7 +205,7 @@ def _version(name: str) -> str | None:
 
 
 def main() -> int:
-    """Prints what was observed; 0: it answered, 1: it did not."""
+    """Print what was observed; 0: it answered, 1: it did not."""
     parser = argparse.ArgumentParser(description="Start this environment's rollout server and ask it once.")
     parser.add_argument("server", choices=sorted(_SERVERS))
     parser.add_argument("--json", action="store_true", help="one JSON document")

@@ -1,10 +1,10 @@
-"""Does the GRPOTrainer of this environment's TRL take steps? Nothing of it is replaced.
+"""Take three steps with the unmodified GRPOTrainer of this environment's TRL, and check that it trained.
 
     python -m repro.questions.trl_steps alone|vllm [--json]
 
-`alone`: TRL samples with transformers. `vllm`: with vLLM in its own process, `vllm_mode="colocate"`; where TRL has no
-such mode, it says so. A tiny random model, three steps, which count when the weights moved. What it raises goes on
-record word for word, with the line of the installed packages that raised it.
+`alone`: TRL samples with transformers. `vllm`: with vLLM in its own process, `vllm_mode="colocate"`; if TRL has no
+such mode, the outcome is `not_run`. The model is tiny and random; steps count if the weights moved. An exception is
+recorded word for word, with the line of the installed packages that raised it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from repro.drivers.scratch import print_answer
 SCHEMA = "grpo-doctor.peer.v1"
 STEPS, LENGTH = 3, 8
 ENGINES = ("alone", "vllm")
-# As TRL logs them, of each step.
+# Metrics of each step, by TRL's names.
 LOGGED = ("loss", "reward", "kl", "sampling/sampling_logp_difference/mean")
 
 
 def observe(engine: str) -> dict[str, Any]:
-    """Trains for three steps.
+    """Train for three steps and return the report.
 
     Args:
         engine: One of ENGINES.
@@ -41,40 +41,40 @@ def observe(engine: str) -> dict[str, Any]:
     """
     document: dict[str, Any] = {"schema": SCHEMA, "engine": engine, "steps": 0, "error": None, "where": None}
     try:
-        missing = _without_colocation() if engine == "vllm" else None
+        missing = _why_no_colocation() if engine == "vllm" else None
         if missing is None:
-            document |= _trained(engine)
+            document |= _train(engine)
         outcome = "ok" if missing is None else "not_run"
-        error = missing or _unsound(document)
+        error = missing or _find_failure(document)
         document |= {"outcome": "failed" if error and not missing else outcome, "error": error}
-    except Exception as failure:  # noqa: BLE001 - whatever it is goes on record
+    except Exception as failure:  # noqa: BLE001 - any exception is recorded
         traceback.print_exc()
         document |= {"outcome": "failed", "error": f"{type(failure).__name__}: {failure}"}
         document["where"] = _failing_line(failure)
     return document | {"versions": upstream.versions()}
 
 
-def _without_colocation() -> str | None:
-    """Says why this TRL does not sample with vLLM in its own process, or None."""
+def _why_no_colocation() -> str | None:
+    """Return why this TRL cannot sample with vLLM in its own process, or None."""
     known = _option_names()
     if "vllm_mode" in known:
         return None
-    # TRL 0.16 and 0.17 still have the setting of before, and no use for it.
+    # TRL 0.16 and 0.17 still have `vllm_device`, and do not use it.
     if "vllm_server_host" in known:
         return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
     return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
 
 
 def _option_names() -> set[str]:
-    """Returns the names of this TRL's settings."""
+    """Return the option names of this TRL's GRPOConfig."""
     from trl import GRPOConfig
 
     return {field.name for field in dataclasses.fields(GRPOConfig)}
 
 
-def _trained(engine: str) -> dict[str, Any]:
-    """Runs the trainer; returns what it logged, and by how much the weights moved."""
-    policy, settings = _settings(engine)
+def _train(engine: str) -> dict[str, Any]:
+    """Run the trainer; return its logged metrics, and by how much the weights moved."""
+    policy, settings = _model_and_options(engine)
     built = tiny_trl.trainer(_reward, held=policy, **settings)
     before = [parameter.detach().clone() for parameter in built.model.parameters()]
     began = time.monotonic()
@@ -86,13 +86,13 @@ def _trained(engine: str) -> dict[str, Any]:
         "steps": built.state.global_step,
         "seconds": round(time.monotonic() - began, 1),
         "moved": moved,
-        "logged": {name: [entry[name] for entry in logged] for name in LOGGED if _has(logged, name)},
+        "logged": {name: [entry[name] for entry in logged] for name in LOGGED if _is_logged(logged, name)},
         "simulated": [],
     }
 
 
-def _settings(engine: str) -> tuple[Any, dict[str, Any]]:
-    """Returns the model to train, None for the tiny one as it is made, and settings of `GRPOConfig`."""
+def _model_and_options(engine: str) -> tuple[Any, dict[str, Any]]:
+    """Return the model to train (None: the default tiny one) and the `GRPOConfig` options."""
     settings: dict[str, Any] = {
         "max_steps": STEPS,
         "per_device_train_batch_size": 4,
@@ -104,18 +104,18 @@ def _settings(engine: str) -> tuple[Any, dict[str, Any]]:
     }
     if engine == "alone":
         return None, settings
-    # What a CPU asks of any vLLM; of TRL and vLLM themselves nothing is changed.
+    # Settings that any vLLM needs on a CPU; TRL and vLLM themselves are not changed.
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
     policy = _from_folder()
     settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
-    # By default TRL asks for more than the tiny model can hold; which of the two there is depends on the release.
+    # TRL's default lengths exceed the tiny model's; the option's name depends on the release.
     sizes = {"max_prompt_length": 16, "vllm_max_model_length": 64}
     settings |= {name: value for name, value in sizes.items() if name in _option_names()}
     return policy, settings
 
 
 def _from_folder() -> Any:
-    """Returns the tiny model, loaded from a folder, from which vLLM loads it too."""
+    """Save the tiny model to a folder for vLLM, and load it from there."""
     from transformers import AutoModelForCausalLM
 
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
@@ -125,16 +125,16 @@ def _from_folder() -> Any:
 
 
 def _reward(completions: Sequence[str], **_: Any) -> list[float]:
-    """Tells completions of one group apart: TRL's own advantages are zero where all rewards are equal."""
+    """Return rewards that differ within a group: equal rewards would make all advantages zero."""
     return [text.count("a") - len(text) / 7 + len(set(text)) for text in completions]
 
 
-def _has(logged: Sequence[dict[str, Any]], name: str) -> bool:
+def _is_logged(logged: Sequence[dict[str, Any]], name: str) -> bool:
     return bool(logged) and all(name in entry for entry in logged)
 
 
-def _unsound(document: dict[str, Any]) -> str | None:
-    """Says why what was done is no training, or None."""
+def _find_failure(document: dict[str, Any]) -> str | None:
+    """Return why the run did not train, or None."""
     losses = document["logged"].get("loss", [])
     if document["steps"] != STEPS or len(losses) != STEPS:
         return f"{document['steps']} steps with {len(losses)} losses, where {STEPS} were asked for"
@@ -152,7 +152,7 @@ def _failing_line(failure: BaseException) -> str | None:
 
 
 def main() -> None:
-    """Print what was observed; exit code 0: steps were taken, or there is no such mode; 1: not."""
+    """Print the report; exit code 0: it trained, or TRL has no such mode; 1: it failed."""
     parser = argparse.ArgumentParser(description="Take three steps with this environment's TRL.")
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--json", action="store_true", help="one JSON document")

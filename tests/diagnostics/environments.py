@@ -21,7 +21,7 @@ class Maker:
         self.site.mkdir(parents=True)
         (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
         (prefix / "bin").mkdir()
-        # Its name tells no release: that is in the line above, whatever runs the tests.
+        # Its file name has no release: the line above sets it, for any Python that runs the tests.
         (prefix / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
 
     def add(self, name, version, *, requires=(), installer="pip", module=None, folder=None):

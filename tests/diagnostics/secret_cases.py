@@ -1,7 +1,7 @@
 r"""Secrets and persons by category, each in every context in which it is met.
 
 Written without a look at the patterns, by what issuers document and what programs print. Nothing here is a secret:
-`{r20}` stands for twenty letters and digits, `{d9}` for digits, `{h32}` for hexadecimal ones, `{b48}` for base64,
+`{r20}` means twenty letters and digits, `{d9}` digits, `{h32}` hexadecimal digits, `{b48}` base64,
 `{u16}` for capitals and digits, `{s40}` for letters, digits, `-` and `_`, `{w}` for a password. They are drawn, the
 same at every run.
 """
@@ -31,7 +31,7 @@ ISSUED = [
     "xai-{r80}", "tgp_v1_{s43}", "wandb_v1_{r77}", "hvs.{s90}", "dop_v1_{h64}", "SG.{s22}.{s43}",
     "lin_api_{r40}", "rpa_{u46}", "1//0{s60}", "GOCSPX-{s28}",
 ]  # fmt: skip
-# Contexts of what is told by itself; `%` is where it stands.
+# Contexts of secrets that are recognised by shape; `%` is the secret's position.
 PLAIN = r"""
 {"model": "m", "x": "%"}|"{\"x\": \"%\"}"|x: %|  - %|export X=%|X='%' python train.py|{'x': '%', 'n': 1}|x=b'%'
 Namespace(x='%', n=1)|['train.py', '--x', '%']|train.py --x=% --n 1|GET https://acme.org/p?x=%&n=1 HTTP/1.1
@@ -66,12 +66,12 @@ PRIVATE-TOKEN: %|X-Vault-Token: %|X-Auth-Token: %|Cookie: session=%; theme=dark|
 Authorization: AWS4-HMAC-SHA256 Credential=x/20251122/us-east-1/s3, SignedHeaders=host, Signature=%|X-CSRF-Token: %
 Authorization: CustomScheme id=7,sig=%|X-Hub-Signature-256: sha256=%|x-amz-security-token: %
 """
-# `@` is the header's name, `%` what stands behind it.
+# `@` is the header's name, `%` its value.
 HELD = r"""
 @: %|curl -H '@: %' https://acme.org|curl --header "@: %" https://acme.org|DEBUG http: send: @: %\r\n|> @: %
 b'GET / HTTP/1.1\r\n@: %\r\nHost: x\r\n'|{"@": "%"}|{'@': '%', 'n': 1}|(b'@', b'%')|@:[%]
 """
-# What is secret is in the braces.
+# The secret is in the braces.
 OTHERS = r"""
 https://b.s3.amazonaws.com/k?X-Amz-Date=20251122T000000Z&X-Amz-Signature={h64}|session_id={h40}|KAGGLE_KEY={h40}
 https://acct.blob.core.windows.net/c/f?sv=2022-11-02&sr=c&sp=r&sig={b43}%3D|https://acme.org/b/o?X-Goog-Signature={h256}
@@ -98,7 +98,7 @@ AROUND = r"""
 %|see %.|'%'|{"x": "%"}|x=%|x: %|(%)|[%]|2025-11-22 10:00:00 INFO a.py:12] at % now|a,%,b|%:|<%>|--x=%|x:%|\n%\n|b'%'
 (%, 1)|https://h.acme.org/?q=%
 """
-# What is somebody's is in the braces.
+# The personal data is in the braces.
 PERSONS = r"""
 {ada.q@corp.acme.org}|{ada+q@gmail.com}|{ADA@ACME.ORG}|{3c:ec:ef:12:ab:9f}|{3C-EC-EF-12-AB-9F}|{3cec.ef12.ab9f}
 {00:00:10:29:fe:80:00:00:00:00:00:00:50:6b:4b:03:00:c4:a1:b2}

@@ -1,4 +1,4 @@
-"""Whether an issue affects releases: a release nobody examined is neither affected nor not affected."""
+"""Whether an issue affects a release: an unexamined release is neither affected nor unaffected."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ def claim(package, versions="", releases=(), **more):
 
 @pytest.fixture
 def issue():
-    """Makes an issue in vLLM with some claims."""
+    """Make an issue in vLLM with some claims."""
     plain = replace(catalog.find("SCH001"), components=("vllm", "trl"))
     return lambda *claims: replace(plain, affected=claims)
 
@@ -60,13 +60,13 @@ def test_a_range_with_an_end(issue, release, answer):
     ],
 )
 def test_a_range_that_was_looked_at_up_to_a_release(issue, release, answer, looked_to):
-    """A newer release is neither in it nor free of it, and the answer says how far was looked."""
+    """A newer release is neither affected nor unaffected, and the answer has the last examined release."""
     result = affects(issue(claim("vllm", ">=0.6", looked_to="0.31.0")), {"vllm": release})
     assert (result.answer, result.examined_to) == (answer, looked_to)
 
 
 def test_one_claim_that_goes_further_is_enough(issue):
-    """How far was looked is a claim's own: another one may hold the release."""
+    """Each claim has its own last checked release: one that reaches this release is enough."""
     claims = (claim("vllm", ">=0.6", looked_to="0.9"), claim("vllm", releases=["0.33.0"]))
     assert affects(issue(*claims), {"vllm": "0.33.0"}).answer == AFFECTED
     assert affects(issue(*claims), {"vllm": "0.32.0"}).answer == NOT_EXAMINED
@@ -80,7 +80,7 @@ def test_single_releases_say_nothing_of_others(issue):
 
 
 def test_the_package_it_is_in_decides(issue):
-    """What is claimed of another one tells where it comes about, and is told with it."""
+    """Claims about the package with the fault decide; one about another package alone does not."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("trl", "<0.16"))
     result = affects(both, {"vllm": "0.8.5", "trl": "0.20"})
     assert (result.answer, result.package, len(result.matching)) == (AFFECTED, "vllm", 1)

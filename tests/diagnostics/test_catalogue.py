@@ -31,13 +31,13 @@ def test_samples_match_and_near_misses_do_not(issues):
 
 
 def test_no_pattern_escapes_what_means_itself(issues):
-    """RE2 lets a quote's backslash pass, ripgrep, which triage's speed is held against, refuses the whole list."""
+    """RE2 accepts an escaped quote; ripgrep, the reference for triage's speed, refuses the whole list."""
     patterns = (rule.pattern for rule in Rules(issues).rules)
     assert [item for item in patterns if re.search(r"(?<!\\)(?:\\\\)*\\['\"]", item)] == []
 
 
 def test_no_sample_of_one_issue_is_taken_for_another(issues):
-    """A positive sample matches the signature of its own entry alone; all else that holds entries together holds."""
+    """A positive sample matches only its own entry's signature; all other rules across entries hold."""
     assert checking.problems(issues, catalog.load_checks()) == []
 
 
@@ -86,7 +86,7 @@ def test_every_version_claim_says_how_it_is_known(issues):
 
 @pytest.fixture
 def entry(tmp_path):
-    """Writes SCH001 with one replacement, and returns its path."""
+    """Write SCH001 with one replacement, and return its path."""
 
     def write(old, new, name="SCH001"):
         text = (FOLDER / "SCH001.toml").read_text()
@@ -202,7 +202,7 @@ def test_an_edit_tells_what_it_is(entry):
 
 
 def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry):
-    """Of several for one framework each has its range, and nothing was run that the mitigation was not run against."""
+    """Each edit has its release range, and `ran` names only triggers that the mitigation was run against."""
     text = (FOLDER / "SCH001.toml").read_text()
     [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
     two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
@@ -222,7 +222,7 @@ def test_an_edit_has_the_releases_it_is_for_and_what_was_run_in_its_words(entry)
 
 
 def test_a_table_that_nobody_reads_is_told(entry):
-    """A [[config]] of a code whose rule stands in its place has to say so, and none else may."""
+    """A [[config]] table must be marked as unchecked exactly if a rule replaces it."""
     issue = catalog.load_file(entry("by_rule = true\n", ""))
     message = rules.find_registration_errors({issue.code}, [issue])[0]
     assert message.startswith("SCH001: [[config]] 'evaluation during training")
@@ -298,26 +298,26 @@ def test_a_judge_that_nobody_registered_is_told(tmp_path):
 
 
 def test_all_that_concerns_a_code(tmp_path, monkeypatch, issues):
-    """Where it is found, made to happen, tested and told of; how its logs and those of good runs are judged."""
+    """`catalog --check CODE` lists a code's checks, repros, tests and docs, and judges its logs and clean logs."""
     rows = {record.name: record for record in checking.concerns("SCH001")}
-    assert rows["repro"].told == ("repro/issues/sch001.py",)
-    assert any(place.startswith("diagnostics/lint/rules/") for place in rows["found by"].told)
-    assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", rows["logs"].told[0])
-    assert rows["samples"].told == ("2 that must match, 2 that must not",)
+    assert rows["repro"].entries == ("repro/issues/sch001.py",)
+    assert any(place.startswith("diagnostics/lint/rules/") for place in rows["found by"].entries)
+    assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", rows["logs"].entries[0])
+    assert rows["samples"].entries == ("2 that must match, 2 that must not",)
     check_rows = {record.name: record for record in checking.concerns("CMP901")}
-    assert check_rows["entry"].told == ("diagnostics/catalog/checks/CMP901.toml",)
-    # A run that went well, in which the line stands all the same; and none, which is asked for.
+    assert check_rows["entry"].entries == ("diagnostics/catalog/checks/CMP901.toml",)
+    # A clean log that contains the line is an error; a missing clean log is requested.
     sample = next(record.text for record in issues["ENV009"].signature.samples if record.matches)
     (tmp_path / "clean").mkdir()
     monkeypatch.setattr(checking, "LOGS", tmp_path)
-    assert "a log of a run that went well" in checking.concerns("ENV009")[-1].wanted
+    assert "a log of a run that went well" in checking.concerns("ENV009")[-1].request
     (tmp_path / "clean" / "fine.log").write_text(f"step 1\n{sample}\nstep 2\n")
     with pytest.raises(CatalogueError, match=r"clean/fine\.log:2: a run that went well is taken for ENV009"):
         checking.concerns("ENV009")
 
 
 def test_an_entry_without_a_negative_sample_is_refused(entry):
-    """A signature that was never held against a near miss is not accepted."""
+    """Each signature needs a sample that is a near miss."""
     path = entry(
         '[[signature.negative]]\nabout = "the neighbouring',
         '[[signature.positive]]\nabout = "the neighbouring',

@@ -44,7 +44,7 @@ class Edit(NamedTuple):
 EDITS = [Edit(*fields) for fields in edits.each_edit()]
 
 
-# Checks of one edit: each returns what is wrong, or nothing.
+# Checks of one edit: each returns a problem, or nothing.
 
 
 def unknown_option(edit):
@@ -193,7 +193,7 @@ CHECKS = (
 
 
 def test_edits_fit_the_releases_they_are_for():
-    """By the options of every wheel, and by what was read in the frameworks' sources."""
+    """Options in edits exist in every wheel of their range, or were read in the framework's source."""
     assert [
         (check.__name__, *edit[:4], wrong) for check in CHECKS for edit in EDITS if (wrong := check(edit))
     ] == []
@@ -210,7 +210,7 @@ def test_a_misspelt_option_and_a_bound_too_wide_are_found():
 
 
 def test_edits_for_one_framework_are_for_different_releases():
-    """Of several edits of a mitigation for one framework each release has one."""
+    """If a mitigation has several edits for one framework, each release has exactly one."""
     several = [
         (code, mitigation.name, framework, release)
         for code, entry in ISSUES.items()
@@ -272,7 +272,7 @@ def test_entries_say_what_their_recorded_attempts_showed():
 
 
 def test_a_hang_names_the_releases_that_it_was_run_on():
-    """Of every distribution that its triggers need and the record has a release of; else of Python."""
+    """A hang lists the releases it was run on: of every distribution its triggers need, otherwise of Python."""
     missing = []
     for run in (run for run in ATTEMPTS if run["code"].startswith("HNG")):
         claims = {

@@ -68,7 +68,7 @@ def test_a_code_can_be_ignored_by_its_family(environment, run):
 
 
 def test_json_has_no_home_folder(environment, run, monkeypatch):
-    """What may be shared does not say who and where."""
+    """Shareable JSON does not contain the user's name or paths."""
     environment.add("vllm", "0.7.3")
     monkeypatch.setenv("HOME", str(environment.prefix.parent))
     _, out, _ = run("doctor", "--prefix", environment.prefix, "--format", "json")

@@ -72,7 +72,7 @@ def test_a_release_in_which_an_issue_was_seen_is_told_so(environment):
 
 
 def test_a_release_that_was_only_read_says_static(environment):
-    """A release in the range that nobody ran: what is said of it rests on the source of its neighbours."""
+    """An untested release in the range: the claim is based on its neighbours' source."""
     results = {finding.code: finding for finding in examine(environment.add("vllm", "0.10.3")).findings}
     assert results["SCH001"].known_by == "static"
 
@@ -83,7 +83,7 @@ def test_a_release_without_the_code_is_silent(environment):
 
 
 def test_an_issue_needs_its_first_component(environment):
-    """RAY001 names vLLM releases too, but without an affected verl it concerns nobody."""
+    """RAY001 names vLLM releases too, but affects only environments with an affected verl."""
     assert "RAY001" not in codes(examine(environment.add("vllm", "0.8.5")))
     assert "RAY001" in codes(examine(environment.add("verl", "0.4.1")))
 
@@ -115,7 +115,7 @@ def test_a_pair_that_passed_has_no_finding(environment):
 
 
 def test_a_pair_that_was_never_run_is_not_ok(environment):
-    """It is said, with the nearest pairs that were run."""
+    """It is reported, with the nearest tested pairs."""
     report = examine(environment.add("vllm", "0.30.0").add("trl", "1.14.2"))
     (finding,) = [results for results in report.findings if results.code.startswith("CMP9")]
     assert (finding.code, finding.severity) == ("CMP901", Severity.INFO)
@@ -138,7 +138,7 @@ BREADTH = {
 
 
 def pair_finding(maker, vllm, trl, cells=(GOOD,)):
-    """The finding of the table about a pair of which no cell knows."""
+    """Return the compatibility finding for a pair that no cell has."""
     compat = Compat(cells=cells, generated="2026-11-21", breadth=BREADTH)
     report = examine(maker.add("vllm", vllm).add("trl", trl), compat=compat)
     (finding,) = [finding for finding in report.findings if finding.code in {"CMP901", "CMP902", "CMP905"}]
@@ -153,7 +153,7 @@ def pair_finding(maker, vllm, trl, cells=(GOOD,)):
     ],
 )  # fmt: skip
 def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, trl, offered):
-    """A build of somebody's own has none, and none has a release before those of the list."""
+    """A custom build gets no command, and neither does a release older than the list."""
     finding = pair_finding(environment, vllm, trl)
     assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
 
@@ -181,7 +181,7 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
 
 
 def test_without_a_run_the_nearest_read_pair_is_installed(environment):
-    """The same vLLM with a TRL that allows it is a way out as well."""
+    """A pair of the same vLLM with a TRL that allows it is also suggested."""
     finding = pair_finding(environment, "0.12.0", "0.23.1", cells=())
     assert "vllm-0.12.0+trl-0.27.2, vllm-0.10.2+trl-0.23.1" in text_of(finding.remedy)
     assert "vllm==0.12.0 trl==0.27.2" in commands_of(finding.remedy.actions)[0]
@@ -207,7 +207,7 @@ def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, co
 
 
 def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
-    """What could not be decided stands in the finding; the pair is neither fine nor broken."""
+    """A pair without a verdict is reported as undecided; it is neither healthy nor a fix."""
     breadth = {
         "0.27.2": {
             "declares": "",
@@ -233,7 +233,7 @@ def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
     ],
 )
 def test_what_was_read_is_no_run(environment, vllm, trl, code, severity, said):
-    """Whatever reading says of a pair, it is never ok; a release that was not read stays unknown."""
+    """A pair that was only read is never ok; a release that was not read stays unknown."""
     finding = pair_finding(environment, vllm, trl)
     assert (finding.code, finding.severity) == (code, severity)
     assert said in finding.detail
@@ -241,7 +241,7 @@ def test_what_was_read_is_no_run(environment, vllm, trl, code, severity, said):
 
 
 def test_a_pair_that_another_package_pins_is_told_who_refuses_the_others(environment):
-    """Pairs that do better are in the table all the same."""
+    """The table still has better pairs."""
     environment.add("vllm", "0.32.0").add("trl", "0.17.0")
     environment.add("openrlhf", "0.9.3", requires=["vllm==0.32.0", "trl==0.17.0"])
     (finding,) = [item for item in examine(environment, compat=load()).findings if item.code == "CMP902"]
@@ -269,7 +269,7 @@ def test_a_broken_table_is_a_skipped_check(environment, tmp_path, text):
 
 
 def test_an_empty_environment_is_skipped_not_ok(environment):
-    """Nothing was judged, and every check that judged nothing says so."""
+    """Nothing was checked, and every check reports that."""
     report = examine(environment)
     assert codes(report) == []
     assert [
@@ -287,7 +287,7 @@ def test_trl_declares_which_vllm_it_supports(environment):
 
 
 def test_missing_torch_is_an_error(environment):
-    """vLLM asks for it and it is not there; requirements under markers that don't hold are left out."""
+    """vLLM requires it; requirements with false markers are ignored."""
     requires = [
         "torch==2.6.0",
         "numpy<2.0.0",
@@ -320,7 +320,7 @@ def test_broken_and_doubled_metadata(environment):
     ],
 )
 def test_variables_that_change_what_runs(environment, version, environ, expected):
-    """Only values that contradict what is installed."""
+    """Only values that contradict the installed packages are reported."""
     report = examine(environment.add("vllm", version), environ=environ)
     assert [code for code in codes(report) if code.startswith("ENV9")] == expected
 
@@ -385,7 +385,7 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
     ],
 )
 def test_the_command_that_removes_a_package(environment, installer, expected):
-    """By the installer in use, whatever the environment's folder is called."""
+    """The command uses the environment's installer, whatever its folder is called."""
     environment.add("vllm", "0.9.1", installer=installer).add("pip", "25.3")
     known = replace(facts.collect(environment.prefix, {}), prefix="/srv/install/env")
     assert command_of(uninstall(known, "trl")) == expected
@@ -413,7 +413,7 @@ def test_a_release_that_cannot_be_read_is_not_judged(environment):
 def test_two_packages_that_no_run_survives_together_are_known_without_importing(
     environment, trl, transformers, told
 ):
-    """TRL before 0.29 takes packages for installed that are not, beside transformers 5."""
+    """With transformers 5, TRL before 0.29 treats missing packages as installed."""
     results = {
         f.code: f for f in examine(environment.add("trl", trl).add("transformers", transformers)).findings
     }

@@ -1,4 +1,4 @@
-"""The facts: what is read of an environment and a machine, and that it survives being sent as JSON."""
+"""Facts of an environment and a machine, and their JSON round trip."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_facts_survive_json(environment):
-    """What one node writes, another reads: the same facts."""
+    """Facts that one node serializes are equal after another node reads them."""
     facts = collection.collect(environment.add("vllm", "0.8.5").prefix, {"VLLM_USE_V1": "1"})
     sent = json.loads(json.dumps(facts.to_json()))
     assert decode_facts(sent) == facts
@@ -42,7 +42,7 @@ def test_facts_of_a_newer_release_are_read(environment):
     ],
 )
 def test_a_document_that_holds_something_else_is_refused(environment, change, message):
-    """By the field, in one line."""
+    """A document with a wrong type is refused in one line that names the field."""
     document = collection.collect(environment.prefix, {}).to_json()
     with pytest.raises(ValueError, match=message):
         decode_facts(document | change)
@@ -79,7 +79,7 @@ def test_the_facts_need_the_standard_library_alone(environment):
 
 
 def test_variables_that_may_hold_secrets_are_not_read():
-    """Their names are told; a proxy is host and port; others are left alone."""
+    """Only their names are reported; of a proxy host and port; other variables are not read."""
     environ = {
         "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
         "TOKENIZERS_PARALLELISM": "false",
@@ -158,7 +158,7 @@ def test_an_extension_says_what_it_asks_for():
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 58, b"text" * 40])
 def test_a_broken_extension_is_a_fact(environment, data):
-    """Cut off, random or empty: it is said, nothing crashes."""
+    """A truncated, random or empty file is reported, and nothing crashes."""
     folder = environment.add("vllm", "0.8.5").site / "vllm"
     folder.mkdir()
     (folder / "_C.abi3.so").write_bytes(data)
@@ -167,7 +167,7 @@ def test_a_broken_extension_is_a_fact(environment, data):
 
 
 def test_accelerates_default_file_is_read(tmp_path):
-    """Where accelerate looks for it; plain values with their lines, and nothing that may be a secret."""
+    """The file is read where accelerate looks for it: plain values with line numbers, no possible secrets."""
     folder = tmp_path / "accelerate"
     folder.mkdir()
     text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
@@ -202,7 +202,7 @@ def test_what_ray_left_is_read(tmp_path):
     ],
 )  # fmt: skip
 def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_gb):
-    """Of both versions; file cache that can be given back is not counted as used."""
+    """Limits of cgroup v1 and v2 are read; reclaimable file cache does not count as used memory."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -212,7 +212,7 @@ def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_
 
 
 def test_folders_follow_the_variables(tmp_path):
-    """As huggingface_hub, vLLM, tempfile and Ray read them."""
+    """Cache folders follow the variables that huggingface_hub, vLLM, tempfile and Ray read."""
     environ = {"HF_HOME": "/a", "TMPDIR": "/b", "VLLM_CACHE_ROOT": "/c", "HOME": "/h"}
     known = {name: str(path) for name, path in host.run_folders("/env", environ).items()}
     assert (known["hub cache"], known["temporary"], known["vllm cache"], known["ray"]) == (

@@ -1,4 +1,4 @@
-"""An environment whose interpreter is gone is not fine, whatever its metadata say."""
+"""An environment without its interpreter is broken, even if its metadata are fine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_link_to_nothing_is_an_error_with_its_place(tmp_path):
 
 
 def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_left_alone(tmp_path):
-    """A folder made by `pip --prefix` has packages and no interpreter of its own."""
+    """A folder made by `pip --prefix` has packages and no interpreter."""
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     assert findings(created.prefix) == []
     (created.prefix / "bin" / "python").unlink()
@@ -48,7 +48,7 @@ def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_le
 
 @pytest.mark.parametrize("installers", [(), ("pip", "setuptools")])
 def test_an_empty_folder_of_its_own_is_not_where_the_packages_are(tmp_path, installers):
-    """As an upgrade of the environment leaves it beside the packages of the release before: nothing is found there."""
+    """An upgrade of Python leaves the packages in the old release's folder: the new interpreter does not see them."""
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     (created.prefix / "lib" / "python3.11").rename(created.prefix / "lib" / "python3.9")
     folder = created.prefix / "lib" / "python3.11" / "site-packages"
@@ -89,6 +89,6 @@ def test_an_interpreter_that_starts_nothing_is_an_error(tmp_path, change, told):
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     change(created)
     [finding] = findings(created.prefix)
-    # One that knows its library by itself starts all the same: seen in a real environment.
+    # An interpreter that finds its library itself starts anyway: seen in a real environment.
     assert finding.severity.word == ("warning" if told.startswith("home") else "error")
     assert [item.text for item in finding.evidence] == [told]

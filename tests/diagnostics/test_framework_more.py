@@ -38,7 +38,7 @@ ISSUE = ROOT / "diagnostics" / "catalog" / "issues" / "CFG115.toml"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs a command of the copy, which returns its exit code and its document."""
+    """Run a command of the copy, which returns its exit code and its document."""
     place = tmp_path_factory.mktemp("copy")
     shutil.copytree(
         ROOT / "diagnostics", place / "diagnostics", ignore=shutil.ignore_patterns("__pycache__", "matrix")
@@ -78,7 +78,7 @@ def test_its_runs_are_linted_in_its_own_words(run):
 
 
 def test_its_logs_are_known_and_the_catalogue_may_speak_of_it(run):
-    """By the mark in its entry; an entry of the catalogue may name it."""
+    """Logs of an added framework are recognised by the mark in its entry, and catalog entries may name it."""
     code, document = run("triage", "--format", "json", "-", stdin=LOG)
     assert (code, document["subject"]["frameworks"]) == (3, ["toyrl"])
     code, document = run("explain", "CFG115", "--format", "json")

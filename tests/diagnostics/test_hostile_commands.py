@@ -75,7 +75,7 @@ def test_an_environment_with_hostile_names(environment, monkeypatch, capsys, for
     ids=lambda words: " ".join(word for word in words if word != NASTY) or "command",
 )  # fmt: skip
 def test_bad_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, capsys, arguments):
-    """What is repeated of them does not act."""
+    """Control characters in repeated arguments are escaped."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.log").write_text(LOG)
     code = run(*[word.replace("{log}", "run.log") for word in arguments])
@@ -139,7 +139,7 @@ def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool
 
 
 def test_doctor_runs_in_a_deleted_folder(environment, tmp_path, capsys, monkeypatch):
-    """As the folder of a job is after somebody cleaned up."""
+    """doctor runs after somebody deleted its working folder."""
     environment.add("trl", "0.24.0")
     folder = tmp_path / "gone"
     folder.mkdir()

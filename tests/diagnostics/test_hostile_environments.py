@@ -41,7 +41,7 @@ INSTEAD = [a_pipe, endless, of_the_kernel, enormous]
 
 @pytest.fixture(params=INSTEAD)
 def instead(request):
-    """Puts something into a file's place that is no file of a reasonable size."""
+    """Put something into a file's place that is no file of a reasonable size."""
 
     def replace_with(path):
         path.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def instead(request):
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
 def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, name):
-    """Doctor answers, and says it of the one; what could not be read is not called broken, and nobody removes it."""
+    """doctor reports this package as unreadable, not as broken, and does not suggest removing it."""
     stream_made = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
     instead(stream_made.site / "torch-2.8.0.dist-info" / name)
     result = environment.collect(stream_made.prefix, {})
@@ -105,14 +105,14 @@ def test_a_list_of_installed_files_with_names_that_are_none(tmp_path, line):
 
 @pytest.mark.parametrize("path", ["/etc/x.so", "../../../../../../etc/x.so"])
 def test_a_list_of_installed_files_asks_nothing_of_the_rest_of_the_machine(tmp_path, path):
-    """Whether a file is there, and how long it is, is said of the environment's own files alone."""
+    """Existence and size are only read for the environment's own files."""
     stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
     (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
     assert environment.collect(stream_made.prefix, {}).packages["torch"].damaged == ()
 
 
 def _greedy(kind):
-    """An ELF file of 1.6 MB that asks for tens of thousands of names of which each is a megabyte."""
+    """Make an ELF file of 1.6 MB with tens of thousands of names of one megabyte each."""
     table, names = 4096, 4096 + 640_000
     section = struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, table, 640_000, 0, 0xFFFF, 0, 0)
     head = bytearray(b"\x7fELF\x02\x01" + bytes(58))
@@ -127,7 +127,7 @@ def _greedy(kind):
 
 @pytest.mark.parametrize("kind", [6, 0x6FFFFFFE])
 def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
-    """In a process that has a gigabyte: what is asked for is bounded, not what is at hand."""
+    """In a process limited to a gigabyte: the request is bounded, not the available memory."""
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "_C.so").write_bytes(_greedy(kind))
     text = (
@@ -149,7 +149,7 @@ def test_an_extension_that_is_no_file(tmp_path, instead):
 
 @pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest/usage_stats.json"])
 def test_ray_s_folder_belongs_to_everybody(tmp_path, instead, name):
-    """What is no file in it is not waited for; neither a link out of it nor deep nesting does harm."""
+    """In Ray's world-writable folder, special files, links to outside and deep nesting do no harm."""
     folder = tmp_path / "ray"
     (folder / "session_1").mkdir(parents=True)
     (folder / "session_latest").symlink_to("session_1")
@@ -159,7 +159,7 @@ def test_ray_s_folder_belongs_to_everybody(tmp_path, instead, name):
 
 
 def test_no_secret_is_read_through_ray_s_folder(tmp_path):
-    """A link that somebody else put there, to what the one who calls doctor may read."""
+    """Another user linked to a file that doctor's user may read."""
     (tmp_path / "secret").write_text("password")
     folder = tmp_path / "ray"
     (folder / "session_latest").mkdir(parents=True)

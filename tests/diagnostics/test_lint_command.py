@@ -20,7 +20,7 @@ HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 
 @pytest.fixture
 def run(tmp_path, capsys, monkeypatch):
-    """Runs lint in this process on a script with a text."""
+    """Run lint in this process on a script with a text."""
 
     def run(text, *options):
         path = tmp_path / "run.sh"
@@ -52,7 +52,7 @@ def test_exit_codes(run, text, options, code):
 
 
 def test_the_json_has_the_plan(run):
-    """What was understood, in the vocabulary of the run plan, and the releases it was judged for."""
+    """The JSON has the run plan in its vocabulary, and the releases it was checked for."""
     document = json.loads(run(BAD, "--format", "json")[1])
     assert document["schema"] == "grpo-doctor.report.v1"
     [plan] = document["subject"]["files"][0]["plans"]
@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_refused(options, message, capsys, monkeypatch):
 
 
 def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatch):
-    """A pipe that nobody writes to, a link to itself, a device, a name that no file can have."""
+    """A pipe without a writer, a link to itself, a device, an impossible file name."""
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
     paths = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]
@@ -113,7 +113,7 @@ def test_what_cannot_be_judged_is_said_in_one_line(tmp_path, capsys, monkeypatch
 
 
 def test_a_file_that_is_broken_is_no_crash_of_ours(tmp_path, capsys):
-    """It is the user's: said as unread, with the line; documents are as they were."""
+    """The user's file is reported as unread, with the line."""
     path = tmp_path / "run.yaml"
     path.write_text("a: [1\nb: 2\n")
     assert command.main(["lint", str(path)]) == 3

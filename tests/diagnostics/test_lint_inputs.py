@@ -83,13 +83,13 @@ def test_one_run_in_five_frameworks_is_one_plan(framework):
     ],
 )
 def test_the_framework_is_recognised(text, syntax, framework):
-    """By keys, commands and calls; another method or program makes no plan."""
+    """Keys, commands and calls identify the framework; another method or program makes no plan."""
     assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
 
 
 @pytest.mark.parametrize("form", FORMS["found"], ids=lambda form: form["name"])
 def test_a_mistake_is_found_on_its_line_in_every_form(form):
-    """Whatever stands before, around or between."""
+    """Other text before, around or in between does not matter."""
     reported = findings(form["text"], form["syntax"], **form.get("releases", {}))
     matching = [item for item in reported if f"{item.severity.word} {item.code}" == form["finds"]]
     assert f"run:{form['line']}" in {item.place for item in matching for item in item.evidence}
@@ -231,7 +231,7 @@ def in_project(tmp_path):
     ],
 )  # fmt: skip
 def test_a_fault_across_two_files_is_found(in_project, name, text):
-    """A group of 8 over 3 x 4 completions, wherever the two stand."""
+    """A group of 8 with 3 x 4 completions, in any of the files."""
     reported = in_project(text, name, trl="1.9.0").findings
     assert [f.severity for f in reported if f.code == "CFG101"] == [Severity.ERROR]
 
@@ -378,7 +378,7 @@ def test_make_and_just_pass_their_variables_to_recipes(name, text):
 
 
 def test_python_starts_a_named_list():
-    """What a branch adds may be anything; a list that is assigned twice is unknown."""
+    """Items appended in a branch are unknown, and so is a list that is assigned twice."""
     text = (
         "import subprocess, sys\n"
         "def main(args):\n"
@@ -566,7 +566,7 @@ def test_another_projects_trainer_is_not_trls(tmp_path):
 
 
 def test_a_cells_block_of_one_shell_command_is_python():
-    """What stands for it is Python, so that the cells after it are read."""
+    """A block whose only statement is a shell command stays valid Python, so the rest of the cell is read."""
     cell = [
         "if 1:\n",
         "    !pip install x\n",

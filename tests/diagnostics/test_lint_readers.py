@@ -134,7 +134,7 @@ def test_hostile_input_is_read_or_refused_in_bounded_time(name):
 
 
 def test_a_large_file_is_refused_unread(tmp_path):
-    """By its size alone."""
+    """A large file is refused by its size."""
     path = tmp_path / "big.yaml"
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
@@ -177,7 +177,7 @@ def test_a_yaml_bomb_is_refused():
     ],
 )
 def test_deep_nesting_is_refused(read, text):
-    """In one line, whatever the syntax."""
+    """It is refused in one line, in every syntax."""
     with pytest.raises(UnreadableError) as caught:
         read(text, "c")
     assert len(str(caught.value).splitlines()) == 1

@@ -202,7 +202,7 @@ def test_a_script_is_read_as_the_shell_reads_it(script, expected):
 
 
 def test_a_redirect_is_no_option_value():
-    """`--num_generations 6 2>&1` is 6, wherever the redirect points."""
+    """`--num_generations 6 2>&1` is 6, with any redirect."""
     command = (
         "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --reward_funcs a --use_vllm true --vllm_mode colocate "
         "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 6 "

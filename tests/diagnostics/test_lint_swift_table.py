@@ -1,4 +1,4 @@
-"""Lint against what ms-swift itself said: the table of every minor release, made by running each release's own code."""
+"""Compare lint with ms-swift's own answers: a table of every minor release, made by running its code."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ LATER = {"mode_colocate_parallel"}
 
 
 def command(name, release):
-    """A case of the table as the command that somebody would start."""
+    """Return a case of the table as a command line."""
     case = CASES[name]
     options = SHARED | dict(case.options)
     if case.server:

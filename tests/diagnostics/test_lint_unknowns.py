@@ -57,7 +57,7 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
     healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
     assert (undecidable.READING, "release of ms-swift", False) in unknowns(healthy)
     assert report(healthy).exit_code(Severity.ERROR) == 0
-    # No release has both: some option is refused by whatever is installed.
+    # No release has both: every release refuses an option.
     assert report(healthy + " --num_infer_workers 4 --teacher_model t").exit_code(Severity.ERROR) == 3
 
 
@@ -108,7 +108,7 @@ def test_an_option_that_the_release_does_not_have_is_refused(script, releases, w
 
 
 def test_options_that_a_parser_adds_in_a_loop_are_indexed():
-    """As OpenRLHF adds those of its optimizers."""
+    """OpenRLHF adds its optimizers' options in a loop."""
     text = 'for one in ("a", "b"):\n    p.add_argument(f"--{one}.lr")\n    p.add_argument(f"--{other}.lr")\n'
     assert option_names.of_python(ast.parse(text)) == {"a.lr", "b.lr"}
 
@@ -157,7 +157,7 @@ def test_a_scripts_arguments_are_no_value():
 
 
 def test_what_the_options_rule_out_is_not_warned_of():
-    """A release that refuses one of the run's options is not the run's, whatever else it refuses."""
+    """A release that refuses one of the run's options is excluded, so its other refusals do not matter."""
     script = VERL + "data.max_prompt_length=8192 data.max_response_length=512"
     newer = "reward.custom_reward_function.path=reward.py"
     assert "warning CFG103" in codes(script)

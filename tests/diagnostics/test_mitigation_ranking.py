@@ -28,7 +28,7 @@ def tried(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):
 
 @pytest.fixture
 def issue():
-    """Makes an issue with some mitigations, in this order."""
+    """Make an issue with some mitigations, in this order."""
     return lambda *mitigations: replace(ISSUES["SCH001"], triggers=(), mitigations=mitigations)
 
 
@@ -58,7 +58,7 @@ def test_what_was_shown_against_this_trigger_comes_first(issue):
 
 
 def test_without_a_trigger_the_most_triggers_count(issue):
-    """And of each it is told which ones it was not run against."""
+    """Each lists the triggers it was not run against."""
     entry = issue(tried("one", ["a"]), tried("two", ["a", "b"], ["c"]), tried("all", ["a", "b", "c"]))
     result = remedy(entry)
     assert names(result.offers) == ["all", "two", "one"]
@@ -66,7 +66,7 @@ def test_without_a_trigger_the_most_triggers_count(issue):
 
 
 def test_what_failed_is_never_offered(issue):
-    """It is told with the run that says so: against this trigger, or wherever it was run at all."""
+    """It is listed with the run that showed it, for this trigger or, if unknown, for any."""
     entry = issue(tried("helps", ["a", "b"]), tried("half", ["b"], ["a"]), tried("never", fails=["b"]))
     result = remedy(entry, triggers=["a"])
     assert names(result.offers) == ["helps"]
@@ -80,7 +80,7 @@ def test_what_failed_is_never_offered(issue):
 
 
 def test_a_log_that_leaves_two_triggers_open(issue):
-    """What was shown against both comes before what failed against one of them."""
+    """A mitigation verified against both triggers comes before one that failed against one of them."""
     entry = issue(
         tried("half", ["a", "c"], ["b"]), tried("both", ["a", "b"]), tried("fails", ["c"], ["a", "b"])
     )
@@ -90,7 +90,7 @@ def test_a_log_that_leaves_two_triggers_open(issue):
 
 
 def test_the_words_of_the_trainer_at_hand(issue):
-    """Of two that help alike the one it has words for; one that has none for anybody here comes last."""
+    """Equal mitigations: one with edits for the user's framework comes first; one without any comes last."""
     entry = issue(
         tried("of_others", ["a", "b", "c"], frameworks=["verl"]),
         tried("of_the_engine", ["a", "b"]),
@@ -103,7 +103,7 @@ def test_the_words_of_the_trainer_at_hand(issue):
 
 
 def test_a_trigger_that_cannot_occur_in_this_release_does_not_count():
-    """From 0.8.4 on vLLM refuses an over-long prompt, so what helps against that alone helps nobody."""
+    """From 0.8.4 on vLLM refuses an over-long prompt, so a mitigation for only that trigger does not count."""
     entry = ISSUES["SCH002"]
     assert "overlong_prompt" in occurring(entry, {"vllm": "0.7.3"})
     assert "overlong_prompt" not in occurring(entry, {"vllm": "0.9.0"})
@@ -136,7 +136,7 @@ def test_no_entry_recommends_a_mitigation_that_failed():
 
 
 def test_a_run_that_is_told_can_be_repeated():
-    """What does not help names a repro, its trigger and its mitigation."""
+    """A tested mitigation that does not help is listed with its repro, trigger and mitigation."""
     for code, entry in ISSUES.items():
         for trigger in ("", *entry.recorded()):
             for offer in remedy(entry, triggers=[trigger] if trigger else []).does_not_help:
@@ -146,7 +146,7 @@ def test_a_run_that_is_told_can_be_repeated():
 
 
 def swept():
-    """Yields (package, code, trigger, mitigation, outcomes) of everything that a sweep answered."""
+    """Yield (package, code, trigger, mitigation, outcomes) of everything that a sweep answered."""
     for package, result in SWEPT.items():
         for code, item in result["codes"].items():
             for trigger, mitigations in item["outcomes"].items():
@@ -190,12 +190,12 @@ def check_triggers(code):
 
 
 def test_triggers_are_those_of_the_repro():
-    """By name; a trigger that the entry describes has the repro's description."""
+    """Trigger names in entry and repro agree; a described trigger has the repro's description."""
     assert violations(check_triggers, REPROS) == []
 
 
 def test_words_that_this_release_does_not_have_are_not_offered(issue):
-    """Of two for one framework that which is in the release at hand; all where none is known or readable."""
+    """Two edits for one framework: only that of the installed release is shown; all if the release is unknown."""
     words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
     record = replace(
         tried("a"),

@@ -63,7 +63,7 @@ def test_every_report_is_as_published(tool):
 
 
 def test_select_ignore_and_baseline_mean_the_same(tool, tmp_path):
-    """What is left decides the exit code; a baseline takes out what it has; of another command it is refused."""
+    """Findings that remain decide the exit code; a baseline hides its own; that of another command is refused."""
     name, run = tool
     code = CODES[name]
     assert run("--select", code.lower())[0] == 1
@@ -96,7 +96,7 @@ def test_a_failure_nobody_knows_is_no_success(tmp_path, capsys):
 
 
 def test_groups_are_for_eyes_and_programs_alone(tmp_path, capsys):
-    """`triage --group` has no SARIF; it says so in one line."""
+    """`triage --group` has no SARIF and refuses it in one line."""
     log = tmp_path / "run.log"
     log.write_text(LOG)
     assert command.main(["triage", "--group", "--format", "sarif", str(log)]) == 2
@@ -104,7 +104,7 @@ def test_groups_are_for_eyes_and_programs_alone(tmp_path, capsys):
 
 
 def test_the_published_schema_is_one(tool):
-    """Strict where it matters: a field that nobody published is seen."""
+    """The schema is strict: an unpublished field is an error."""
     document = json.loads(tool[1]("--format", "json")[1])
     assert problems(document | {"extra": 1}) == ["report: extra is not published"]
     assert Path(__file__).parents[2].joinpath("docs", "report-v1.schema.json").is_file()

@@ -48,7 +48,7 @@ FINDINGS = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FINDINGS, max_size=4))
 def test_every_form_can_be_read_back(found):
-    """Whatever stands in a finding: XML parses, JSON parses, an annotation is one line."""
+    """For any text in a finding: XML parses, JSON parses, an annotation is one line."""
     full = report(*found)
     assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == len(found)
     assert ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
@@ -108,7 +108,7 @@ def test_junit_keeps_its_schema(found, subject, outcome):
 
 
 def test_junit_fails_by_what_fails_the_command():
-    """--fail-on decides; what is below it is told, and not a failure; skipped and crashed say so."""
+    """--fail-on decides: findings below it are not failures; skipped and crashed checks are marked."""
     cases = {}
     for outcome in ("findings", "skipped", "crashed"):
         findings = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
@@ -123,7 +123,7 @@ def test_junit_fails_by_what_fails_the_command():
 
 
 def test_an_annotation_cannot_be_broken_out_of():
-    """Newlines, percents, colons and commas are escaped as GitHub asks."""
+    """Newlines, percents, colons and commas are escaped as GitHub requires."""
     [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"
@@ -131,7 +131,7 @@ def test_an_annotation_cannot_be_broken_out_of():
 
 
 def test_markdown_is_text_and_stays_text():
-    """No mention of somebody, no link, no broken fence out of a value."""
+    """A value makes no @mention, no link and no broken fence."""
     printed = markdown.render(
         report(finding(text="model = ```\n@octocat", detail="see #12 <img src=x> @octocat"))
     )
@@ -142,7 +142,7 @@ def test_markdown_is_text_and_stays_text():
 
 
 def test_a_baseline_leaves_out_what_was_there(tmp_path):
-    """Also where lines have moved; what is new is shown, and decides the exit code."""
+    """Known findings may have moved; only new ones are shown and decide the exit code."""
     old, new = finding(), finding(text="num_generations = 9")
     path = tmp_path / "baseline.json"
     path.write_text(json_output.render(report(old)))
@@ -155,7 +155,7 @@ def test_a_baseline_leaves_out_what_was_there(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "[]", '{"findings": [1]}', "not json", "[" * 100_000])
 def test_a_baseline_that_is_none_is_refused(tmp_path, text):
-    """In one line that says what was expected."""
+    """The error is one line with the expected format."""
     path = tmp_path / "baseline.json"
     path.write_text(text)
     with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
@@ -163,7 +163,7 @@ def test_a_baseline_that_is_none_is_refused(tmp_path, text):
 
 
 def test_select_and_ignore():
-    """By code or family, in either case."""
+    """Findings are selected by code or family, in upper or lower case."""
     full = report(finding(), finding("NUM002"))
     assert [f.code for f in select(full, ["cfg"], []).findings] == ["CFG101"]
     assert [f.code for f in select(full, [], ["CFG101"]).findings] == ["NUM002"]
@@ -172,7 +172,7 @@ def test_select_and_ignore():
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("found", [(), (finding(severity=Severity.WARNING),)])
 def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decides, capsys):
-    """Beside findings or alone; and where a fault could hide in it, no form says that all is well."""
+    """With findings or alone; if a fault could hide in it, no format reports success."""
     unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
     full = Report("lint", {"files": [], "packages": {}}, (CheckResult.of("groups", found, [unread]),))
     assert full.exit_code(Severity.ERROR) == (3 if decides else 0)

@@ -1,4 +1,4 @@
-"""A plan is worth its words only if what it prints mends: carried out here in small environments that uv really made.
+"""Carry out printed plans in small real environments made by uv, and check that they fix the fault.
 
 Offline: the packages are wheels of a module each. Over real packages: `python -m evaluation.doctor.real_plans`.
 """
@@ -57,7 +57,7 @@ def _digest(text):
 
 @pytest.fixture
 def sound_place(tmp_path, wheels, monkeypatch):
-    """A sound environment, and uv with nothing but the folder."""
+    """Make a working environment, and a uv that only uses a local folder."""
     try:
         uv = find_uv()
     except UvMissingError as error:
@@ -96,7 +96,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_a_plan_prints_mends(sound_place, name):
-    """Broken for Python and named by doctor; after the plan's commands, as printed, neither is left."""
+    """Before, Python fails and doctor reports it; after the printed commands neither does."""
     assert ending(sound_place.prefix, RUN, sound_place.environ, sound_place.working) == ""
     breaking, code = BROKEN[name]
     breaking(sound_place.prefix)
@@ -133,7 +133,7 @@ def test_each_way_that_a_plan_can_come_out(before, after, outcome):
 
 
 def test_a_doctor_that_prints_no_document_has_crashed(tmp_path, monkeypatch):
-    """Its last words stand in the place of findings, and the plan's table says that it crashed."""
+    """Its last output replaces the findings, and the plan's table shows the crash."""
     crash = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nKeyError: 'x'")
     monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
     known = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")

@@ -26,7 +26,7 @@ def is_running(pid):
 
 
 def ends(pid):
-    """Wait for a killed process; its parent is gone, so nobody can wait for it properly."""
+    """Poll until a killed process has ended; its parent has ended too and cannot wait for it."""
     while is_running(pid):
         time.sleep(0.01)
     return True

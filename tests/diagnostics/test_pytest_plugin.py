@@ -1,4 +1,4 @@
-"""The pytest plugin: real failures of a session of its own, with what stands in their reports."""
+"""The pytest plugin: real failures in a separate session, and the text of their reports."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_a_failing_test_is_triaged_in_its_report(session):
         assert report_sections[name].startswith("error   CFG109 ")
         assert "- OSError: [Errno 98] Address already in use [captured:" in report_sections[name]
         assert "python -m diagnostics explain CFG109" in report_sections[name]
-    # What a test expects is in its source, and has not happened.
+    # Text in a test's source is expected text, not a failure.
     assert (
         report_sections["test_other"]
         == report_sections["test_raises"]
@@ -128,7 +128,7 @@ def test_one_marker_alone(session, how):
 
 
 def test_the_issue_stands_in_junit(session):
-    """As a property of the test case, also where its setup failed."""
+    """The issue is a property of the test case in JUnit, also if its setup failed."""
     run(session, "--grpo-doctor", "--junitxml", "out.xml")
     properties = {
         case.get("name"): [(p.get("name"), p.get("value").split()[0]) for p in case.iter("property")]
@@ -142,13 +142,13 @@ def test_the_issue_stands_in_junit(session):
 
 
 def test_its_own_fault_is_a_line_in_the_report(session, monkeypatch):
-    """A crash of triage leaves the session as it was."""
+    """A crash of triage does not change the session's results."""
 
     def broken(sources, rules):
         raise RuntimeError("a fault\nof its own")
 
     monkeypatch.setattr(command, "triage", broken)
-    # The plugin is imported here already, of which pytest warns.
+    # pytest warns because the plugin is already imported here.
     result = run(session, "--grpo-doctor", "-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     result.assert_outcomes(**OUTCOMES)
     line = "warning: it could not look at this failure: RuntimeError: a fault of its own\n"
@@ -187,7 +187,7 @@ def test_workers_triage_their_own_tests(session):
 
 
 def test_a_test_that_takes_too_long_is_looked_at_from_outside(session):
-    """Which one, and where it stands, while it stands there; the session then goes on and passes."""
+    """The stuck test and its stack are printed while it hangs; the session then continues and passes."""
     session.makepyfile(
         test_slow="""
         def wait_for_rollouts():

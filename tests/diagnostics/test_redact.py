@@ -12,7 +12,7 @@ from diagnostics.output.report_output import FORMATS, ReportOptions, print_repor
 from tests.diagnostics import secret_cases
 from tests.diagnostics.test_sanitize import report_with, standard_streams
 
-# Put together here, so that none stands in the repository: what reads it for secrets finds nothing.
+# Assembled here, so that secret scanners find nothing in the repository.
 LETTERS = "aB3dE5gH7jK9mN1pQ4rS6tU8vW0xY2zC5eF7hJ"
 HEX = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
@@ -73,7 +73,7 @@ SHAPES = SECRETS | PERSONS
 
 
 def visible_parts(text, secret):
-    """The parts of a secret that stand in a text."""
+    """Return the parts of a secret that are visible in a text."""
     return [part for part in re.split(r"[\s/]", secret) if len(part) > 4 and part in text]
 
 
@@ -90,7 +90,7 @@ def test_no_format_shows_a_secret_and_no_shared_one_a_person(form):
 
 
 def leaks(secret, text):
-    """Whether a secret stands in a text, or twelve characters of a long one."""
+    """Return whether a text contains a secret, or twelve characters of a long one."""
     long = len(secret) >= 24 and any(secret[at : at + 12] in text for at in range(len(secret) - 11))
     return secret in text or long
 

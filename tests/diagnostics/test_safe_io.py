@@ -50,7 +50,7 @@ def test_a_pipe_is_read_only_where_the_user_named_it():
 
 
 def test_a_name_with_a_nul_is_refused():
-    """As an OSError, like a missing file."""
+    """A name with a NUL raises an OSError, like a missing file."""
     with pytest.raises(OSError, match="not a file name"):
         safe_io.read_bytes(safe_io.Path("a\0b"), 9)
 

@@ -35,7 +35,7 @@ from diagnostics.versions import AFFECTED, affects, issue_package
 from tests.violations import violations
 
 ISSUES = catalog.load()
-# A log that names its trigger: CODE/cell__trigger.log. What is in the cell stands in its name.
+# A log that names its trigger: CODE/cell__trigger.log. The cell's name has its releases.
 LOGS = sorted((Path(__file__).parent / "logs").glob("*/*__*.log"))
 RELEASES = {"066": "0.6.6", "072": "0.7.2", "073": "0.7.3", "085": "0.8.5.post1", "0102": "0.10.2"}
 
@@ -141,7 +141,7 @@ def test_triage_and_lint_recommend_the_same():
 
 
 def affected_release(entry):
-    """A release that is concerned, with those of the packages the issue needs beside it; None if there is none."""
+    """Return an affected release with those of the issue's other packages; None if there is none."""
     needed = {claim.package: claim.versions.lstrip(">=") for claim in entry.affected if claim.needed}
     for claim in entry.affected:
         starts = [part.strip("><=~ ") for part in claim.versions.split(",")]
@@ -174,7 +174,7 @@ def check_environment(code, trainer):
 
 
 def test_the_fix_is_the_same_for_an_environment():
-    """Where the trigger is unknown: each issue doctor reports, alone and with each trainer."""
+    """Each issue doctor reports has the same first fix, alone and with each trainer, if the trigger is unknown."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
     assert violations(check_environment, [(code, item) for code in BROUGHT_UP for item in trainers]) == []
     assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)

@@ -43,7 +43,7 @@ def active(text, *, commands=False):
 
 
 def report_with(text, tool="doctor"):
-    """A report with a text wherever one can come from outside."""
+    """Make a report with a text in every field that can come from outside."""
     fix = Fix(
         (
             Advice(text), Install((f"trl=={text}",), by=(f"{text}/bin/python", "-m", "pip", "install"), note=text),

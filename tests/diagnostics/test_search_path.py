@@ -1,4 +1,4 @@
-"""Where an environment's Python looks, by its files alone: the answer of its own `site`, and what is in the way."""
+"""The import path of an environment, computed from its files: equal to its own `site`, with obstacles reported."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
 
 
 def test_files_that_are_gone_are_a_finding_with_their_place(maker):
-    """By the package's own list, also of what the trainer needs; tests that were left out are none."""
+    """Files missing from a package's own list are reported; tests that were left out are not."""
     (maker.site / "accelerate" / "state.py").unlink()
     results, _ = examine_environment(maker)
     assert results["ENV923"].severity.word == "error"
@@ -91,7 +91,7 @@ def test_files_that_are_gone_are_a_finding_with_their_place(maker):
 
 
 def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(maker):
-    """With the file and line that import it; what is imported under a condition is none."""
+    """The finding has file and line of the import; conditional imports are no error."""
     entry = maker.site / "trl" / "trainer" / "grpo_trainer.py"
     entry.write_text(
         "import accelerate\nimport lacking\ntry:\n    import wished\nexcept ImportError:\n    pass\n"
@@ -123,7 +123,7 @@ def test_what_pythonpath_and_the_working_folder_hide_is_named(maker, monkeypatch
     (names / "accelerate.py").touch()
     (names / "trl" / "__init__.py").touch()
     (working / "random.py").touch()
-    # What is built in or frozen no folder hides.
+    # A folder cannot hide a built-in or frozen module.
     (names / "time.py").touch()
     (working / "stat.py").touch()
     report = examine_environment(maker, {"PYTHONPATH": str(names)}, monkeypatch, working)[1]
@@ -137,7 +137,7 @@ def test_what_pythonpath_and_the_working_folder_hide_is_named(maker, monkeypatch
 
 
 def test_an_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
-    """By setuptools' finder, read and not run; one whose folder is there is found."""
+    """setuptools' finder is read, not run; an editable install whose folder exists is found."""
     info = maker.site / "accelerate-1.2.0.dist-info"
     source = tmp_path / "source" / "accelerate"
     (maker.site / "accelerate").rename(maker.site / "away")
@@ -168,7 +168,7 @@ def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(maker):
 
 
 def test_a_path_file_that_cannot_be_read_is_not_judged(maker):
-    """And nobody waits for it."""
+    """A FIFO is not waited for."""
     os.mkfifo(maker.site / "odd.pth")
     _, report = examine_environment(maker)
     assert "search path" in report.not_judged
@@ -195,7 +195,7 @@ HOSTILE = (
 
 
 def test_path_files_of_others_run_nothing_and_say_little(maker, monkeypatch, tmp_path, capsys):
-    """A line of 200 kB was shown on as many screens; what is code is Python's to run, and was asked for by nobody."""
+    """A line of 200 kB is shortened on screen, and code lines are not run."""
     (maker.site / "evil.pth").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):

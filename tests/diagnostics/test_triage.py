@@ -1,4 +1,4 @@
-"""Triage: the root out of a whole log, whatever stands around it, and no verdict where there is none to be had."""
+"""Triage finds the root in a whole log with other lines around it, and gives no verdict without evidence."""
 
 import gzip
 import json
@@ -63,7 +63,7 @@ def test_a_wrapper_is_not_the_root(judge):
 
 
 def test_a_confirmation_is_never_a_verdict_alone(judge):
-    """Nor one of a failure that it does not belong to; beside the one that it does, it is evidence."""
+    """It is no evidence for other failures; with its own failure it is."""
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
     alone = judge(["step 1", wait, wait, "step 2"])
     assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("not_judged", (), (), 3)
@@ -103,7 +103,7 @@ def test_tracebacks_of_two_ranks_line_by_line(judge):
 
 
 def test_a_cause_stands_before_its_consequence(judge):
-    """Of a chain the first exception, also where it is the only unknown one."""
+    """The first exception of a chain is the root, also if it is the only unknown one."""
     chain = [
         *traceback_of("KeyError: 'prompt'", "own/rewards.py", "score"),
         "",
@@ -163,7 +163,7 @@ def test_a_clean_log_is_clean(judge):
 
 
 def test_ranks_in_files_of_their_own(judge):
-    """The file's name tells the rank, and the order of the files makes no difference."""
+    """The file's name has the rank, and the order of the files does not matter."""
     verdict = judge(["started"], traceback_of(ROOT))
     assert verdict.candidates[0].ranks == ("1",)
     assert verdict.candidates[0].first.source == "rank_1.log"
@@ -262,7 +262,7 @@ def run(*arguments, stdin=b""):
 
 
 def test_the_command(tmp_path):
-    """Gzip from a folder as JSON, and what is not there."""
+    """The command reads gzip in a folder, prints JSON, and reports a missing file."""
     (tmp_path / "run").mkdir()
     with gzip.open(tmp_path / "run" / "a.log.gz", "wb") as log:
         log.write("\n".join(traceback_of(ROOT)).encode())
@@ -285,7 +285,7 @@ def test_the_command(tmp_path):
 
 
 def test_an_empty_log_is_not_a_clean_one(tmp_path):
-    """Nothing was looked at: that is incomplete, and it says what to look for."""
+    """Nothing was checked: the result is incomplete and names the files to give."""
     (tmp_path / "empty.log").write_text("")
     done = run(tmp_path / "empty.log")
     assert (done.returncode, done.stderr) == (3, b"")
@@ -294,7 +294,7 @@ def test_an_empty_log_is_not_a_clean_one(tmp_path):
 
 
 def test_runs_are_grouped_by_what_ended_them(tmp_path):
-    """Each log a run of its own."""
+    """Each log is a separate run."""
     for name, error in (("a.log", ROOT), ("b.log", ROOT), ("c.log", "KeyError: 1")):
         (tmp_path / name).write_text("\n".join(traceback_of(error)))
     done = run(tmp_path, "--group", "--format", "json")
@@ -367,7 +367,7 @@ PLAIN = [
     ],
 )  # fmt: skip
 def test_tracebacks_in_other_dress(judge, lines):
-    """As rich, IPython, Loguru, structlog, collectors of logs and `repr` print them: the same root, with its frames."""
+    """Tracebacks as rich, IPython, Loguru, structlog, log collectors and `repr` print them: same root and frames."""
     verdict = judge(["step 1", *lines, "step 2"])
     assert codes(verdict) == ["MEM005"]
     about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
@@ -375,7 +375,7 @@ def test_tracebacks_in_other_dress(judge, lines):
 
 
 def test_a_logger_between_the_lines_of_a_traceback(judge):
-    """What PyTorch logs with the same rank, and looks like an exception, does not end the traceback."""
+    """A line that PyTorch logs with the same rank and that looks like an exception does not end the traceback."""
     lines = traceback_of(
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     )
@@ -388,7 +388,7 @@ def test_a_logger_between_the_lines_of_a_traceback(judge):
 
 
 def test_one_line_broken_by_the_terminal(judge):
-    """The part that tells is on both sides of the break."""
+    """The deciding text is on both sides of the break."""
     lines = [line[start : start + 66] for line in traceback_of(ROOT) for start in range(0, len(line), 66)]
     assert codes(judge(["step 1", *lines])) == ["MEM005"]
 
@@ -413,7 +413,7 @@ def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
 
 
 def test_the_root_in_one_ranks_file_of_many(judge):
-    """Seven ranks say that a peer is gone; the first place to look is the one that has another traceback."""
+    """Seven ranks report a lost peer; the rank with another traceback is shown first."""
     gone = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
@@ -428,7 +428,7 @@ def test_the_root_in_one_ranks_file_of_many(judge):
 
 
 def test_a_folder_with_all_that_a_run_leaves(tmp_path):
-    """Logs by name and first bytes; the rest is passed over, and that is said."""
+    """Logs are found by name and first bytes; other files are skipped and listed."""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
     (tmp_path / "checkpoint-1" / "rng_state").write_bytes(b"\x00\x01" * 100)
@@ -490,7 +490,7 @@ def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
 
 
 def test_a_warning_of_rays_own_processes_is_no_failure(judge):
-    """What its folder holds after a run that went well, too."""
+    """Warnings of Ray's own processes appear after successful runs, too."""
     line = (
         "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
         " RPC Error message: failed to connect to all addresses"
@@ -528,17 +528,17 @@ def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
 
 
 def test_every_positive_sample_is_found_in_a_log(judge):
-    """Through prefixes, first look and verdict; what a pattern says alone is not what a user sees."""
+    """The test runs prefixes, first scan and verdict, as for a user, not only the pattern."""
     missed, issues = [], catalog.load()
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
-            # What only confirms is seen beside what it confirms.
+            # A confirmation only counts with the failure it confirms.
             beside = [issues[other].signature.samples[0].text for other in issue.signature.confirms]
             verdict = judge([sample.text, *beside])
             shown = (*verdict.candidates, *verdict.followed)
             found = {one.issue.code for each in shown for one in (each, *each.confirmed)}
             if sample.matches:
-                # Of what other causes print, too, no more is made than a hypothesis.
+                # A pattern that other causes print too only gives a hypothesis.
                 found |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}
             # Three candidates are named at the most; no sample shows more.
             if (code in found) != sample.matches:
@@ -583,7 +583,7 @@ def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
     ],
 )
 def test_how_it_came_about_where_the_log_can_tell(judge, log, triggers):
-    """By a frame of the failure's own traceback, or by what failed before it in the same process."""
+    """The trigger is found by a frame of the traceback, or by an earlier failure in the same process."""
     (candidate, *_) = judge(log).candidates
     assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)
 
@@ -592,6 +592,6 @@ def test_how_it_came_about_where_the_log_can_tell(judge, log, triggers):
     ("release", "certainty", "looked_to"), [("0.31.0", "established", ""), ("0.99.0", "supported", "0.33.0")]
 )
 def test_a_release_that_nobody_looked_at(judge, release, certainty, looked_to):
-    """The message tells, but not as in a release in which it is known."""
+    """The message matches, but with less certainty than in an examined release."""
     (candidate, *_) = judge([f"vllm {release}", *traceback_of(ROOT)]).candidates
     assert (candidate.certainty, candidate.looked_to) == (certainty, looked_to)

@@ -29,7 +29,7 @@ FAILURE = b"".join(
 
 @pytest.fixture
 def run(capsys):
-    """The command, in this process: its exit code, and its report or what it said on standard error."""
+    """Run the command in this process; return its exit code, and its report or standard error."""
 
     def triage_path(path):
         code = program.main(["triage", str(path), "--format", "json"])
@@ -52,7 +52,7 @@ def a_zip(*files, method=zipfile.ZIP_DEFLATED):
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", method) as archive:
         for name, data in files:
-            # Of a day of its own: its bytes are in the names of tests, which are the same for each worker.
+            # A fixed date: the bytes are in test names, which must be equal in each worker.
             archive.writestr(zipfile.ZipInfo(name), data, method)
     return raw.getvalue()
 
@@ -77,7 +77,7 @@ def a_zip(*files, method=zipfile.ZIP_DEFLATED):
     ],
 )
 def test_what_is_no_text_is_not_clean(run, tmp_path, data, said):
-    """It was not read: the reason is said, and the exit code is 3."""
+    """It was not read: the reason is reported, and the exit code is 3."""
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")
     problems = [check["reason"] for check in document["checks"] if check["outcome"] == "crashed"]
@@ -107,7 +107,7 @@ def test_a_failure_is_found_in_what_is_packed(run, tmp_path, data):
 
 
 def _shared(size, count):
-    """A zip of which many entries are the same bytes."""
+    """Make a zip whose entries share the same bytes."""
     raw = bytearray(a_zip(("0", b"a" * size)))
     end = raw.rindex(b"PK\x05\x06")
     start = struct.unpack_from("<I", raw, end + 16)[0]
@@ -133,7 +133,7 @@ def _shared(size, count):
     ids=["gzip", "bzip2", "empty parts", "zip", "one for many", "many"],
 )
 def test_a_bomb_is_refused(run, tmp_path, monkeypatch, data, said):
-    """By what comes of it, by its parts, by its files: said, and exit 3 or wrong usage, never clean."""
+    """Archives that expand too far, in bytes, parts or files, are refused with exit 3 or 2, never clean."""
     monkeypatch.setattr("diagnostics.triage.streams.BOMB_BYTES", 1 << 20)
     (tmp_path / "a.log").write_bytes(data())
     code, answer = run(tmp_path / "a.log")

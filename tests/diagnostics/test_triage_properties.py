@@ -32,7 +32,7 @@ def codes(verdict):
 
 
 def failing():
-    """One log for each code of the corpus: its short ones, with what was said of them as they are."""
+    """Return one short log for each code of the corpus, with its verdict."""
     chosen = {}
     for path in sorted(LOGS.glob("*/*.log")):
         if path.parent.name not in {"clean", "unknown"} and path.stat().st_size < 6000:
@@ -62,12 +62,12 @@ def test_transformations_of_a_log_change_nothing(rules):
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), before=st.floats(0, 1), after=st.floats(0, 1))
 def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
-    """As long as the line that tells is left."""
+    """The verdict stays as long as the deciding line is left."""
     lines = path.read_text().splitlines()
     complete = triage([Memory("\n".join(lines).encode())], rules)
-    # What is not recognised as a whole is the evaluation's affair.
+    # Logs that triage does not recognise are counted by the evaluation.
     assume(complete.candidates)
-    # What tells may have been broken over two lines by rich.
+    # rich may have broken the deciding text into two lines.
     first, last = complete.candidates[0].first.line, max(hit.line for hit in complete.candidates[0].hits) + 1
     cut = lines[int(before * (first - 1)) : last + int(after * max(0, len(lines) - last))]
     assert codes(triage([Memory("\n".join(cut).encode())], rules)) == codes(complete)

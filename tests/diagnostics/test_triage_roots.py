@@ -50,7 +50,7 @@ def run_of(*lines):
     ],
 )
 def test_a_wrapper_below_another_exception_is_not_the_answer(judge, wrapper):
-    """That line stands below the traceback, and is not its own."""
+    """The line is below the traceback, but does not belong to it."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", wrapper)
     assert verdict.state == "unknown"
     assert "78 main" in verdict.anchors[0].text
@@ -82,7 +82,7 @@ def test_ranks_that_begin_alike_are_one_run(tmp_path, rules):
 
 
 def test_a_broad_line_makes_a_hypothesis(judge):
-    """It says what would settle it, and the exit code is that of no answer."""
+    """It names the evidence that would decide, and the exit code is 3."""
     verdict = judge(BROAD)
     assert (verdict.state, [lead.issue.code for lead in verdict.leads], exit_code(verdict)) == (
         "hypothesis",
@@ -101,7 +101,7 @@ def test_a_broad_line_beside_one_that_is_not_counts(judge):
 
 
 def test_a_broad_line_beside_a_root_says_nothing_of_releases(judge):
-    """It is a hypothesis for what it is, in whatever release."""
+    """It is a hypothesis in every release."""
     verdict = judge("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "PicklingError: x")
     findings = report(verdict, ["a.log"]).findings
     assert [finding.certainty for finding in findings] == ["supported", "hypothesis"]
@@ -109,7 +109,7 @@ def test_a_broad_line_beside_a_root_says_nothing_of_releases(judge):
 
 
 def test_a_broad_line_after_another_failure_is_no_more_than_near(judge):
-    """What failed first is what nobody described."""
+    """The first failure has no entry, so it is unknown."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD)
     assert (verdict.state, verdict.similar[0].code) == ("unknown", "NET012")
 
@@ -130,7 +130,7 @@ def test_code_around_the_line_that_failed_is_no_message(judge):
 
 @pytest.mark.parametrize("again", ["Backing off judge(...) for 0.8s", "retrying in 2 seconds"])
 def test_what_is_tried_again_has_not_failed_yet(judge, again):
-    """What failed in the end is what nobody described."""
+    """Retried failures are no root; the final failure has no entry."""
     rate_limited = f"{again} (openai.RateLimitError: Error code: 429)"
     verdict = judge(rate_limited, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
     assert verdict.state in {"unknown", "hypothesis"}
@@ -153,7 +153,7 @@ def test_an_exception_beside_a_wrapper_is_the_failure(judge):
     ],
 )
 def test_a_printed_sample_is_nobodys_failure(judge, sample):
-    """Neither of a run that ended well nor beside a failure of another kind."""
+    """It is no failure in a clean run, nor with a failure of another kind."""
     verdict = judge(sample, "{'train_runtime': 77.0, 'train_loss': 0.07, 'epoch': 1.0}")
     assert (verdict.candidates, verdict.leads) == ((), ())
     verdict = judge(sample, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
@@ -161,7 +161,7 @@ def test_a_printed_sample_is_nobodys_failure(judge, sample):
 
 
 def test_a_sample_of_many_lines_ends_with_what_it_was_worth(judge):
-    """What other processes print between its lines counts, and what comes after it."""
+    """A multi-line sample ends at its reward; lines of other processes inside it and lines after it count."""
     sample = [
         "[prompt] user: mend this",
         "ImportError: cannot import name 'x' from 'transformers'",

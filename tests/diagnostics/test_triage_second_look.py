@@ -1,4 +1,4 @@
-"""The second look: silence is no good end, and what is left of a failure gives a hypothesis and never a verdict."""
+"""The second look: a log without an end is not clean, and traces of a failure give a hypothesis, never a verdict."""
 
 import codecs
 import importlib
@@ -113,7 +113,7 @@ def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
 
 
 def test_an_excerpt_needs_no_end(judge):
-    """Whoever says that it is a part asks for no more than its lines."""
+    """With --excerpt a missing end of the run is expected."""
     assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
     assert (
         judge(LAUNCHED, *STEPS, "ERROR:trainer:no checkpoint was written", excerpt=True).state == "not_judged"
@@ -121,7 +121,7 @@ def test_an_excerpt_needs_no_end(judge):
 
 
 def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
-    """Also where the run says that it ended; the line and its place are told."""
+    """This also holds if the run reports its end; the line and its location are shown."""
     verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
     findings_report = report(verdict, ["a.log"])
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
@@ -180,7 +180,7 @@ def test_deaths_outside_python_are_named(judge):
     ],
 )
 def test_a_wait_that_repeats_is_a_lead(judge, wait, code):
-    """As long as nothing comes after it."""
+    """A repeated wait is a hint if no other line follows it."""
     waits = [wait.format(number) for number in range(4)]
     verdict = judge(*STEPS, *waits)
     assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [code], 3)
@@ -188,7 +188,7 @@ def test_a_wait_that_repeats_is_a_lead(judge, wait, code):
 
 
 def test_a_question_at_the_end_is_a_lead(judge):
-    """A job has nobody who answers."""
+    """A batch job gets no answer to a prompt."""
     assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
 
 
@@ -203,7 +203,7 @@ def test_a_message_that_is_cut_off_gives_a_hypothesis(judge):
 
 
 def test_frames_alone_give_a_hypothesis(judge):
-    """Where the innermost are those that an entry names; others do not."""
+    """Frames alone give a hypothesis if the innermost are those of an entry."""
     head = ["Traceback (most recent call last):"]
     frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
     driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
@@ -212,13 +212,13 @@ def test_frames_alone_give_a_hypothesis(judge):
 
 
 def test_a_message_without_the_exceptions_name_gives_a_hypothesis(judge):
-    """As it is told by who caught it."""
+    """The message alone gives a hypothesis: handlers often print it without the exception's name."""
     verdict = judge("Failed to start: cannot import name 'CPOConfig' from 'trl' (/opt/env/trl/__init__.py)")
     assert (verdict.state, leads(verdict)[:1]) == ("hypothesis", ["CMP026"])
 
 
 def test_near_issues_are_no_verdict(judge):
-    """Of an unknown failure: named beside it, and in no finding."""
+    """Similar issues are listed beside an unknown failure and are in no finding."""
     lines = [
         "Traceback (most recent call last):",
         '  File "/opt/env/lib/python3.12/site-packages/vllm/device_allocator/cumem.py", line 7, in wake_up',
@@ -291,7 +291,7 @@ def test_a_nan_that_passes_is_no_verdict(judge):
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
 def test_utf16_without_its_mark(tmp_path, rules, encoding):
-    """As an editor saves it."""
+    """UTF-16 without a byte order mark is read, as some editors save it."""
     (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode(encoding))
     assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
 
@@ -311,7 +311,7 @@ FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", lin
     ],
 )
 def test_a_message_in_other_words_is_a_hypothesis(judge, message, code):
-    """No pattern knows it, and only one entry has a line like it: more than `see also`, less than a verdict."""
+    """No pattern matches, and only one entry has a similar line: more than `see also`, less than a verdict."""
     verdict = judge(*STEPS, *FAILED, message)
     assert (verdict.state, exit_code(verdict), leads(verdict)[0]) == ("hypothesis", 3, code)
     assert "a message similar" in verdict.leads[0].why
@@ -327,7 +327,7 @@ def test_a_message_in_other_words_is_a_hypothesis(judge, message, code):
     ],
 )
 def test_what_python_says_of_anything_is_like_nothing(judge, message):
-    """Their words are in many messages and tell no cause."""
+    """Their words are in many messages and identify no cause."""
     verdict = judge(*STEPS, *FAILED, message)
     assert (verdict.state, verdict.leads) == ("unknown", ())
 
@@ -339,7 +339,7 @@ def zstd_of(data):
 
 
 def test_zstd_is_read_or_refused_by_name(tmp_path, rules):
-    """By the standard library or backports.zstd; without either it says what to do, and nothing is clean."""
+    """zstd needs the standard library or backports.zstd; otherwise the message says what to install, never clean."""
     (tmp_path / "a.log.zst").write_bytes(zstd_of(b"RuntimeError: can't start new thread\n"))
     verdict = triage([LogSource("a.log.zst", tmp_path / "a.log.zst")], rules)
     if any(map(has, ("compression.zstd", "backports.zstd"))):
@@ -358,7 +358,7 @@ def has(name):
 
 
 def test_a_packer_that_is_not_there_is_looked_for_once(monkeypatch):
-    """By name, in order."""
+    """The standard library's zstd is tried first, then backports.zstd."""
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     monkeypatch.setitem(sys.modules, "backports.zstd", codecs)
     assert streams._zstd() is codecs

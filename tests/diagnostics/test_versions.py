@@ -1,4 +1,4 @@
-"""`versions`: which pair to take, out of the published table, and no claim that no run stands behind."""
+"""`versions`: recommend a pair from the published table, and claim nothing without a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIED = pairs.tried(PUBLISHED.cells)
 
 
 class Terminal(io.StringIO):
-    """A stream that somebody looks at."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self):
         return True
@@ -99,7 +99,7 @@ def test_why_a_printed_pair_failed_is_printed(screen_lines):
 
 
 def test_what_was_only_read_is_plainly_so(capsys):
-    """It is not taken, and the exit code says that nothing ran."""
+    """It is not recommended, and the exit code shows that nothing ran."""
     assert command.main(["versions", "--vllm", "0.29.0"]) == 3
     text = capsys.readouterr().out
     assert text.startswith(
@@ -113,7 +113,7 @@ def test_what_was_only_read_is_plainly_so(capsys):
 
 
 def test_what_does_not_work_says_so(screen_lines):
-    """A row without a mark would read as not asked."""
+    """A row without a mark would read as untested."""
     lines = screen_lines(every=True)
     broken = [pair for pair in TRIED if pair.state == "fails"]
     assert broken
@@ -124,7 +124,7 @@ def test_what_does_not_work_says_so(screen_lines):
 
 
 def test_the_matrix_alone_answers_the_same(capsys):
-    """Who asks it nothing, with a checkout or without, wants to know which versions work."""
+    """`matrix` without arguments prints the same as `versions`."""
     assert command.main(["matrix"]) == command.main(["versions"]) == 0
     text = capsys.readouterr().out
     assert text[: len(text) // 2] == text[len(text) // 2 :]

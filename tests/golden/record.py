@@ -1,7 +1,7 @@
-"""`python -m tests.golden.record [NAME ...]`: writes down anew what the recorded commands do, all or those named.
+"""`python -m tests.golden.record [NAME ...]`: record the commands' results again, all or the named ones.
 
 For a change on purpose: the difference of commands.json goes into the same commit, a line of it into CHANGELOG.md.
-A new entry needs `name` and `run` alone; `stdin` is an input's name, `needs` names packages, `first` says how many
+A new entry needs only `name` and `run`; `stdin` is an input's name, `needs` names packages, `first` says how many
 lines are held, `grows` that further findings are no change.
 """
 
@@ -16,7 +16,7 @@ from tests.golden import workbench
 
 
 def main(names: list[str]) -> int:
-    """Runs the commands and rewrites the file; returns 2 for a name that is not there."""
+    """Run the commands and rewrite the file; return 2 for an unknown name."""
     entries = workbench.recorded()
     unknown = set(names) - {entry["name"] for entry in entries}
     if unknown:

@@ -1,6 +1,6 @@
-"""Every command answers as it was recorded: exit code, what its documents hold, its first lines, its refusals.
+"""Every command gives its recorded result: exit code, document keys, first lines, refusals.
 
-What changes on purpose is recorded anew by `python -m tests.golden.record` and told in CHANGELOG.md.
+Record intended changes by `python -m tests.golden.record`, and list them in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENTRIES = workbench.recorded()
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
 def test_a_command_answers_as_recorded(entry, tmp_path):
-    """The command line in a folder of its own; keys that are added to a document are no change."""
+    """Each command runs in a separate folder; keys that are added to a document are no change."""
     missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
@@ -27,7 +27,7 @@ def test_a_command_answers_as_recorded(entry, tmp_path):
 
 
 def test_every_exit_code_and_format_is_recorded():
-    """What is held covers the contract: exit codes, formats of each reader, names that are told apart."""
+    """The recorded commands cover the contract: exit codes, formats of each reader, names that must stay distinct."""
     lines = [entry["run"] for entry in ENTRIES]
     assert len({entry["name"] for entry in ENTRIES}) == len(ENTRIES)
     assert {entry["exit"] for entry in ENTRIES} >= {0, 1, 2, 3}
@@ -41,7 +41,7 @@ def test_every_exit_code_and_format_is_recorded():
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if "json" in entry["stdout"]][:1])
 def test_what_went_is_seen_and_what_came_is_not(entry):
-    """A key that is gone, another finding and another exit code are differences; a key more is none."""
+    """A missing key, another finding and another exit code are differences; an additional key is none."""
     answer = copy.deepcopy(entry)
     answer["stdout"]["json"]["keys"].append("added")
     assert workbench.differences(entry, answer) == []

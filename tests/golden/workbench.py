@@ -1,4 +1,4 @@
-"""Runs one recorded command line in a folder of its own and says what it did, in the facts that are held.
+"""Run one recorded command line in a separate folder and return the recorded facts.
 
 A command line is a user's: `python -m ...` in a folder that holds what lies in `inputs/` and the environments below.
 What belongs to the machine (its paths, versions, times) is made neutral; nothing here names a module of the tool but
@@ -37,12 +37,12 @@ ENVIRONMENTS = {
 
 
 def recorded():
-    """The entries: name, command line, and what was seen of it."""
+    """Return the entries: name, command line, and recorded facts."""
     return json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
 def furnish(folder):
-    """Puts the inputs and the environments into a folder."""
+    """Put the inputs and the environments into a folder."""
     shutil.copytree(HERE / "inputs", folder, dirs_exist_ok=True)
     for name, distributions in ENVIRONMENTS.items():
         site = folder / name / "lib" / "python3.11" / "site-packages"
@@ -61,7 +61,7 @@ def furnish(folder):
 
 
 def observe(entry, folder):
-    """Runs an entry's command in a furnished folder; returns exit code, standard output and error as they are held."""
+    """Run an entry's command in a furnished folder; return exit code, standard output and error as they are held."""
     done = _run(entry, folder)
     out, err = (_neutral(text.decode(), folder) for text in (done.stdout, done.stderr))
     asked_help = {"--help", "-h"} & set(shlex.split(entry["run"]))
@@ -78,7 +78,7 @@ def _run(entry, folder):
     program, *arguments = shlex.split(entry["run"])
     assert program == "python", f"{entry['run']}: expected python -m ..."
     stdin = (folder / entry["stdin"]).read_bytes() if "stdin" in entry else b""
-    # Of the caller's variables none: many of them are what the doctor looks at.
+    # No variables of the caller, because doctor reads many of them.
     environ = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
         "PYTHONPATH": str(ROOT),
@@ -88,7 +88,7 @@ def _run(entry, folder):
         "NO_COLOR": "1",
         "PYTHON_COLORS": "0",
         "HF_HUB_OFFLINE": "1",
-        # How long a command takes here is this machine's, and is not recorded.
+        # Durations depend on the machine and are not recorded.
         "GRPO_DOCTOR_QUIET": "1",
     }
     return subprocess.run(
@@ -104,7 +104,7 @@ def _neutral(text, folder):
         (r"\b\d{8}-\d{6}\b", "<moment>"),
         (r"\b\d+(\.\d+)? (m?s|seconds)\b", r"<time>"),
         (r"(choose from).*", r"\1 ...)"),  # argparse's words differ between releases of Python
-        # What grows by one file each: an issue, a layer, a check that this machine has nothing for.
+        # Counts that grow with each new file: issues, layers, checks that do not apply here.
         (r"\((known: ).*\)", r"(\1...)"),
         (r"(; there are ).*", r"\1..."),
         (r"\b\d+ entries\b", "<count> entries"),
@@ -126,7 +126,7 @@ def _first_error_line(text):
 def options_of(text):
     """Return the options and commands that a help text names."""
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z_.-]*[a-z]", text))
-    # A subcommand stands two to six blanks in, its explanation after it.
+    # A subcommand is indented by two to six blanks, followed by its help.
     words |= set(re.findall(r"^ {2,6}([a-z][a-z-]+)(?: {2,}|$)", text, re.MULTILINE))
     return sorted(words)
 

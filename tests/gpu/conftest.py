@@ -8,7 +8,7 @@ import torch
 from grpo_core.settings import load
 from tests.grpo_core.conftest import SHORT, cache, children, model_dir  # noqa: F401 - fixtures
 
-# cuBLAS reads it when its handle is made; PyTorch's deterministic mode asks for it.
+# cuBLAS reads it when its handle is made; PyTorch's deterministic mode requires it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

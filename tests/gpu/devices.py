@@ -24,14 +24,14 @@ ROUNDING = 2e-4
 
 
 def on_gpu(test):
-    """Marks a test that has no body on a CPU."""
+    """Mark a test that has no body on a CPU."""
     for mark in ON_GPU:
         test = mark(test)
     return test
 
 
 def gpu_cell(cell: str) -> Path:
-    """The interpreter of a cell with the wheels for CUDA that its lock names, or a skip that says how to get one."""
+    """Return the interpreter of a cell with its lock's CUDA wheels, or skip with the command that builds one."""
     folder = os.environ.get(GPU_CELLS)
     python = Path(folder or "") / cell / "bin" / "python"
     if not folder or not python.exists():

@@ -161,7 +161,7 @@ def test_doctors_live_tier_starts_an_engine(device):
 
 @pytest.mark.parametrize("device", [GPU_ONLY])
 def test_a_cell_for_a_gpu_has_its_locks_versions(device):
-    """Of vLLM, TRL and PyTorch: that is the pair that was asked about, and its PyTorch is built for CUDA."""
+    """vLLM, TRL and PyTorch have the versions of the cell's lock, and PyTorch is built for CUDA."""
     del device
     program = (
         "import json, torch; from importlib.metadata import version; "

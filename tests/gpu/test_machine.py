@@ -22,7 +22,7 @@ from tests.diagnostics.audit.standin import Engine, Wrong, serving
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
 PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"
-# What `nvidia-smi --query-gpu` calls it, and what it is to us.
+# Field of `nvidia-smi --query-gpu`, and our attribute.
 FACTS = {
     "name": lambda gpu: gpu.name,
     "uuid": lambda gpu: gpu.uuid,
@@ -70,7 +70,7 @@ def test_what_nvidia_smi_prints_is_read():
 @on_gpu
 @pytest.mark.parametrize("field", FACTS)
 def test_a_fact_is_that_of_nvidia_smi(field):
-    """Of every device, in the driver's order."""
+    """The facts of every device, in the driver's order."""
     command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     facts = gpus.collect(limit_s=60)
@@ -84,7 +84,7 @@ def test_a_fact_is_that_of_nvidia_smi(field):
 
 @on_gpu
 def test_the_facts_are_those_that_cuda_itself_tells():
-    """Of the devices that PyTorch sees, by their UUIDs."""
+    """The facts of the devices that PyTorch sees, by their UUIDs."""
     known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in gpus.collect(limit_s=60).devices}
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -116,7 +116,7 @@ def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
     try:
         name, pid = process.stdout.readline().split()
         score = {}
-        for _ in range(20):  # CUDA starts in its own time: until both threads stand
+        for _ in range(20):  # CUDA takes a while to start: wait until both threads are blocked
             score = bench.score(CROSSED, take_snapshot(Selection((process.pid,))), {name: {int(pid)}})
             if score["right_process"]:
                 break
@@ -144,7 +144,7 @@ def test_a_server_on_a_device_is_clean(trained, device, dtype):  # noqa: F811 - 
     [({"temperature": 0.83}, "sampling/temperature"), ({"top_k": 23}, "sampling/top_k")],
 )
 def test_a_fault_of_a_server_on_a_device_is_named(trained, device, law, family):  # noqa: F811 - the fixture
-    """With nothing else beside it."""
+    """The audit reports this fault and no other."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
     engine.model.to(device)
     with serving(engine) as url:

@@ -20,7 +20,7 @@ PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 
 @pytest.fixture(autouse=True)
 def settled():
-    """As every run has it: one thread, and only what repeats itself."""
+    """Use one thread and deterministic kernels, as every run does."""
     make_deterministic(1)
 
 
@@ -74,7 +74,7 @@ def test_chunked_log_probs_and_gradients_are_the_plain_ones(device, dtype, chunk
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_backward_pass_repeats_itself_to_the_bit(device, dtype):
-    """The deterministic kernels that `make_deterministic` asks for exist for every operation of it."""
+    """Every operation has the deterministic kernel that `make_deterministic` requires."""
     grads = []
     for _ in range(2):
         model = model_of("Llama", device).to(dtype)
@@ -128,7 +128,7 @@ def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_is_sampled_does_not_depend_on_the_neighbours(model_dir, device):
-    """The same requests together, alone, and in another order: the same tokens."""
+    """Requests together, alone, and in another order give the same tokens."""
     engine = TransformersEngine(model_dir, max_model_len=64, device=device)
     held = dict(load_model(model_dir).named_parameters())
     engine.update_weights(held.items(), 0)
@@ -143,7 +143,7 @@ def test_what_is_sampled_does_not_depend_on_the_neighbours(model_dir, device):
 @on_gpu
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_chunks_keep_a_devices_memory(backward):
-    """The peak over what was held before, against all logits at once: what benchmarks/logprobs.py asks of a CPU."""
+    """Compare the peak memory with that of all logits at once, like benchmarks/logprobs.py on a CPU."""
     found = []
     for chunk in (256, None):
         hidden = torch.randn(6144, 256, device="cuda", requires_grad=backward)

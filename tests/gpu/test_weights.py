@@ -41,7 +41,7 @@ def engine_on(device, model_dir, kind=TransformersEngine, dtype="float32"):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_digest_is_that_of_the_same_bits_on_a_cpu(device, dtype, model_dir):
-    """Of every type: what a trainer on one device and an engine on another compare."""
+    """Trainer and engine compare digests across devices, for every dtype."""
     engine, weights = engine_on(device, model_dir, dtype=dtype)
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     assert engine.fingerprint() == spot_digest(on_cpu.items(), 0)
@@ -49,7 +49,7 @@ def test_a_digest_is_that_of_the_same_bits_on_a_cpu(device, dtype, model_dir):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_update_is_proven(device, model_dir):
-    """By fingerprint and probe, with trainer and engine on the device."""
+    """Fingerprint and probe prove each update, with trainer and engine on the device."""
     policy = Policy(str(model_dir), load(None, [f"--train.device={device}"]))
     engine = TransformersEngine(model_dir, max_model_len=64, device=device)
     sync = Publisher(policy, engine, (0, 1, 2, 10), tolerance=1e-3)
@@ -67,7 +67,7 @@ def test_every_update_is_proven(device, model_dir):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [LostUpdate, HalfUpdate, OldVersion, LostUpdateUnreadable])
 def test_an_update_that_did_not_arrive_ends_the_run(device, model_dir, kind):
-    """Where trainer and engine share a device, nothing is looked up in the wrong one's memory."""
+    """If trainer and engine share a device, no tensor is read from the wrong one's memory."""
     config = load(None, [f"--train.device={device}"])
     policy = Policy(str(model_dir), config)
     sync = Publisher(policy, kind(model_dir, max_model_len=64, device=device), (0, 1, 2, 10), tolerance=1e-3)
@@ -83,7 +83,7 @@ def test_an_update_that_did_not_arrive_ends_the_run(device, model_dir, kind):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_engine_asleep_gives_its_weights_bytes_back(device, model_dir):
-    """All of them, as the storages have it; awake again and told the weights, it samples what it sampled before."""
+    """All storages are freed; after waking and a weight update it samples the same tokens as before."""
     engine, weights = engine_on(device, model_dir)
     expected = engine.generate(REQUESTS, PARAMS)
     held_before = held_bytes(engine._model.parameters())
@@ -100,7 +100,7 @@ def test_an_engine_asleep_gives_its_weights_bytes_back(device, model_dir):
 
 @on_gpu
 def test_the_device_has_the_bytes_back(tmp_path):
-    """As the allocator and the driver count them: free memory rises by the weights of an engine that sleeps."""
+    """Free memory, by allocator and driver, rises by the weights of an engine that sleeps."""
     from grpo_core.config import ModelConfig, TaskConfig
     from grpo_core.tasks import model
 
@@ -119,8 +119,8 @@ def test_the_device_has_the_bytes_back(tmp_path):
     assert torch.cuda.memory_allocated() >= 0.99 * allocated
 
 
-class Held:
-    """Stands for an engine: keeps copies of what it is given."""
+class StoringEngine:
+    """A fake engine that stores copies of received weights."""
 
     def __init__(self):
         self.policy_version, self.tensors = -1, {}
@@ -133,7 +133,7 @@ class Held:
 @pytest.mark.parametrize("device", DEVICES)
 def test_shared_memory_takes_tensors_from_a_device(device):
     """A trainer's weights are where it trains; what arrives has their bits."""
-    engine, receiver = Held(), Receiver()
+    engine, receiver = StoringEngine(), Receiver()
 
     def call(method, arguments, payload=None):
         if method == "sync_load":

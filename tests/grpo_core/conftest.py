@@ -38,7 +38,7 @@ def model_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def short_run(tmp_path):
-    """Builds the settings of a run of a few seconds: `short_run("async", **{"train.steps": 2})`."""
+    """Build the settings of a run of a few seconds: `short_run("async", **{"train.steps": 2})`."""
 
     def build(mode: str = "colocate", **settings) -> Config:
         options = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
@@ -49,7 +49,7 @@ def short_run(tmp_path):
 
 @pytest.fixture
 def children():
-    """Looks up the processes that a process has started and that still live: pid -> command line."""
+    """Return the running child processes of a process: pid -> command line."""
 
     def children_of(pid: int) -> dict[int, str]:
         children = {}

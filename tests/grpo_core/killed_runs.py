@@ -1,4 +1,4 @@
-"""Kills a training run again and again, lets it go on each time, and compares it with one that was never killed.
+"""Kill a training run repeatedly, resume it each time, and compare it with a run that was never killed.
 
 Each attempt is a process of its own, and so is its engine or server; all are forked rather than started anew, so
 that imports are paid for once. An attempt sends itself SIGKILL at a random Python call inside the training loop: in
@@ -37,7 +37,7 @@ class Forked:
             os.environ.update(variables or {})
             os.dup2(child_in, 0)
             os.dup2(child_out, 1)
-            os.closerange(3, 256)  # a pipe ends only when nobody else holds its other side
+            os.closerange(3, 256)  # a pipe ends only when every copy of its other end is closed
             sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
             code = cli.main(arguments[1:])  # `python -m grpo_core serve`
             sys.stdout.flush()
@@ -96,7 +96,7 @@ class Death:
 
 
 def attempt(config, at: int, *, writing: bool = False) -> dict:
-    """One process that trains, or goes on training, until its end or its death."""
+    """Run one process that starts or resumes training, until it ends or is killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -119,7 +119,7 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
 
 
 def read_lines(folder: Path) -> dict[str, list]:
-    """What a run wrote down, without wall times."""
+    """Return the metrics that a run wrote, without wall times."""
     by_file = {}
     for name in ("metrics", "completions"):
         entries = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
@@ -138,7 +138,7 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
     uninterrupted = attempt(config("whole"), 0)
     assert uninterrupted["outcome"] == "ok", uninterrupted
     writing = attempt(config("counted"), 0, writing=True)
-    # As many kills as asked for have to fit in: on average one in the time of so many calls.
+    # Spread the requested number of kills: on average one in the time of so many calls.
     spans = [2 * document["calls"] // kills for document in (uninterrupted, writing)]
     deaths = []
     while len(deaths) < kills:

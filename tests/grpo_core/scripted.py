@@ -26,7 +26,7 @@ class Call:
         return json.loads(self.body)
 
     def answer(self, document=None, *, status: int = 200, text: bytes | None = None, cut: int = 0) -> None:
-        """Sends an answer; `cut` bytes of its body are announced and never sent."""
+        """Send an answer; `cut` bytes of its body are announced and never sent."""
         body = json.dumps(document).encode() if text is None else text
         head = f"HTTP/1.1 {status} SIMULATED\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         self.sock.sendall(head + body[: len(body) - cut])
@@ -34,20 +34,20 @@ class Call:
 
 @dataclass
 class Server:
-    """A simulated server's address and what it was asked."""
+    """A simulated server's address and the requests it got."""
 
     port: int
     calls: list[Call]
     over: threading.Event
 
     def paths(self) -> list[str]:
-        """Of the calls, in order."""
+        """Return the paths of the calls, in order."""
         return [call.path for call in self.calls]
 
 
 @contextlib.contextmanager
 def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
-    """A server whose every call goes to `handle`, in a thread of its own; then the connection is closed."""
+    """Serve each call by `handle` in a separate thread, then close the connection."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     server = Server(listener.getsockname()[1], [], threading.Event())
     threads: list[threading.Thread] = []

@@ -43,7 +43,7 @@ def test_equal_rewards_give_exact_zeros():
 @pytest.mark.parametrize("scale", ["group", "leave_one_out", "none"])
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_a_group_of_one_is_never_divided(baseline, expected, scale, ddof):
-    """There is no deviation within it: what is left is the reward less its baseline, never 0/0."""
+    """It has no deviation, so the advantage is the reward minus its baseline, never 0/0."""
     actual = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
     np.testing.assert_allclose(actual[0], [expected], rtol=1e-15)
 
@@ -75,7 +75,7 @@ def test_every_baseline_with_every_scale(baseline, scale, ddof):
 
 
 def test_where_the_others_agree_nothing_is_divided():
-    """As in NeMo-RL: the one success of a group has others without deviation; 1 / epsilon would drown the step."""
+    """If the other rewards are all equal, dividing by epsilon would dominate the step; NeMo-RL does not divide."""
     actual = group_advantages(
         [[1.0, 0.0, 0.0, 0.0]], baseline="leave_one_out", scale="leave_one_out", epsilon=1e-6
     )
@@ -109,6 +109,6 @@ def test_order_has_no_say(rewards, baseline, scale, random):
 
 
 def test_a_group_of_one_that_is_not_a_number_ends_nothing():
-    """It has no deviation to divide by; what is made of it is no number either."""
+    """It has no deviation to divide by; its advantage is not a number either."""
     ((value,),) = group_advantages([[float("nan")]], scale="group", ddof=1)
     assert math.isnan(value)

@@ -37,7 +37,7 @@ CHATS = [
 
 
 def make_tokenizer(folder, *, begin=True, end=False, template=True):
-    """A tokenizer of single bytes that puts its begin and end token around a text if it is asked to."""
+    """Make a tokenizer of single bytes that can add its begin and end token."""
     folder.mkdir(exist_ok=True)
     vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
@@ -53,7 +53,9 @@ def make_tokenizer(folder, *, begin=True, end=False, template=True):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     settings |= {"chat_template": TEMPLATE} if template else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text('{"model_type": "llama"}')  # a tokenizer is looked for beside a model
+    (folder / "config.json").write_text(
+        '{"model_type": "llama"}'
+    )  # transformers searches a tokenizer next to a model
     return load_tokenizer(folder)
 
 
@@ -124,7 +126,7 @@ def test_an_epoch_is_a_permutation_and_each_has_its_own(tmp_path, tokenizer):
 
 
 def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
-    """After a restart, in any order, and asked twice: the same prompts, whose ids are number and place."""
+    """After a restart, in any order, and repeated: the same prompts, with ids of number and position."""
     path = write(tmp_path, "jsonl", TEXTS)
     prompts = build_prompts(settings(path), tokenizer)
     first = [prompts.batch(number, 4) for number in range(6)]
@@ -177,7 +179,7 @@ def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
 
 
 def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):
-    """The same every time, from a step that has a name and no number."""
+    """Evaluation rows come from a named step, so they are the same every time and never trained on."""
     letters = load_tokenizer(model_dir)
     eval_prompts = build_eval_prompts(Config(), letters)
     assert eval_prompts == build_eval_prompts(Config(), letters)
@@ -185,7 +187,7 @@ def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):
 
 
 def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
-    """Whatever the seed is; all rows, once, where there are fewer than asked for."""
+    """They do not depend on the seed; if there are fewer rows, each is used once."""
     path = write(tmp_path, "jsonl", TEXTS)
     few = [build_eval_prompts(settings(eval_path=path, seed=s, eval_prompts=3), tokenizer) for s in (0, 1)]
     assert few[0] == few[1]
@@ -228,7 +230,7 @@ def test_a_text_has_one_begin_token_if_the_tokenizer_adds_one_and_no_end_token(t
     ("template", "text"), [("auto", "<s>Hi"), ("none", "<s>Hi"), ("chat", "<s><user>Hi<assistant>")]
 )
 def test_a_text_goes_through_the_template_if_it_is_told_to(tmp_path, tokenizer, template, text):
-    """As one message of the user."""
+    """The text becomes one user message."""
     path = write(tmp_path, "jsonl", [{"prompt": "Hi"}])
     assert texts(build_prompts(settings(path, template=template), tokenizer).batch(0, 1)) == [text]
 
@@ -263,7 +265,7 @@ def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
 
 
 def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
-    """By default, and where more is asked for."""
+    """The prompt limit leaves room for the completion, by default and if a larger one is set."""
     path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
     for limit in (0, 50):
         config = settings(path, max_length=16, max_tokens=6, max_prompt_tokens=limit)
@@ -285,7 +287,7 @@ def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
     ],
 )
 def test_prompts_over_the_limit_end_the_run(tmp_path, tokenizer, options, says):
-    """If that is asked for, or nothing is left."""
+    """This happens if configured, or if no prompt is left."""
     path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
     with pytest.raises(ConfigError) as caught:
         build_prompts(settings(path, **options), tokenizer)
@@ -351,7 +353,7 @@ def test_bad_data_is_refused_with_key_file_and_place(tmp_path, tokenizer, conten
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl.gz", "rows.jsonl"])
 def test_bytes_that_are_something_else_are_refused(tmp_path, tokenizer, name):
-    """With what the reader of that kind of file says."""
+    """The error has the file reader's message."""
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     path = tmp_path / name

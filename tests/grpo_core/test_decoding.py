@@ -58,7 +58,7 @@ def test_what_is_written_into_the_parts_decodes(kind, settings):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a checkpoint."""
+    """Make a checkpoint folder."""
     built("qwen2").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
@@ -96,7 +96,7 @@ def test_a_partial_sync_changes_nothing(folder):
 
 
 def test_merged_adapters_reach_the_product(folder):
-    """Adapters of the queries alone, and of what is joined in the MLP, too: as a model with the merged weights."""
+    """Adapters of the queries only, or of the fused MLP as well, give the result of a model with merged weights."""
     trained = built("qwen2")
     with torch.random.fork_rng(devices=[]):
         inject(trained, ModelConfig(lora_rank=2, lora_targets=("q_proj", "up_proj")), 0)

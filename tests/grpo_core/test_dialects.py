@@ -29,7 +29,7 @@ SAMPLES = [
 ]
 
 
-# What the projects do with a token ---------------------------------------------------------------------------------
+# The projects' losses of a token -----------------------------------------------------------------------------------
 
 
 def ppo(token, low, high, ratio=None):
@@ -88,7 +88,7 @@ def truncated(token):
     return min(token.weight, 2.0)
 
 
-# What the projects do with rewards ---------------------------------------------------------------------------------
+# The projects' advantages -----------------------------------------------------------------------------------
 
 
 def normalised(epsilon, deviation=statistics.stdev):
@@ -109,7 +109,7 @@ def nemo(rewards):
     ]
 
 
-# What the projects do with all tokens' losses ----------------------------------------------------------------------
+# The projects' aggregation of token losses -----------------------------------------------------------------------
 
 
 def by_token(rows):
@@ -259,7 +259,7 @@ def loss_function(options: LossConfig):
     return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
 
 
-# What weighs the log-prob has no gradient.
+# The weight of the log-prob has no gradient.
 DETACHED = ("cispo", "vespo")
 
 
@@ -293,7 +293,7 @@ def test_cispos_gradient_is_that_of_the_log_prob(name):
 
 
 def test_names_say_project_version_and_form():
-    """What a record is found by, and what it says of itself, are the same."""
+    """A dialect is found by the name that it reports."""
     for name, record in DIALECTS.items():
         assert name == record.name == f"{record.project}-{record.version}/{record.form}"
         assert dialect(name) is record
@@ -323,7 +323,7 @@ def test_what_cannot_be_expressed_says_why(name):
     ],
 )
 def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
-    """By the difference reference - current; 900 would overflow without the limits."""
+    """The limit applies to reference - current; 900 would overflow without it."""
     options = LossConfig(kl_coefficient=1.0, correction="none", **options)
     current = torch.tensor([[-1.0]], requires_grad=True)
     still = current.detach()
@@ -384,7 +384,7 @@ def test_limits_of_the_kl(name, difference, expected):
 
 
 def test_kl_in_the_reward_is_a_sum_over_the_completion():
-    """As verl and ms-swift take it off: k1 by default there, real tokens alone, and then none in the loss."""
+    """verl and ms-swift subtract it from the reward: k1 by default, real tokens only, and then none in the loss."""
     options = LossConfig(kl_coefficient=0.5, kl_placement="reward", kl_estimator="k1", correction="none")
     proximal = torch.tensor([[-1.0, -2.0], [-0.5, math.nan]])
     reference = torch.tensor([[-1.5, -2.25], [-0.75, math.inf]])

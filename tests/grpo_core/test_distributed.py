@@ -86,7 +86,7 @@ def test_two_processes_are_one(alone, tmp_path, case):
 
 
 def test_two_processes_resume(alone, tmp_path):
-    """From a checkpoint that holds whole tensors: sharded anew, and the same run."""
+    """The checkpoint has whole tensors; they are sharded again, and the run is the same."""
     settings = {**SHORT, **SETTINGS, "train.sharding": "fsdp2", "output.dir": tmp_path, "output.name": "run"}
     torchrun({**settings, "train.steps": 3})
     torchrun(settings, "--resume")

@@ -26,7 +26,7 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name):
-    """Each runs and gives what it says."""
+    """Each example runs and gives its documented result."""
     module = importlib.import_module(name)
     names = (
         {}

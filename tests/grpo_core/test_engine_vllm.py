@@ -27,7 +27,7 @@ def cell(request) -> str:
 
 @pytest.fixture(scope="module")
 def in_cell(cell, tmp_path_factory):
-    """Runs the cell's Python on copies of grpo_core and the conformance suite, with pytest beside them."""
+    """Run the cell's Python on copies of grpo_core and the conformance suite, with pytest beside them."""
     python = cell_python(cell)
     stage = tmp_path_factory.mktemp("stage")
     shutil.copytree(ROOT / "grpo_core", stage / "grpo_core")
@@ -65,7 +65,7 @@ def test_it_passes_the_conformance_suite(in_cell):
 
 @pytest.fixture(scope="module")
 def seen(in_cell, tmp_path_factory) -> dict:
-    """What `cell_programs/vllm_engine.py` printed: what vLLM alone does, to the process and to its engine."""
+    """Return the output of `cell_programs/vllm_engine.py`: effects of vLLM on the process and on its engine."""
     return dict(json.loads(in_cell(PROGRAM, tmp_path_factory.mktemp("model"))))
 
 
@@ -87,7 +87,7 @@ def test_the_engine_says_what_it_is_and_what_it_lacks(seen, cell):
     ],
 )
 def test_refusals_say_what_was_wrong(seen, what, says):
-    """What vLLM would change or mix up in silence: after Ctrl-C in a rollout it still holds the requests."""
+    """The engine refuses inputs that vLLM would change or mix up silently; after Ctrl-C vLLM still has the requests."""
     assert seen["interrupted"]
     assert seen["refusals"][what].startswith("vllm engine, ")
     assert says in seen["refusals"][what]

@@ -1,4 +1,4 @@
-"""What VllmEngine makes of vLLM's answers, without vLLM: each unusable answer is a named error."""
+"""VllmEngine turns each unusable answer of vLLM into a named error; runs without vLLM."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_a_folder_without_a_model_is_refused_before_vllm_is_imported(tmp_path):
 
 
 def test_a_torn_file_is_refused_by_name(tmp_path):
-    """A save that was cut off leaves a header shorter than it says."""
+    """A truncated save has a shorter header than announced."""
     torn = tmp_path / "model.safetensors"
     torn.write_bytes(struct.pack("<Q", 100) + b'{"embed": {"sha')
     with pytest.raises(EngineError, match=r"^here: .*model\.safetensors is no safetensors file"):

@@ -1,4 +1,4 @@
-"""What VllmEngine makes of a release, without vLLM: found out by what the release has."""
+"""VllmEngine detects a release's features by its attributes; runs without vLLM."""
 
 import json
 import os
@@ -15,14 +15,14 @@ COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
 
 
 def test_releases_that_ran_are_not_warned_of():
-    """Each whose engine a cell of the matrix has asked."""
+    """Each release whose engine a cell of the matrix has run."""
     cells = json.loads(COMPAT.read_text())["cells"]
     ran = {cell["vllm"] for cell in cells if cell["layers"].get("engine", {}).get("verdict") == "pass"}
     assert {releases.release(version) for version in ran} - set(releases.TESTED) == set()
 
 
 class Model(torch.nn.Module):
-    """Loads by name, and says what it loaded, as vLLM's models do."""
+    """Loads by name and returns the loaded names, as vLLM's models do."""
 
     def __init__(self, *, packed=False, forgets=""):
         super().__init__()
@@ -49,11 +49,11 @@ class Llm:
 
 
 def by_path():
-    """What `reload_weights` took at first: nothing, and read the disk."""
+    """`reload_weights` of the first releases: no arguments, reads the disk."""
 
 
 def by_tensors(weights_iterator=None):
-    """What it takes now."""
+    """`reload_weights` of current releases."""
 
 
 NEW = {"a": torch.ones(2), "b": torch.ones(2)}

@@ -75,7 +75,7 @@ def test_each_job_gets_its_own_last_output_whatever_the_order_of_ends():
 
 
 def test_vllm_never_has_to_split_or_queue_a_prompt():
-    """Of forty prompts, as many are added before a step as fit into it, into the cache, and into a batch."""
+    """Each step gets as many of forty prompts as fit into its budget, the cache and a batch."""
     engine = CountingEngine(blocks=20, sequences=6, tokens=50)
     assert all(Stepper(engine).run(jobs(*(range(1, 41)), most=5), never))
     assert max(engine.new_tokens) <= 50
@@ -91,7 +91,7 @@ def test_a_job_that_fills_the_engine_runs_alone():
 
 
 def test_an_abort_ends_the_loop_with_what_there_is():
-    """What runs is aborted in vLLM by the thread that steps; what waits never gets there."""
+    """The thread that steps aborts running requests in vLLM; waiting requests are never submitted."""
     engine = CountingEngine(sequences=2)
     steps = iter([False, False, True])
     outputs = Stepper(engine).run(jobs(1, 2, 3), lambda: next(steps))

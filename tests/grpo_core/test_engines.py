@@ -1,4 +1,4 @@
-"""What the engines are made of; what they do is in `conformance/suite.py`."""
+"""Building engines and their capabilities; their behaviour is tested in `conformance/suite.py`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_same_requests_give_the_same_bits(embedded):
 
 @pytest.mark.parametrize("call", ["generate", "update_weights", "fingerprint", "sleep", "wake"])
 def test_a_closed_engine_says_so(embedded, call):
-    """Whatever it is asked."""
+    """Every call fails with that message."""
     embedded.close()
     arguments = {"generate": (REQUESTS, PARAMS), "update_weights": ([], 1)}.get(call, ())
     with pytest.raises(EngineError, match=f"transformers engine, {call}: the engine is closed"):
@@ -178,7 +178,7 @@ CUT, EMPTY = Completion("a", (1,), (-0.5,), (0,), "abort"), Completion("a", (), 
     ],
 )
 def test_only_what_the_caller_cut_short_may_end_with_abort(completion, budget, aborted, accepted):
-    """By a budget, which leaves some ids, or by `abort`, which may leave none."""
+    """A budget leaves some ids; `abort` may leave none."""
     asked = [replace(ASKED[0], budget=budget)]
     if accepted:
         assert check_answers([completion], asked, "x", aborted=aborted) == [completion]
@@ -239,7 +239,7 @@ def test_capabilities_go_over_the_wire():
 
 
 def test_an_older_or_newer_side_is_understood():
-    """What it doesn't speak of has the default, and its reason; what is unknown here is left out."""
+    """Fields that the other side does not send have defaults; unknown fields are ignored."""
     found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
     unsaid = "the other side does not say that it can"
     assert found == ABLE.without(abort=unsaid)
@@ -249,7 +249,7 @@ def test_an_older_or_newer_side_is_understood():
     "body", [None, [], {}, {"seeds": True, "fingerprint": True, "sleep": False, "why_not": 3}]
 )
 def test_capabilities_that_are_none_are_refused(body):
-    """By the engine's name."""
+    """The error names the engine."""
     with pytest.raises(EngineError, match="x engine: its capabilities can't be read"):
         decode_capabilities(body, "x")
 
@@ -295,7 +295,7 @@ def test_ids_that_the_tokenizer_lacks_are_never_sampled(short_run, tmp_path, mod
 
 
 def test_an_engine_that_samples_an_id_the_tokenizer_lacks_is_refused():
-    """Its text could be judged by nobody."""
+    """No reward function could judge its text."""
     request = Request("r", (1,), seed=0)
     answer = Completion("r", (13,), (-1.0,), (0,), "stop")
     with pytest.raises(EngineError, match="outside of 0 to 12, which tokenizer and model have"):

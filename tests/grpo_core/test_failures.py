@@ -1,4 +1,4 @@
-"""What goes wrong ends the run at once, by name, and leaves no process behind."""
+"""A failure ends the run at once with a named error and leaves no process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_core.tasks.rewards import Scorer
 
 
 def ends(pid: int, within_s: float) -> bool:
-    """Waits for a process that isn't our child to end: its pidfd becomes readable then."""
+    """Wait for a process that isn't our child to end: its pidfd becomes readable then."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -72,7 +72,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
 
 
 def test_a_broken_reward_ends_the_run(short_run, tmp_path):
-    """By the function's name."""
+    """The error names the reward function."""
     (tmp_path / "broken.py").write_text("def judge(completions):\n    return []\n")
     settings = {"reward.functions": f"{tmp_path}/broken.py:judge"}
     document = run.train(short_run(**settings), lambda entry: None)

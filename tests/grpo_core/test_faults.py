@@ -30,7 +30,7 @@ def program(*arguments: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def quick() -> dict[str, dict]:
-    """What one case of each kind came to."""
+    """Run one case of each kind; return the results."""
     return {entry["kind"]: entry for entry in program("--quick", "--workers=1") if "kind" in entry}
 
 

@@ -76,9 +76,7 @@ def test_a_sequences_ratio_with_each_tokens_gradient():
     assert torch.allclose(gradient.sum(1), by_token.sum(1), rtol=1e-12)
     bounded = {**plain, "correction": "truncate", "correction_cap": 1.1}
     gradients = [loss_of(LossConfig(ratio=ratio, **bounded))[1] for ratio in ("sequence", "sequence_token")]
-    assert (
-        gradients[0] - gradients[1]
-    ).abs().max() > 0.01  # weights of tokens tell them apart: what verl's gspo does
+    assert (gradients[0] - gradients[1]).abs().max() > 0.01  # token weights distinguish the two: verl's gspo
 
 
 def test_an_advantage_a_token():
@@ -108,7 +106,7 @@ def test_a_negative_completion_that_is_far_off_policy_is_left_out():
 
 
 def test_the_entropy_has_the_gradient_of_the_naive_one():
-    """Of hidden states and of the output layer; the log-probs are those of the plain head, in bits."""
+    """Gradients of hidden states and output layer agree; the log-probs equal those of the plain head bit for bit."""
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((7, 4), (11, 4))]
     ids = torch.randint(11, (7,), generator=generator)
@@ -135,7 +133,7 @@ def test_the_entropy_has_the_gradient_of_the_naive_one():
 
 
 def test_opo_weighs_the_mean_by_lengths():
-    """A long completion says more about its group."""
+    """A long completion has more weight in its group."""
     options = LossConfig(advantage_baseline="length", advantage_scale="none")
     assert step_advantages([[0.0, 1.0]], [[3, 1]], options) == [[-0.25, 0.75]]
     assert step_advantages([[0.3, 0.3, 0.3]], [[3, 1, 9]], options) == [[0.0, 0.0, 0.0]]
@@ -171,7 +169,7 @@ def test_whitened_advantages_have_no_mean_over_tokens():
     ],
 )
 def test_what_contradicts_is_refused(settings, says):
-    """By name, as with the core's settings."""
+    """The error names the contradicting settings."""
     with pytest.raises(ConfigError) as caught:
         load(None, [f"--{setting}" for setting in settings])
     assert says in str(caught.value)
@@ -199,7 +197,7 @@ def test_mini_batches_update_one_after_the_other(short_run):
 
 
 def test_a_mini_batch_has_its_own_normaliser_or_the_rollouts(short_run):
-    """Of completions of equal weight in equal parts they are the same."""
+    """With equal weights and equal parts, both normalisers give the same result."""
     equal = {"train.mini_batches": 2, "loss.aggregation": "sequence_sum"}
     per_mini_batch, _ = trained(short_run, "own", **equal)
     per_rollout, _ = trained(short_run, "whole", **equal, **{"train.mini_batch_normaliser": "rollout"})

@@ -77,7 +77,7 @@ def test_an_answer_in_drops_is_over_at_the_time_limit():
 
 
 def test_headers_in_drops_are_over_at_the_time_limit():
-    """The same before the answer has begun."""
+    """The time limit also holds before the first header."""
 
     def handle(call):
         call.sock.sendall(b"HTTP/1.1 200 ")
@@ -164,7 +164,7 @@ def serving(documents):
     ],
 )
 def test_who_answers_is_found_out(documents, found):
-    """By what the server says of itself."""
+    """The server's own description decides which client is used."""
     with simulated(serving(documents)) as server:
         assert identify(http(server)) == found
 
@@ -254,7 +254,7 @@ def test_our_own_server_is_connected_to(tmp_path, wanted):
     ],
 )
 def test_a_server_that_says_half_is_refused(broken, says):
-    """As an engine error."""
+    """An incomplete answer is an engine error."""
     with (
         simulated(serving({"/info": {**INFO, **broken}})) as server,
         pytest.raises(EngineError, match=f"remote.* engine.*{says}"),
@@ -263,7 +263,7 @@ def test_a_server_that_says_half_is_refused(broken, says):
 
 
 def test_an_answer_changed_on_its_way_is_a_lost_one():
-    """Where the server announced its checksum; it is asked for once more."""
+    """If the announced checksum does not match, the request is repeated once."""
 
     def handle(call):
         body, sent = b'{"a": 1}', b'{"a": 2}' if len(server.calls) == 1 else b'{"a": 1}'
@@ -309,7 +309,7 @@ class SimulatedOwn:
 
 @pytest.mark.parametrize("stamps", [True, False])
 def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_server_stamps_them(stamps):
-    """A server that says nothing of stamps is taken at its version."""
+    """For a server without stamps only the version is compared."""
     asked, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
     own = SimulatedOwn(stamps=stamps)
     with simulated(own) as server:

@@ -10,7 +10,7 @@ from grpo_core.machine.process import Interrupts
 
 
 def ctrl_c() -> None:
-    """What the terminal does."""
+    """Send SIGINT as a terminal does on Ctrl-C."""
     signal.raise_signal(signal.SIGINT)
 
 
@@ -38,7 +38,7 @@ def test_what_is_shielded_ends_first():
 
 
 def test_one_that_was_swallowed_is_raised_again():
-    """As a destructor swallows it."""
+    """A destructor swallows the exception; it is raised again."""
     interrupts = Interrupts()
     with interrupts.watched():
         with contextlib.suppress(KeyboardInterrupt):
@@ -48,7 +48,7 @@ def test_one_that_was_swallowed_is_raised_again():
 
 
 def test_one_that_comes_out_as_another_error_ends_the_run_as_interrupted(short_run):
-    """As it does from a callback of C++ code."""
+    """A callback of C++ code turns the interrupt into another error; the run still ends as interrupted."""
 
     def report(entry):
         if entry["step"] == 2:

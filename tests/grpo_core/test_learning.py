@@ -36,7 +36,7 @@ TASK = (
 # Measured, 20 seeds of colocate: 0.977 in the median, 0.904 where the policy never learns one of the ten letters.
 REACHED = 0.85
 BEGINNING = 0.1
-# Where a further seed of ours falls in 95 of 100 cases: mean 0.637, deviation 0.030 over those 20 seeds.
+# Interval for 95 % of further seeds: mean 0.637, deviation 0.030 over those 20 seeds.
 MEAN_OF_ALL_STEPS = (0.57, 0.70)
 
 

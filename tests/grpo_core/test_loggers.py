@@ -1,4 +1,4 @@
-"""What a run writes down: lines that can be gone on with, explained names, and other tools' files."""
+"""Output files of a run: metrics that a resumed run continues, explained names, other tools' formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry(step: int, **values) -> dict:
 
 
 def test_lines_go_on_behind_the_bytes_that_are_kept(tmp_path):
-    """What was written later, the torn line of a kill included, is cut off; the rest stays to the byte."""
+    """Later lines and a torn last line are cut off; the bytes before them do not change."""
     path = tmp_path / "metrics.jsonl"
     lines = JsonLines(path)
     lines.write(entry(1))
@@ -49,7 +49,7 @@ def test_lines_go_on_behind_the_bytes_that_are_kept(tmp_path):
 
 
 def test_lines_start_anew(tmp_path):
-    """Without a number of bytes, whatever was there."""
+    """Without a number of bytes the file is replaced."""
     path = tmp_path / "metrics.jsonl"
     path.write_text("old\n")
     lines = JsonLines(path)
@@ -69,7 +69,7 @@ def test_a_file_shorter_than_what_is_kept_is_refused(tmp_path):
 
 
 def test_nothing_is_read_where_there_is_no_file(tmp_path):
-    """As of a run that was killed before its first step."""
+    """A run killed before its first step has no metrics file."""
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
@@ -98,7 +98,7 @@ def test_nothing_else_is_written_unless_asked_for(tmp_path):
     ],
 )
 def test_an_absent_package_is_named(tmp_path, monkeypatch, key, package, modules):
-    """With the key that asks for it, before anything is written."""
+    """The error has the setting that needs it, and nothing is written before."""
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")  # set by the logger: put back behind the test
@@ -108,7 +108,7 @@ def test_an_absent_package_is_named(tmp_path, monkeypatch, key, package, modules
 
 
 def write_entries(folder: Path, entries: list[dict], options: OutputConfig, keep_bytes: int = 0) -> int:
-    """Writes entries as a run does; returns the bytes of metrics.jsonl."""
+    """Write entries as a run does; return the bytes of metrics.jsonl."""
     lines = JsonLines(folder / "metrics.jsonl", keep_bytes)
     loggers = build_loggers(Config(output=options), folder)
     for item in entries:
@@ -122,7 +122,7 @@ def write_entries(folder: Path, entries: list[dict], options: OutputConfig, keep
 
 
 def scalars(events) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows: (step, value) by name."""
+    """Return TensorBoard's scalars: (step, value) by name."""
     events.Reload()
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
@@ -211,7 +211,7 @@ class Listener:
 
 @pytest.mark.long
 def test_wandb_is_offline_and_a_resumed_run_has_each_step_once(tmp_path):
-    """The numbers are in its file; nothing is printed, asked for, or sent to the server or a proxy."""
+    """The numbers are in its file; nothing is printed, prompted, or sent to the server or a proxy."""
     pytest.importorskip("wandb")
     listener = Listener()
     proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), listener.address)

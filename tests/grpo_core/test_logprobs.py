@@ -1,4 +1,4 @@
-"""Chunked log-probs against the naive way: value, gradient, and what is held in memory."""
+"""Chunked log-probs compared with the naive computation: value, gradient and peak memory."""
 
 import pytest
 import torch

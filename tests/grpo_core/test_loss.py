@@ -116,7 +116,7 @@ def test_the_correction_is_proximal_over_behaviour_and_truncated():
 
 
 def test_behaviour_has_no_say_without_correction():
-    """Three streams: what is clipped is the ratio to the proximal one, whatever the engine said."""
+    """The clipped ratio is that to the proximal log-probs, independent of the engine's."""
     assert one_token(-1.0, -1.0, 1.0, behaviour=-9.0) == one_token(-1.0, -1.0, 1.0)
 
 
@@ -248,7 +248,7 @@ def learn(
 
 
 def assert_same(one: tuple, other: tuple, dtype: str) -> None:
-    """Losses and gradients, but for rounding of what the sums are made of."""
+    """Check that losses and gradients are equal up to rounding of the summands."""
     size = max(1.0, sum(float(gradient.abs().sum()) for gradient in chain(*one[1])))
     tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * size}
     torch.testing.assert_close(torch.tensor(one[0]), torch.tensor(other[0]), **tolerance)
@@ -271,7 +271,7 @@ each_precision = pytest.mark.parametrize("dtype", ["float64", "float32"])
 @settings(max_examples=60, deadline=None)
 @given(step=steps(), options=configurations, random=st.randoms(use_true_random=False))
 def test_order_changes_nothing(dtype, step, options, random):
-    """Samples within their groups, and groups within the step, may stand in any order."""
+    """Samples within groups, and groups within the step, may have any order."""
     torch.set_default_dtype(getattr(torch, dtype))
     value, gradients = learn(step, options)
     size = len(step.rewards[0])
@@ -298,7 +298,7 @@ def test_padding_and_micro_batches_change_nothing(dtype, step, options, padding,
 @settings(max_examples=60, deadline=None)
 @given(step=steps(), options=configurations)
 def test_a_filtered_sample_has_no_loss(step, options):
-    """A step of nothing but filtered samples: exactly zero, and nothing is NaN."""
+    """A step with only filtered samples: exactly zero, and nothing is NaN."""
     empty = Step(step.rewards, [[sample[:0] for sample in group] for group in step.samples])
     value, gradients = learn(empty, options)
     assert value == 0.0
@@ -309,7 +309,7 @@ def test_a_filtered_sample_has_no_loss(step, options):
 @settings(max_examples=60, deadline=None)
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), options=configurations)
 def test_the_ratio_is_one_in_bits(dtype, lengths, options):
-    """Where current is proximal, of tokens and of sequences, whatever the dialect."""
+    """If current equals proximal, the ratio is exactly one, per token and per sequence, in every dialect."""
     torch.set_default_dtype(getattr(torch, dtype))
     mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
     current = torch.randn(len(lengths), 5)
@@ -321,7 +321,7 @@ def test_the_ratio_is_one_in_bits(dtype, lengths, options):
 
 
 def test_the_entropy_mask_keeps_the_upper_share():
-    """Of five real tokens the lowest fifth and no more; what is behind the end doesn't count."""
+    """The lowest fifth of five real tokens is masked, and no more; padding doesn't count."""
     entropy = torch.tensor([[0.1, 0.2, float("nan")], [0.3, 0.4, 0.5]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
     assert entropy_mask(entropy, mask, 0.2).tolist() == [[False, True, False], [True, True, True]]

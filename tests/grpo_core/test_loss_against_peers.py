@@ -12,7 +12,7 @@ from grpo_core.learn.dialects import DIALECTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "peer_programs"
-# What each compared, as it was last recorded; see test_switches.py.
+# The settings each program compared, as last recorded; see test_switches.py.
 SWITCHES = json.loads((Path(__file__).parent / "switches.json").read_text())
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 FORMS = ("dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "geo_mean")
@@ -63,13 +63,13 @@ EXPECTED = {
         },
     ),
 }
-# Whose dialects a program runs as they are recorded.
+# Peers whose dialects a program runs as recorded.
 RECORDS = {
     "verl_loss.py": "verl-0.9.1/",
     "openrlhf_loss.py": "openrlhf-0.11.2/",
     "swift_loss.py": "ms-swift-4.6.0/",
 }
-# The peer itself computes these in float32, whatever it is given.
+# The peer always computes these in float32.
 SINGLE = {
     "ppo with KL",
     *(f"ppo with KL, {gate}" for gate in GATES),
@@ -82,7 +82,7 @@ SINGLE |= {"reinforce++", "reinforce++ baseline", *(f"geo_mean {c}" for c in (No
 
 
 def run(program, stage):
-    """Runs a program with the peers' Python, with grpo_core and nothing else of ours to import; or skips."""
+    """Run a program with the peers' Python, with grpo_core and nothing else of ours to import; or skip."""
     python = os.environ.get("GRPO_DOCTOR_PEERS")
     if not python or not Path(python).exists():
         pytest.skip(
@@ -107,7 +107,7 @@ def run(program, stage):
 @pytest.mark.slow
 @pytest.mark.parametrize("program", EXPECTED)
 def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):
-    """Each case that our settings can express is equal but for rounding, with the step split into micro-batches."""
+    """Each case that our settings can express is equal up to rounding, with the step split into micro-batches."""
     done = run(program, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)

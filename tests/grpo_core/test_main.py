@@ -21,7 +21,7 @@ from grpo_core.settings import load
 
 
 def program(*arguments, cwd=None) -> subprocess.CompletedProcess:
-    """`python -m grpo_core ...`, in a process of its own."""
+    """Run `python -m grpo_core ...` in a separate process."""
     command = [sys.executable, "-m", "grpo_core", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=cwd, check=False)
 
@@ -30,7 +30,7 @@ TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=
 
 
 def test_train_prints_one_document_and_nothing_else(tmp_path, monkeypatch, capfd):
-    """Progress goes to stderr, as does what anybody prints; the document says what happened and where it is."""
+    """Progress and all prints go to stderr; the document has the outcome and the run's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("grpo_core.modes.loops.run_mode", _noisy(loops.run_mode))
     assert main(["train", *TINY, "--json"]) == 0
@@ -45,7 +45,7 @@ def test_train_prints_one_document_and_nothing_else(tmp_path, monkeypatch, capfd
 
 
 def _noisy(function):
-    """As some engines are: writes to the process's standard output."""
+    """Write to the process's standard output, as some engines do."""
 
     def run(trainer):
         os.write(1, b"noise\n")
@@ -84,7 +84,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, says, tmp_path):
 
 
 def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
-    """With --json stdout has a document whatever happens."""
+    """With --json stdout always has a document."""
     assert main(["train", "--model.path", "nowhere", "--output.dir", str(tmp_path), "--json"]) == 2
     assert (
         "model.path = 'nowhere': no such folder; expected a transformers checkpoint"
@@ -95,7 +95,7 @@ def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
 @pytest.mark.parametrize("key", ["model.path", "reward.model"])
 @pytest.mark.parametrize("command", ["train", "probe"])
 def test_a_folder_that_is_not_there_is_told_before_torch_is_imported(key, command):
-    """It is told at once, not after the seconds that torch and transformers take."""
+    """The error comes at once, not after the seconds that importing torch and transformers takes."""
     say = f"print(main([{command!r}, '--{key}', 'nowhere']), 'torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; from grpo_core.__main__ import main; {say}"],
@@ -119,7 +119,7 @@ def test_a_folder_that_is_not_there_is_told_before_torch_is_imported(key, comman
     ],
 )
 def test_a_full_disk_is_told_in_a_line(tmp_path, monkeypatch, capfd, error):
-    """Whoever writes, Python or a library that says it in its own words."""
+    """This holds for Python's own error and for a library's."""
 
     def fail(trainer):
         raise error
@@ -133,7 +133,7 @@ def test_a_full_disk_is_told_in_a_line(tmp_path, monkeypatch, capfd, error):
 
 
 def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
-    """Exit code 2, the traceback on stderr, and one document all the same."""
+    """Exit code 2, the traceback on stderr, and still one document."""
     monkeypatch.setattr("grpo_core.modes.loops.run_mode", lambda trainer: 1 / 0)
     assert main(["train", *TINY, f"--output.dir={tmp_path}", "--json"]) == 2
     out, err = capfd.readouterr()
@@ -143,7 +143,7 @@ def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
 
 @pytest.mark.parametrize(("code", "asked"), [(130, [(signal.SIGINT, signal.SIG_IGN)]), (1, [])])
 def test_interrupted_it_hears_no_second_interrupt_on_its_way_out(monkeypatch, code, asked):
-    """PyTorch has much to do at an interpreter's end, and an interrupt there was a traceback of its own."""
+    """PyTorch takes long at exit, and a second interrupt there printed another traceback."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     calls = []
     monkeypatch.setattr(signal, "signal", lambda *given: calls.append(given))
@@ -167,7 +167,7 @@ def test_a_help_is_of_one_command(name, capfd):
 
 
 def test_settings_are_searched(capfd):
-    """By a word in their names or meanings; without one all are shown, with their defaults."""
+    """A word is searched in names and meanings; without one all settings are shown with their defaults."""
     assert main(["train", "--help-settings"]) == 0
     every = capfd.readouterr().out
     assert "--rollout.max_staleness 1" in every

@@ -74,7 +74,7 @@ def test_async_is_one_version_ahead_and_never_more(short_run):
 
 
 def test_a_run_repeats_itself(short_run):
-    """The same seed: the same bits. Another seed: others."""
+    """One seed always gives the same bits; another seed gives others."""
     first, again = (trained(short_run(**{"output.name": name})) for name in ("first", "again"))
     reseeded = trained(short_run(**{"train.seed": 1}))
     assert first["parameters"] == again["parameters"] != reseeded["parameters"]
@@ -136,7 +136,7 @@ def test_staleness_is_counted_per_token():
 
 @pytest.mark.parametrize(("version", "limit"), [(5, 0), (6, 1), (4, 3)])
 def test_tokens_too_old_or_from_the_future_are_refused(version, limit):
-    """Whatever the engine was asked for."""
+    """This does not depend on the request."""
     with pytest.raises(StalenessError, match=r"request r: a token was sampled by version"):
         staleness([completion(4, 5)], version, limit)
 

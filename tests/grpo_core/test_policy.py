@@ -118,7 +118,7 @@ def test_recomputed_activations_change_no_bit(model_dir):
 
 
 def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):
-    """What a resumed asynchronous run needs: the weights its rollouts in flight are sampled with."""
+    """A resumed asynchronous run needs the weights that sampled its rollouts in flight."""
     trained = policy(model_dir)
     old, digest = {name: value.clone() for name, value in trained.state().items()}, trained.fingerprint()
     move(trained.causal.parameters())

@@ -1,4 +1,4 @@
-"""What a step trains on: dynamic sampling, its bound, and the overlong filter."""
+"""Groups that a step trains on: dynamic sampling, its bound, and the overlong filter."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def pool(short_run):
 
 
 def fill(pool, *rollouts):
-    """Adds rollouts given by their rewards."""
+    """Add rollouts given by their rewards."""
     for number, rewards in enumerate(rollouts):
         assert not pool.ready()
         pool.add(*rollout(number, rewards), [0])
@@ -44,7 +44,7 @@ def selected_ids(pool):
 
 
 def test_groups_without_a_signal_are_replaced(pool):
-    """By those of further prompts, in the order they were asked for; what is over is left out."""
+    """Groups of further prompts replace them, in request order; surplus groups are dropped."""
     fill(pool, [(0, 1), (1, 1), (0, 0)], [(0, 1), (1, 0), (0, 1)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.0", "1.0", "1.1"]
@@ -56,7 +56,7 @@ def test_groups_without_a_signal_are_replaced(pool):
 
 
 def test_at_the_bound_the_step_is_filled_and_says_so(pool):
-    """As many groups as ever, those with a signal first, and `resample/exhausted`."""
+    """The step has its usual number of groups, those with a signal first, and sets `resample/exhausted`."""
     fill(pool, [(1, 1), (0, 1), (1, 1)], [(1, 1), (1, 1), (1, 1)], [(1, 1), (1, 1), (1, 0)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.1", "2.2", "0.0"]
@@ -82,7 +82,7 @@ def metrics_of(config) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.long
 def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
-    """Resampling takes the rollouts that would have come next, wherever they are sampled."""
+    """Resampling takes the next rollouts, in any mode."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
     runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
     without_times = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]

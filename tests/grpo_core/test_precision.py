@@ -1,4 +1,4 @@
-"""Fewer bits in trainer and engine: what stays in float32, what is proven all the same, and what is lost."""
+"""bfloat16 in trainer and engine: the parts that stay in float32, the proofs that still hold, and the losses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def some_rows(device: str = "cpu"):
 
 
 def gradient(policy, device: str = "cpu") -> torch.Tensor:
-    """Of the mean log-prob, over all trained weights."""
+    """Return the gradient of the mean log-prob over all trained weights."""
     policy.logprobs(some_rows(device), 1.0)[0].mean().backward()
     if policy.lowered:
         policy.lowered.unscale()
@@ -85,7 +85,7 @@ def test_log_probs_and_gradients_are_near_those_of_float32(model_dir, dtype):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_log_probs_and_gradients_are_near_those_of_float32_on_a_gpu(model_dir, dtype):
-    """The same there."""
+    """Log-probs and gradients on a GPU are close to those of float32."""
     held_to_float32(model_dir, dtype, "cuda")
 
 
@@ -111,7 +111,7 @@ def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, part
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_run_repeats_itself_to_the_bit_and_every_sync_is_proven(short_run, dtype):
-    """By fingerprint: what was sent, in the engine's type, is what it holds. The floor is in the metrics."""
+    """The fingerprint compares weights in the engine's type; the metrics have the rounding floor."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype}
     runs = [trained(short_run, name, **types) for name in ("one", "two")]
     (first, metrics), (second, _) = runs
@@ -145,7 +145,7 @@ def test_updates_that_the_compute_type_cannot_hold_are_counted(short_run):
 
 
 def test_resumed_it_is_the_same_run(short_run):
-    """Checkpoints have what is trained; the copy is made of it again."""
+    """Checkpoints have the trained weights; the copy is made from them."""
 
     def stops(entry: dict) -> None:
         if entry["step"] == 2:
@@ -172,7 +172,7 @@ def test_resumed_it_is_the_same_run(short_run):
     ],
 )
 def test_what_is_not_tried_is_refused(settings, says):
-    """By name."""
+    """The error names the untested setting."""
     with pytest.raises(ConfigError) as caught:
         load(None, [f"--{setting}" for setting in settings])
     assert says in str(caught.value)
@@ -228,6 +228,6 @@ def test_bfloat16_trains_a_tied_model_with_adapters_recomputation_and_a_referenc
 
 
 def test_a_tied_weight_gets_the_gradients_of_embedding_and_output_layer(tmp_path):
-    """As in float32, up to the rounding of the compute type."""
+    """The summed gradient equals that of float32 up to the rounding of the compute type."""
     actual, expected = map(gradient, reversed(policies(tied_model(tmp_path), "bfloat16")))
     assert torch.nn.functional.cosine_similarity(actual, expected, dim=0) > 0.999

@@ -1,4 +1,4 @@
-"""A server of its own address that dies and comes back."""
+"""A separate server that dies and is restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grpo_core.modes import connection
 
 
 def start(model_dir, port: int = 0) -> tuple[subprocess.Popen, int]:
-    """A real server in a process of its own, and where it listens."""
+    """Start a real server in a separate process; return its port."""
     command = [
         sys.executable,
         "-m",
@@ -32,7 +32,7 @@ def start(model_dir, port: int = 0) -> tuple[subprocess.Popen, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", [pytest.param("publish", marks=pytest.mark.long), "generate"])
 def test_a_server_killed_and_started_again_changes_no_number(short_run, model_dir, monkeypatch, when):
-    """The trainer looks for it, sends the weights anew, and asks again: every completion is what it would have been."""
+    """The trainer reconnects, sends the weights again and repeats the request: every completion is the same."""
     whole = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
     process, port = start(model_dir)
     servers = [process]

@@ -152,7 +152,7 @@ def test_settings_of_another_version_are_refused_by_name(tmp_path, config):
 
 
 def test_numbers_that_do_not_add_up_are_refused(tmp_path, config):
-    """A line that has lost a text no longer fits its numbers, whatever the checksum says."""
+    """A line without its text contradicts its numbers, even with a valid checksum."""
     Recorder(tmp_path, config).write(1, 0, *a_step(), RESULT)
     path = tmp_path / "rollouts.jsonl"
     entry = json.loads(path.read_text())
@@ -196,7 +196,7 @@ def test_the_record_of_a_step_made_again_counts(tmp_path, config):
 
 @pytest.mark.parametrize("link", [False, True])
 def test_a_record_names_no_file_outside_of_its_run(tmp_path, config, link):
-    """Nothing of another file is said, not even the beginning of its hash."""
+    """The error shows nothing of another file, not even part of its hash."""
     folder = tmp_path / "run"
     Recorder(folder, config).write(1, 0, *a_step(), {})
     (tmp_path / "secret").write_bytes(b"secret")

@@ -58,7 +58,7 @@ def build_policy(model_dir, config) -> Policy:
 
 
 def looking(seen: list):
-    """Notes loss and gradient of a step's first update."""
+    """Record loss and gradient of a step's first update."""
     return lambda policy, loss: seen.append((loss, gradient_digest(policy)))
 
 
@@ -111,7 +111,7 @@ def test_another_process_gives_the_same_bits(run):
 
 
 def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
-    """Of all parameters, before the clip, and of the first update: that of a plain step of the same settings."""
+    """The digest covers all parameters of the first update and equals that of a plain step with the same settings."""
     config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
     batch = make_batch(sampled(1))
     policy = build_policy(model_dir, config)
@@ -211,7 +211,7 @@ def test_parameters_of_another_model_are_refused(run, tmp_path, change):
 
 
 def changed(run, tmp_path, settings=None, numbers=None):
-    """The run with other settings or numbers, written by somebody who then writes their checksum, too."""
+    """Change a run's settings or numbers, and its checksum."""
     shutil.copytree(run, tmp_path / "run")
     lines = (run / "rollouts.jsonl").read_text().splitlines()
     entry = json.loads(lines[0])
@@ -244,7 +244,7 @@ def test_settings_of_a_record_do_nothing_but_compute(run, tmp_path, settings, sa
 
 
 def test_ids_of_another_vocabulary_are_refused(run, tmp_path):
-    """By the greatest of them."""
+    """The error names the largest id."""
     ids = load_file(run / json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["file"])[
         "prompt_ids"
     ]
@@ -261,7 +261,7 @@ def test_parameters_that_are_no_file_are_not_waited_for(run, tmp_path):
 
 
 def test_a_device_that_is_not_here_is_a_refusal(run):
-    """Of torch a fault, of whoever gave it a word too much: one line either way."""
+    """torch's error about the device becomes one line."""
     with pytest.raises(ConfigError) as caught:
         replay(run, 1, run / "1.safetensors", ["--train.device=cuda:77"])
     assert "\n" not in str(caught.value)
@@ -289,7 +289,7 @@ def test_a_real_run_replays_itself(short_run):
 
 
 def test_a_policy_that_is_not_kept_is_asked_for(short_run, capsys):
-    """With its version, and what keeps it; the run says so when it begins."""
+    """The error has its version and the setting that keeps it; the run warns at its start."""
     document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
     errors = capsys.readouterr().err
     assert "of 4 recorded steps 3 begin from parameters that no checkpoint will keep" in errors
@@ -302,7 +302,7 @@ def test_a_policy_that_is_not_kept_is_asked_for(short_run, capsys):
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_what_a_run_says_of_replaying_is_so(short_run, capsys, every):
-    """With what it asks for, nothing is said, and every recorded step is found with its policy."""
+    """With that setting the run does not warn, and every recorded step has its policy."""
     note = unreplayable(short_run(**{"output.record_every": every, "train.steps": 5}))
     keep = re.search(r"checkpoint.keep = (\d+)", note).group(1)
     settings = {"output.record_every": every, "checkpoint.keep": int(keep), "train.steps": 5}

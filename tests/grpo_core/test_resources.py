@@ -8,7 +8,7 @@ from grpo_core.settings import load
 
 
 def check(mode, train, rollout, processes, visible, port=0):
-    """Checks a split of devices."""
+    """Check a split of devices."""
     settings = {"rollout.mode": mode, "train.device": train, "rollout.device": rollout, "rollout.port": port}
     return check_devices(
         load(None, [f"--{key}={value}" for key, value in settings.items()]), processes, visible
@@ -46,7 +46,7 @@ def test_splits_that_work(split):
     ],
 )
 def test_splits_that_cannot_work_name_both_sides(split, says):
-    """With the keys, what they come to, and what is expected."""
+    """The error has the keys, the actual and the expected numbers."""
     with pytest.raises(ConfigError, match=says) as caught:
         check(*split)
     assert "train.device = " in str(caught.value)
@@ -66,7 +66,7 @@ def test_splits_that_cannot_work_name_both_sides(split, says):
     ],
 )
 def test_a_shared_gpu_and_an_idle_one_are_named(split, says):
-    """Both work, and the user is told."""
+    """Both work, with a note to the user."""
     assert says in " ".join(check(*split))
 
 
@@ -85,7 +85,7 @@ def test_a_shared_gpu_and_an_idle_one_are_named(split, says):
     ],
 )
 def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, processes, visible, chosen):
-    """The engine gets a GPU of its own in the modes that work at once, if there is one."""
+    """In the modes that sample and train at once the engine gets its own GPU, if there is one."""
     settings = {"rollout.mode": mode, "train.device": devices[0], "rollout.device": devices[1]}
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
     resolved = with_devices(config, processes, visible)
@@ -104,7 +104,7 @@ def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, pr
     ],
 )
 def test_the_engines_type_and_the_tolerance_follow_the_trainers_type(settings, dtype, tolerance):
-    """What is set stays as it is."""
+    """Explicit settings are not changed."""
     resolved = with_devices(load(None, [f"--{key}={value}" for key, value in settings.items()]), 1, 0)
     assert getattr(resolved.rollout, "dtype", "float32") == dtype
     assert resolved.rollout.sync_tolerance == tolerance

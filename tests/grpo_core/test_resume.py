@@ -1,4 +1,4 @@
-"""A run that was killed goes on with the very numbers it would have had."""
+"""A killed and resumed run has exactly the same numbers as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHORT = [
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """What the program sees in a mode, looked at once."""
+    """Return the program's output in a mode, computed once."""
 
     @functools.cache
     def run_killed(mode: str) -> dict:
@@ -84,7 +84,7 @@ def test_more_steps_are_a_longer_run(short_run):
 
 
 def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
-    """Its checksum tells; the one before it is taken, and the end is the same."""
+    """Its checksum shows it; the run resumes from the one before and ends the same."""
     settings = {"train.steps": 4, "checkpoint.keep": 2}
     full_run = run.train(short_run(**settings), quiet)
     folder = Path(full_run["metrics"]).parent / "checkpoints"
@@ -108,7 +108,7 @@ def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
 
 
 def test_every_setting_that_changed_is_named_and_defaults_as_such(short_run):
-    """All at once: who mends one at a time starts the run once a setting."""
+    """All are listed at once, so that one correction is enough."""
     run.train(short_run(**{"train.seed": 3, "loss.clip_low": 0.1}), quiet)
     with pytest.raises(ConfigError) as caught:
         run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
@@ -140,7 +140,7 @@ def test_a_run_is_never_overwritten(short_run):
 
 
 def test_a_name_under_which_no_step_was_made_is_free(short_run):
-    """Who mends a setting and starts again finds nothing in the way."""
+    """After a configuration error, the corrected run can use the same name."""
     config = short_run()
     folder = Path(config.output.dir, "colocate")
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The reward functions that come with the trainer say what they should."""
+"""The shipped reward functions return the documented rewards."""
 
 import importlib.util
 import os
@@ -59,12 +59,12 @@ def test_an_exact_answer_is_exact():
     ],
 )
 def test_the_format_is_two_pairs_of_tags_and_nothing_else(completion, value):
-    """Each tag once, in order, with nothing but white space around the pairs."""
+    """Each tag once, in order, with only white space around the pairs."""
     assert tags(["2+2?"], [completion]) == [value]
 
 
 def test_a_prompt_may_have_opened_the_thinking():
-    """As chat templates of reasoning models do; then a second opening is wrong."""
+    """Chat templates of reasoning models open the thinking in the prompt; a second opening is then wrong."""
     opened = "2+2?<|assistant|><think>\n"
     assert tags([opened] * 2, ["a</think><answer>4</answer>", "<think>a</think><answer>4</answer>"]) == [
         1.0,
@@ -85,7 +85,7 @@ def test_the_format_of_a_hostile_text_takes_no_longer():
 
 
 def test_repetition_counts_ngrams_that_were_there_before():
-    """By hand: of "a b c a b c a b" six trigrams, three different; case and spaces do not matter."""
+    """Three of the six trigrams in "a b c a b c a b" are different; case and spaces do not matter."""
     scores = repetition(["a b c a b c a b", "A b\nc  a B c a b", "a a a a a a", "a b", "", "a b c"])
     assert scores == [-0.5, -0.5, -0.75, 0.0, 0.0, 0.0]
 
@@ -277,14 +277,14 @@ def test_the_reward_model_gives_what_it_gives_one_by_one(reward_model):
     assert actual == pytest.approx(expected, rel=0, abs=1e-6)
     assert max(expected) - min(expected) > 0.1
     assert adapter(prompts, completions) == actual
-    # Rounding aside, nothing is left: padding takes no part.
+    # Up to rounding the difference is zero: padding has no effect.
     adapter._model.double()
     plain.double()
     assert adapter(prompts, completions) == pytest.approx(one_by_one(), rel=0, abs=1e-12)
 
 
 def test_the_reward_model_is_one_more_function(reward_model):
-    """By the name `model`, the last; a text too long for it is refused with its sample, not cut."""
+    """The reward model is the last function, named `model`; a text too long for it is refused with its sample."""
     config = Config(reward=RewardConfig(functions=("exact",), weights=(1.0, 0.5), model=str(reward_model)))
     both = build_rewards(config)
     prompts = [Prompt(str(place), "abc>", (1,), {"answer": "abc"}) for place in range(3)]
@@ -297,7 +297,7 @@ def test_the_reward_model_is_one_more_function(reward_model):
 
 
 def test_a_reward_model_alone_is_the_reward(reward_model):
-    """Then the shipped task's own is not asked."""
+    """Then the shipped task's own reward is not computed."""
     built = build_rewards(Config(reward=RewardConfig(model=str(reward_model))))
     assert list(built.functions) == ["model"]
 

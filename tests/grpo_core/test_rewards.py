@@ -25,7 +25,7 @@ def batch(texts, **columns):
 
 
 def scored(function, texts, **columns):
-    """What one function is taken to have said."""
+    """Score with one function; return its accepted results."""
     return by_function(RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)))["it"]
 
 
@@ -35,7 +35,7 @@ def totals(found):
 
 
 def by_function(found):
-    """What they are made of, one list a function."""
+    """Return rewards by function, one list each."""
     return {name: [scores[name] for _, scores in found] for name in found[0][1]}
 
 
@@ -45,11 +45,11 @@ def settings(tokens=8, data="", **reward):
     )
 
 
-# How a function is called.
+# Calls of a function.
 
 
 def test_a_function_gets_what_it_has_parameters_for():
-    """By name, whatever their order: TRL's functions needn't take prompts."""
+    """Arguments are passed by name in any order: TRL's functions needn't take prompts."""
     received = {}
 
     def spy(completions, answer, prompts=None, absent="default"):
@@ -66,7 +66,7 @@ def test_a_function_gets_what_it_has_parameters_for():
 
 
 def test_open_parameters_get_every_column():
-    """Those that only some rows have are None elsewhere."""
+    """A `**kwargs` function gets every column; columns that a row lacks are None."""
     received = {}
 
     def spy(prompts, completions, **columns):
@@ -106,7 +106,7 @@ def test_what_a_function_does_to_its_lists_stays_its_own():
     assert by_function(rewards)["reader"] == [1.0]
 
 
-# What comes of the numbers.
+# Use of the rewards.
 
 
 def test_the_sum_is_weighted_and_leaves_out_who_says_nothing():
@@ -135,7 +135,7 @@ def test_numbers_of_numpy_and_torch_are_numbers():
 
 
 def test_a_batch_of_none_is_scored_without_a_call():
-    """A process whose share is empty has nothing to say."""
+    """A process without samples does not call the function."""
 
     def never(completions):
         raise AssertionError
@@ -146,7 +146,7 @@ def test_a_batch_of_none_is_scored_without_a_call():
 
 @pytest.fixture
 def three_torch_threads():
-    """Sums of torch depend on its number of threads, which new threads must share."""
+    """Use three torch threads: sums depend on the number, which new threads must inherit."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -191,7 +191,7 @@ def test_of_several_errors_the_first_functions_is_raised(threads):
         ).score(*batch(["x"]))
 
 
-# What is refused.
+# Refusals.
 
 SAMPLE_1 = (
     "for sample 1 (request r1), the completion 'xyz' to the prompt 'prompt 1'; a reward is a finite number"
@@ -222,7 +222,7 @@ def test_what_is_no_reward_is_refused_by_name(returned, says):
 
 @pytest.mark.parametrize("wrong", [0, 37, 63])
 def test_the_sample_on_which_a_function_raises_is_found_in_few_calls(wrong):
-    """By halving: one call for the batch, and log2(n) + 1 to find it."""
+    """Bisection: one call for the batch, and log2(n) + 1 to find the sample."""
     calls = []
 
     def careless(completions):
@@ -251,7 +251,7 @@ def test_a_function_that_exits_ends_the_run_by_name():
 
 
 def test_a_file_of_functions_that_exits_is_a_setting_to_mend(tmp_path):
-    """As one that raises."""
+    """A reward file that calls `exit` is reported like one that raises."""
     (tmp_path / "own.py").write_text("raise SystemExit(3)")
     with pytest.raises(ConfigError, match=r"running .*own.py raised SystemExit: 3"):
         build_rewards(settings(functions=(f"{tmp_path / 'own.py'}:own",)))
@@ -269,7 +269,7 @@ def test_a_function_that_raises_only_on_the_batch_blames_no_sample():
         scored(impatient, list("abcd"))
 
 
-# What the settings make of it.
+# Settings.
 
 
 def test_nothing_asked_for_is_the_shipped_tasks_reward():
@@ -280,7 +280,7 @@ def test_nothing_asked_for_is_the_shipped_tasks_reward():
 
 
 def test_functions_weights_and_the_overlong_penalty_come_together():
-    """The penalty counts tokens, and has a column of its own; weights are not for it."""
+    """The penalty counts tokens and has a separate column; weights do not apply to it."""
     config = settings(
         functions=("exact", "repetition"), weights=(2.0, 1.0), overlong_buffer=4, overlong_penalty=0.5
     )
@@ -294,7 +294,7 @@ def test_functions_weights_and_the_overlong_penalty_come_together():
 
 
 def test_functions_of_ones_own_files(tmp_path):
-    """Each file runs once, as a module of its own: two of one name don't meet, nor does one hide another's."""
+    """Each file runs once as a separate module, so files of the same name do not conflict."""
     for folder, value in (("a", 1), ("b", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "random.py").write_text(
@@ -329,7 +329,7 @@ def test_functions_of_ones_own_files(tmp_path):
     ],
 )
 def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says):
-    """The message names what was asked for, and what was found."""
+    """The message has the requested name and the existing ones."""
     (tmp_path / "mine.py").write_text(
         "LIMIT = 3\ndef correct(completions): ...\ndef short(completions): ...\n"
     )
@@ -341,7 +341,7 @@ def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says)
 
 
 def test_one_function_can_not_be_asked_for_twice():
-    """Their numbers could not be told apart."""
+    """Their metrics would have the same name."""
     with pytest.raises(ConfigError, match=r"reward\.functions: 'exact' is named twice"):
         build_rewards(settings(functions=("exact", "exact")))
 
@@ -364,7 +364,7 @@ def conversation(text, *messages, step=0, function=None):
 
 
 def test_a_function_of_trl_gets_messages_ids_and_state():
-    """As keywords, whether it names them or takes all."""
+    """They are passed as keywords, whether the function names them or takes all."""
     received = {}
 
     def spy(prompts, completions, **kwargs):
@@ -382,7 +382,7 @@ def test_a_function_of_trl_gets_messages_ids_and_state():
 
 
 def test_an_assistant_message_at_the_end_of_a_prompt_begins_the_completion():
-    """As in TRL, whose functions then don't find it in the prompt."""
+    """TRL does the same: its functions don't find the assistant message in the prompt."""
 
     def length(prompts, completions):
         assert len(prompts[0]) == 1
@@ -425,7 +425,7 @@ def test_async_functions_are_waited_for_and_their_errors_are_named():
 
 
 def test_by_trls_convention_special_tokens_are_stripped(short_run, tmp_path):
-    """And by ours they stay, but for the stop id at the end."""
+    """Our own convention keeps them, except the stop id at the end."""
     (tmp_path / "own.py").write_text(
         "def clean(completions, **kwargs):\n"
         "    assert kwargs['completion_ids'] and kwargs['trainer_state'].max_steps == 1\n"

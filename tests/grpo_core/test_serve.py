@@ -66,7 +66,7 @@ def generate_body(**changes) -> bytes:
 
 
 def test_it_says_who_it_is(server):
-    """Health without the engine, info with it, a description of its own interface."""
+    """/health works without the engine, /info with it, and the interface is described."""
     assert call(server, "GET", "/health") == (200, {"status": "ok"})
     status, info = call(server, "GET", "/info")
     assert (status, info["schema"], info["engine"]) == (200, "grpo-doctor.serve.v1", "transformers")
@@ -106,7 +106,7 @@ def test_without_the_token_nothing_is_answered(server, token, path):
     ("given", "status"), [(f"any:{TOKEN}", 200), ("any:wrong", 401), (TOKEN, 401), ("", 401)]
 )
 def test_the_token_may_be_the_password_of_the_address(server, given, status):
-    """As in http://any:TOKEN@host, for clients that can't send a header of their own; a name alone is none."""
+    """http://any:TOKEN@host works for clients that can't send a header; a user name alone is no token."""
     basic = "Basic " + base64.b64encode(given.encode()).decode()
     assert call(server, "GET", "/info", token=None, Authorization=basic)[0] == status
 
@@ -132,7 +132,7 @@ def test_the_token_may_be_the_password_of_the_address(server, given, status):
     ],
 )
 def test_bad_generate_calls_are_the_clients_fault(server, body):
-    """Status 422 with the reason, and the server goes on."""
+    """Status 422 with the reason, and the server continues."""
     status, answer = call(server, "POST", "/generate", body, **JSON)
     assert (status, isinstance(answer["detail"], str)) == (422, True)
     assert call(server, "POST", "/generate", generate_body(), **JSON)[0] == 200
@@ -219,7 +219,7 @@ def upload_until_accepted(server, model_dir, version):
 
 
 def test_an_upload_that_breaks_off_changes_nothing(server, model_dir):
-    """Half of it comes and the client is gone: the old weights are served, and the next upload is taken."""
+    """The client disconnects after half of it: the old weights are served, and the next upload is accepted."""
     before = held(server)
     connection, _ = begin_upload(server, model_dir)
     connection.close()
@@ -228,7 +228,7 @@ def test_an_upload_that_breaks_off_changes_nothing(server, model_dir):
 
 
 def test_two_uploads_at_once_are_one_too_many(server, model_dir):
-    """The second is told to come back; the first is taken; while both wait, completions are sampled."""
+    """The second gets a retry status, the first is accepted; meanwhile completions are sampled."""
     upload_until_accepted(server, model_dir, 7)
     connection, rest = begin_upload(server, model_dir)
     with closing(connection):
@@ -242,7 +242,7 @@ def test_two_uploads_at_once_are_one_too_many(server, model_dir):
 
 
 def test_a_repeated_upload_is_the_same_as_one(server, model_dir):
-    """As a client repeats it that did not hear the answer."""
+    """A client that did not receive the answer repeats its upload."""
     answers = [upload_until_accepted(server, model_dir, 4) for _ in range(2)]
     assert answers == [(200, 4)] * 2
 
@@ -285,7 +285,7 @@ def test_a_refusal_reaches_the_client_with_its_reason(server):
 
 
 def test_a_server_that_does_not_answer_in_time_is_a_timeout(server):
-    """A stopped process keeps its port open: only the clock can tell."""
+    """A stopped process keeps its port open: only a timeout detects it."""
     engine = RemoteEngine(server.host, server.port, timeout_s=500, token=TOKEN)
     engine._http.timeout_s = 0.5
     os.kill(server.pid, signal.SIGSTOP)
@@ -309,7 +309,7 @@ def test_an_address_others_can_reach_needs_a_token(model_dir):
 
 
 def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, monkeypatch):
-    """By host, port and token; the server outlives the run and holds its last published version."""
+    """The run uses host, port and token; the server outlives it and keeps its last published version."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", TOKEN)
     settings = {"rollout.port": server.port, "model.path": model_dir, "train.steps": 2}
     document = run.train(short_run("server", **settings), lambda entry: None)
@@ -320,7 +320,7 @@ def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, 
 
 @pytest.mark.slow
 def test_sigterm_ends_it_in_order(model_dir):
-    """After one line of JSON that says where it listens."""
+    """Before, it printed one line of JSON with its address."""
     process = start_child(["grpo_core", "serve", "--model.path", str(model_dir)], threads=1)
     where = json.loads(process.stdout.readline())
     assert where["pid"] == process.pid

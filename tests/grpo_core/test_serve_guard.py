@@ -1,4 +1,4 @@
-"""Who may call the server and with what: the rules alone, and what a page in a browser gets of a real server."""
+"""Access rules of the server: which callers and bodies it refuses, alone and for a real browser page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="module")
 def server(model_dir):
-    """What stands between it and other pages is the guard alone."""
+    """Start a server that only the guard protects from other pages."""
     flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
     process = start_child(["grpo_core", "serve", *flags], threads=1)
     where = json.loads(process.stdout.readline())
@@ -37,7 +37,7 @@ def server(model_dir):
 
 
 def status(server, method, path, headers=(), body=b""):
-    """Of one call; the Host is the server's own where it is not given."""
+    """Return the status of one call; the Host is the server's own by default."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     with closing(connection):
         connection.putrequest(method, path, skip_host=any(name.lower() == "host" for name, _ in headers))
@@ -62,13 +62,13 @@ def status(server, method, path, headers=(), body=b""):
     ],
 )
 def test_a_web_page_may_call_nothing(server, path, headers):
-    """However it gets here, and whatever it calls; the same call without these headers is taken."""
+    """Every kind of browser request to every path is refused; the same call without these headers is accepted."""
     assert status(server, "POST", path, headers) == 403
     assert status(server, "POST", path) != 403
 
 
 def test_people_and_programs_may_call_by_any_name_of_this_machine(server):
-    """By address or name, with or without a port; a person who types the address into a browser, too."""
+    """Addresses and names work with or without a port, also when typed into a browser."""
     for host in (f"127.0.0.1:{server.port}", "localhost", f"LOCALHOST:{server.port}", "[::1]:80"):
         assert status(server, "GET", "/info", [("Host", host)]) == 200, host
     own = [("Host", "localhost"), ("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin")]
@@ -84,7 +84,7 @@ def test_there_is_no_page_with_scripts_of_others(server, path):
 
 
 def test_who_calls_is_who_is_connected(server):
-    """Not who a header says: shared memory is for clients on this machine."""
+    """Headers do not decide: shared memory is for clients connected from this machine."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     body = json.dumps({"name": "/proc/1/fd/9", "size": 9}).encode()
     with closing(connection):
@@ -99,7 +99,7 @@ def test_who_calls_is_who_is_connected(server):
 
 
 def test_a_websocket_is_not_spoken(server):
-    """It would pass where calls are asked for a token."""
+    """A WebSocket would bypass the token check."""
     headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")]
     assert (
         status(server, "GET", "/weights", [*headers, ("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")])
@@ -124,7 +124,7 @@ def refused(control, path="/info", **headers):
 
 
 def test_without_the_token_there_is_nothing_but_liveness():
-    """A wrong one counts as none, and one that is said twice."""
+    """A wrong or repeated token counts as none."""
     assert refused(access()) == 401
     assert refused(access(), authorization="Bearer wrong") == 401
     assert refused(access(), "/health") == refused(access(), "/health/") == 0
@@ -160,14 +160,14 @@ def test_no_text_is_taken_for_a_name_of_ours(text):
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
 def test_no_text_is_taken_for_the_token(text):
-    """Whatever stands in the header, it is an answer and not an error."""
+    """Any header text gives a refusal, not an exception."""
     wanted = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
     assert refused(access(), authorization=text) == wanted
 
 
 @pytest.mark.parametrize("name", ["x_policy_version", "x_content_sha256"])
 def test_what_weights_are_is_said_once(name):
-    """Of two versions, or two checksums, one was taken."""
+    """A call with two versions or two checksums is refused; one of them was once used."""
     assert refused(access(), "/weights", **BEARER, **{name: ["1", "2"]}) == 400
 
 
@@ -240,7 +240,7 @@ def guarded():
 
 
 def answers(guarded, sent):
-    """The statuses of what came back for all that was sent."""
+    """Return the statuses of all answers to the sent bytes."""
     came = b""
     with socket.create_connection(guarded.address, timeout=500) as connection, suppress(OSError):
         connection.sendall(sent)
@@ -251,7 +251,7 @@ def answers(guarded, sent):
 
 
 def test_what_two_could_read_in_two_ways_is_refused_with_all_behind_it(guarded):
-    """Of chunks with a length the next call on the connection was carried out: for a proxy it was their body."""
+    """With chunks and a length, a proxy sees the next call as body: both are refused (request smuggling)."""
     for name, sent in REFUSED.items():
         found = answers(guarded, sent)
         assert all(400 <= status < 500 for status in found), name
@@ -273,14 +273,14 @@ def test_an_absolute_uri_does_not_replace_the_host_header(guarded):
 
 
 def test_no_header_changes_what_is_called(guarded):
-    """As frameworks of web pages take some for."""
+    """Some web frameworks let a header override method or path; this server does not."""
     more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /abort\r\nX-Forwarded-Host: evil.example\r\n"
     assert answers(guarded, GET + more + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
 
 
 def test_a_body_must_arrive_in_time():
-    """Of the real application: the rest does not come."""
+    """The real application refuses a body whose rest does not arrive."""
     with ThreadPoolExecutor(1) as thread:
         engine = SimpleNamespace(name="none", policy_version=0, capabilities=SimpleNamespace(abort=False))
         app = create_app(engine, thread, token=None, limits=Limits(call_s=0.3))

@@ -14,7 +14,7 @@ from grpo_core.rollout.server.engine_queue import EngineQueue
 
 
 class GateEngine:
-    """A stand-in whose `generate` lasts until it is let go or aborted, and says which it was."""
+    """A fake engine whose `generate` lasts until it is released or aborted, and returns which."""
 
     name = "gate"
 
@@ -45,7 +45,7 @@ class GateEngine:
 
 
 def in_a_queue(scenario, engine, **options):
-    """Runs a scenario with a queue before the engine, in a loop and a thread of their own."""
+    """Run a scenario with a queue before the engine, in a separate event loop and thread."""
 
     async def run():
         with ThreadPoolExecutor(1) as thread:
@@ -58,7 +58,7 @@ def in_a_queue(scenario, engine, **options):
 
 
 async def begun(engine) -> None:
-    """Waits until `generate` is in the engine."""
+    """Wait until `generate` is in the engine."""
     assert await asyncio.to_thread(engine.begun.wait, 500)
 
 
@@ -84,7 +84,7 @@ def test_an_update_follows_the_running_call_and_passes_those_that_wait(on_update
 
 
 def test_a_call_over_its_time_is_ended_and_the_next_one_served():
-    """Status 503 names the limit; the engine is told to stop, and what it still gives is dropped."""
+    """Status 503 names the limit; the engine call is aborted, and its result is dropped."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -96,7 +96,7 @@ def test_a_call_over_its_time_is_ended_and_the_next_one_served():
 
 
 def test_a_call_that_waits_too_long_never_reaches_the_engine():
-    """The engine that can't abort goes on with the first call; the second gave up before its turn."""
+    """An engine that can't abort continues the first call; the second times out before its turn."""
     engine = GateEngine(abort=False)
 
     async def scenario(queue):
@@ -136,7 +136,7 @@ def test_a_cancelled_call_gives_its_turn_on():
     ("error", "status"), [(EngineError("no such token"), 422), (EngineUnreachableError("gone"), 503)]
 )
 def test_what_the_engine_refuses_is_the_clients_fault_and_what_breaks_is_not(error, status):
-    """The status says whether asking again can help."""
+    """The status shows whether a retry can help."""
 
     def refuse(_):
         raise error
@@ -150,7 +150,7 @@ def test_what_the_engine_refuses_is_the_clients_fault_and_what_breaks_is_not(err
 
 
 def test_an_engine_that_cannot_abort_says_why():
-    """By the sentence of its capabilities."""
+    """The error is the sentence in its capabilities."""
 
     async def scenario(queue):
         queue.abort()

@@ -23,7 +23,7 @@ from grpo_core.rollout.server.token import client_token, new_token, saved_token,
 
 
 def status(host, port, token=None, path="/info") -> int:
-    """Of one call."""
+    """Return the status of one call."""
     connection = http.client.HTTPConnection(host, port, timeout=500)
     with closing(connection):
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
@@ -60,7 +60,7 @@ def test_a_run_leaves_no_token_in_its_files(short_run, monkeypatch, capfd):
 
 
 def test_a_server_that_is_given_none_makes_one_and_says_where(model_dir, short_run):
-    """A trainer of the same user finds it; it is gone with the server."""
+    """A trainer of the same user finds it; it is deleted when the server ends."""
     process = start_child(["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], threads=1)
     try:
         where = json.loads(process.stdout.readline())
@@ -114,7 +114,7 @@ def test_the_environment_goes_before_the_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "\n", "two\nlines", "a" * 4096, "\u00e9", "\x00"])
 def test_what_is_no_token_is_refused_without_being_shown(tmp_path, text):
-    """By the file's name."""
+    """The error names the file, not the token."""
     (tmp_path / "token").write_text(text)
     with pytest.raises(ConfigError, match=f"^{tmp_path}/token: a token is a line of 1 to 4096 printable"):
         server_token(str(tmp_path / "token"))
@@ -140,7 +140,7 @@ def test_only_a_file_that_is_the_users_alone_is_looked_up():
 
 
 def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path):
-    """What it points to stays as it is; and what a later server keeps there is not taken away."""
+    """The link's target does not change, and the token file of a later server is not deleted."""
     (tmp_path / "other").write_text("other")
     (tmp_path / "token").symlink_to(tmp_path / "other")
     with saved_token(str(tmp_path / "token"), 1) as (token, place):

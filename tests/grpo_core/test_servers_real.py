@@ -80,7 +80,7 @@ def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, served):
 
 
 def test_what_the_server_refuses_has_the_requests_name(engine, monkeypatch):
-    """Where this side can't see the model's files, vLLM itself checks the ids."""
+    """If the client can't read the model's files, vLLM itself checks the ids."""
     monkeypatch.setattr(engine, "_vocabulary", 0)
     with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request odd\)"):
         engine.generate([Request("odd", (0, 99), 0)], PARAMS)
@@ -101,7 +101,7 @@ def test_weights_of_somebody_else_are_noticed(engine, served):
 
 
 def test_it_passes_the_conformance_suite(served):
-    """All of it, by a process of its own: prefixes, aborts and refused updates among it."""
+    """The whole suite, in a separate process, including prefixes, aborts and refused updates."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
     command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{served[0]}", f"--model-dir={served[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
@@ -125,7 +125,7 @@ def test_the_trainer_takes_steps_against_it(short_run, served, sync):
 
 
 def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_run, tmp_path, monkeypatch):
-    """The trainer looks for it, sends the weights anew and asks again; every step is made, every sync proven."""
+    """The trainer reconnects, sends the weights again and repeats the request; every step and sync succeeds."""
     make_model(tmp_path / "model")
     port = free_port()
     command = vllm_command(cell_python(CELL), tmp_path / "model", port, *RECEIVER_ARGUMENTS)

@@ -25,7 +25,7 @@ def test_command_line_overrides_the_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["colocate", "async", "server"])
 def test_the_examples_are_valid(name, request):
-    """Each asks for the mode it is named after."""
+    """Each example configures the mode it is named after."""
     assert load(request.config.rootpath / "examples" / f"{name}.toml", []).rollout.mode == name
 
 
@@ -114,7 +114,7 @@ def test_a_bad_command_line_is_refused(arguments, says):
 
 
 def test_what_is_set_twice_is_told():
-    """The last counts, as in any command line; but nobody has to find that out from the numbers."""
+    """The last value counts, as in any command line, with a warning."""
     warnings = []
     config = load(None, ["--train.steps=3", "--train.seed=1", "--train.steps", "4"], warnings.append)
     assert config.train.steps == 4
@@ -132,7 +132,7 @@ def test_what_is_set_twice_is_told():
         (["advantage_scale=none", "advantage_ddof=0"], "advantage_ddof", "no deviation divides"),
         (["surrogate=cispo", "clip_low=0.1"], "", ""),
         (["kl_coefficient=0.1", "kl_estimator=k1"], "", ""),
-        (["dialect=prime-rl-0.8.0/default"], "", ""),  # what a dialect sets, nobody has asked for by name
+        (["dialect=prime-rl-0.8.0/default"], "", ""),  # values of a dialect are not explicit settings
     ],
 )
 def test_settings_of_the_loss_without_effect_are_noted(settings, idle, why):
@@ -171,14 +171,14 @@ def test_every_key_is_documented():
 
 
 def test_settings_load_without_torch():
-    """A wrong key is told before anything heavy is imported."""
+    """A wrong key is reported before any heavy import."""
     program = "import sys, grpo_core.__main__, grpo_core.settings; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
 def test_a_dialect_sets_what_is_not_set(tmp_path):
-    """And a key that is set stays; what contradicts it says where its value comes from."""
+    """An explicit key stays; an error about a contradiction names the value's source."""
     path = tmp_path / "a.toml"
     path.write_text('[loss]\ndialect = "verl-0.9.1/grpo"\nclip_high = 0.28\n')
     loss = load(path, []).loss

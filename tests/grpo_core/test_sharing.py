@@ -103,7 +103,7 @@ def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
     ],
 )
 def test_other_models_go_the_plain_way(kind, settings):
-    """Where something else says what a token sees; rows of one length are decoded by the model itself."""
+    """Models with another attention mask, and rows of one length, are decoded by the model itself."""
     model = built(kind, **settings)
     assert not can_share(model)
     if "attn_implementation" in settings:

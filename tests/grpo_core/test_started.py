@@ -1,4 +1,4 @@
-"""Starting an environment's own rollout server and asking it once, with a stand-in that is a few lines of Python."""
+"""Start an environment's rollout server and send one request, with a stand-in of a few lines of Python."""
 
 import os
 
@@ -34,7 +34,7 @@ server.serve_forever()
 
 @pytest.fixture
 def observe(tmp_path, monkeypatch):
-    """Observes a server that is this program."""
+    """Observe a server that is this program."""
 
     def observed(program):
         (tmp_path / "stand_in.py").write_text(program)
@@ -65,14 +65,14 @@ def observe(tmp_path, monkeypatch):
     ],
 )
 def test_a_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, said):
-    """By whichever protocol it describes; what it lacks is named."""
+    """Either protocol's description counts as an answer; missing features are named."""
     document = observe(SERVER.replace("PATH", path).replace("ANSWER", repr(answer)))
     assert document["outcome"] == outcome, document
     assert said is None or said in document["error"]
 
 
 def test_one_that_ends_is_reported_by_its_first_error(observe):
-    """Not by what it says afterwards."""
+    """Later output is not reported."""
     document = observe('import sys\nprint("OSError: first")\nprint("RuntimeError: second")\nsys.exit(3)\n')
     assert (document["outcome"], document["error"]) == (
         "failed",

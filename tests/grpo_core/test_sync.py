@@ -1,4 +1,4 @@
-"""Weights get to an engine by every transport, whole or not at all, whatever breaks on the way."""
+"""Every transport delivers all weights or none, also with failures in between."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = ("inline", "shm")
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
-    """Of several types and sizes, one of them larger than the pieces that are sent."""
+    """Make weights of several types and sizes, one larger than the pieces that are sent."""
     torch.manual_seed(seed)
     return {
         "embed": torch.randn(700, 513),
@@ -46,8 +46,8 @@ def weights(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-class Held:
-    """Stands for an engine: keeps copies of what it is given."""
+class StoringEngine:
+    """A fake engine that stores copies of received weights."""
 
     def __init__(self):
         self.policy_version, self.tensors = -1, {}
@@ -61,7 +61,7 @@ class Pair:
     """A sender and a receiver in one process; the control channel between them is a call of a function."""
 
     def __init__(self, kind):
-        self.engine, self.receiver = Held(), Receiver()
+        self.engine, self.receiver = StoringEngine(), Receiver()
         self.before = {}  # method -> what happens before it is called
         self.sender = open_sender(kind, self.call)
 
@@ -88,7 +88,7 @@ class Pair:
 
 @pytest.fixture
 def pair():
-    """Builds pairs, and ends them."""
+    """Build pairs, and end them."""
     built = []
 
     def build(kind) -> Pair:
@@ -155,7 +155,7 @@ def test_shared_memory_has_no_name_and_is_mapped_only_where_it_is_used(pair):
 
 
 def test_a_half_written_version_is_not_loaded(pair):
-    """As a sender leaves it that dies, or gives up, in the middle."""
+    """A sender that dies or gives up in the middle leaves a half-written version."""
     both = pair("shm")
     both.sender.send(weights(0).items(), 0)
     both.before["sync_load"] = lambda _: both.sender._memory[:8].add_(1)
@@ -165,7 +165,7 @@ def test_a_half_written_version_is_not_loaded(pair):
 
 
 def test_a_version_that_is_replaced_while_it_is_read_is_an_error(pair):
-    """The engine may have parts of both: the sender is told, and the next version is whole again."""
+    """The engine may have parts of both: the sender gets an error, and the next version is complete again."""
     both = pair("shm")
     both.sender.send(weights(0).items(), 0)
     load = both.engine.update_weights
@@ -212,7 +212,7 @@ def test_only_what_a_sender_makes_is_mapped(pair, tmp_path, fault):
 
 @contextmanager
 def no_room(size: int = 4096):
-    """Files may not grow beyond this: stands for a full disk. What a system says then is 'File too large'."""
+    """Limit the file size to simulate a full disk; the error is then 'File too large'."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -245,7 +245,7 @@ def test_auto_goes_inline_where_there_is_no_shared_memory_and_says_so(pair, monk
 
 
 def test_what_is_not_open_can_not_be_loaded(pair):
-    """Nor what nobody knows."""
+    """Neither can an unknown version."""
     both = pair("shm")
     with pytest.raises(EngineError, match="not open; open them first"):
         both.call("sync_load", {"version": 0, "size": 1, "generation": 1})
@@ -308,7 +308,7 @@ def test_other_bytes_are_refused_by_name(data):
 
 @pytest.fixture(scope="module")
 def process(model_dir):
-    """An engine in a process of its own."""
+    """Start an engine in a separate process."""
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
     with closing(ProcessEngine(spec, timeout_s=500)) as engine:
         yield engine
@@ -316,7 +316,7 @@ def process(model_dir):
 
 @pytest.mark.parametrize("kind", ["auto", *KINDS])
 def test_every_transport_reaches_another_process(process, model_dir, kind):
-    """The digest of what the child holds is that of what was sent."""
+    """The child's digest equals that of the sent weights."""
     model = load_model(model_dir)
     process._sender = open_sender(kind, process._call_receiver)
     for version in range(2):
@@ -331,7 +331,7 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
 
 
 def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir):
-    """Killed when weights are on their way: an error that says so, within the time limit."""
+    """Killed during an update: an error that names it, within the time limit."""
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
     with closing(ProcessEngine(spec, timeout_s=500, sync="shm")) as engine:
         call = engine._call_receiver
@@ -391,7 +391,7 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
 
 
 def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
-    """As the trainer's side counts them, too."""
+    """The engine's client still reports the previous version."""
     sent = list(load_model(model_dir).named_parameters())
     process._sender = open_sender("shm", process._call_receiver)
     process.update_weights(sent, 3)
@@ -432,7 +432,7 @@ def test_a_dimension_is_a_size():
 
 
 def test_a_header_that_is_no_object_is_named():
-    """It was refused by what Python's list said of itself."""
+    """The error names the header's type; it once was Python's own message."""
     head = b"[1]     "
     body = torch.frombuffer(bytearray(len(head).to_bytes(8, "little") + head), dtype=torch.uint8)
     with pytest.raises(EngineError, match="a header that is no object"):

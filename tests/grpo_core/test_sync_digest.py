@@ -1,4 +1,4 @@
-"""What the cheap digest finds, exactly: each statement of docs/sync.md is a test here."""
+"""Exact detection limits of the cheap digest: each statement of docs/sync.md is a test here."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_swapped_tensors_are_found(version, first, second):
 
 
 def test_names_types_shapes_and_the_version_count():
-    """The same bytes are not the same weights."""
+    """Equal bytes under another name, type, shape or version have another digest."""
     base = torch.arange(12, dtype=torch.int32)
     others = [("b", base), ("a", base.view(3, 4)), ("a", base.view(torch.float32))]
     digests = {spot_digest([entry], 1) for entry in [("a", base), *others]} | {spot_digest([("a", base)], 2)}

@@ -32,8 +32,8 @@ def weights(seed: int, large: int = 300_000) -> dict[str, torch.Tensor]:
     return {"large": torch.randn(large), "small": torch.randn(7, 3), "half": torch.randn(5).half()}
 
 
-class Held:
-    """Stands for an engine: keeps copies of what it is given."""
+class StoringEngine:
+    """A fake engine that stores copies of received weights."""
 
     name = "held"
     capabilities = Capabilities(seeds=True, fingerprint=False, sleep=False)
@@ -54,7 +54,7 @@ class Server:
     """Our application around such an engine, under uvicorn in a thread."""
 
     def __init__(self):
-        self.engine, self.thread = Held(), ThreadPoolExecutor(1)
+        self.engine, self.thread = StoringEngine(), ThreadPoolExecutor(1)
         limits = Limits(weights_bytes=2**24)
         self.app = create_app(self.engine, self.thread, token=None, limits=limits)
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -124,7 +124,7 @@ def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
 
 
 def test_a_body_with_its_sha256_announced_needs_no_checksum_behind_it(server):
-    """As any HTTP client can send it."""
+    """Any HTTP client can announce the SHA-256 in a header."""
     body = safetensors.torch.save(weights(4))
     digest = hashlib.sha256(body).hexdigest()
     assert server.request("/weights", body, {"X-Content-SHA256": digest, "Connection": "close"})[0] == 200
@@ -165,7 +165,7 @@ def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
 
 
 def test_a_client_beside_the_server_sends_through_shared_memory(server):
-    """And says over HTTP what it has sent."""
+    """Only the control messages use HTTP."""
     with closing(open_sender("shm", server.call)) as sender:
         for version in (50, 51):
             sent = weights(version)
@@ -187,6 +187,6 @@ def test_a_client_beside_the_server_sends_through_shared_memory(server):
     ],
 )
 def test_what_a_client_may_not_ask_for(server, path, body, status, says):
-    """Each refused with its reason, and the server goes on."""
+    """Each is refused with its reason, and the server continues."""
     found, answer = server.request(f"/sync/{path}", json.dumps(body), {"Content-Type": "application/json"})
     assert (found, says in json.dumps(answer)) == (status, True), answer

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the steps that were asked to be recorded, and nothing where temporary things go."""
+"""A run records the requested steps and leaves no temporary files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_steps_that_are_recorded_are_those_that_the_setting_says(short_run, 
     ["colocate", "server", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "probe"))],
 )
 def test_nothing_is_left_where_temporary_things_go(tmp_path, command):
-    """In each mode, and of a probe, which trains in a folder of its own."""
+    """This holds in each mode, and for a probe, which trains in a separate folder."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     words = ["probe"] if command == "probe" else ["train", f"--rollout.mode={command}", "--train.steps=2"]

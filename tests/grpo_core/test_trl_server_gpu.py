@@ -64,7 +64,7 @@ def load_on_gpu(trained):
 
 
 def test_it_is_an_engine_of_ours(served, tmp_path):
-    """By files, as any `vllm serve` is."""
+    """TRL's server implements our engine interface; its model files are read like those of `vllm serve`."""
     port, model_dir = served
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
     with closing(engine):

@@ -152,7 +152,7 @@ class SimulatedVllm:
         call.answer({})
 
     def update_weights(self, tensors, version) -> None:
-        """What a receiver calls."""
+        """Store the received tensors and version."""
         self.loaded, self.policy_version = {name: tensor.clone() for name, tensor in tensors}, version
 
     def on_update_weight_version(self, call) -> None:
@@ -186,7 +186,7 @@ def connected(server, tmp_path, **options) -> VllmServerEngine:
 
 
 def test_it_is_an_engine_that_says_what_it_can_do(engine):
-    """What it can't is explained."""
+    """Each missing capability has an explanation."""
     assert isinstance(engine, Engine)
     able = engine.capabilities
     assert (able.seeds, able.abort, able.update, able.fingerprint, able.sleep) == (
@@ -231,7 +231,7 @@ def test_a_prefix_goes_behind_the_prompt_and_a_budget_ends_the_call(engine, vllm
 
 
 def bend(**changes):
-    """Changes of a choice, or of `id`."""
+    """Return changes of a choice, or of `id`."""
 
     def apply(choice, answer) -> None:
         for key, value in changes.items():
@@ -265,14 +265,14 @@ def bend(**changes):
     ],
 )
 def test_answers_to_other_requests_or_shaped_by_the_server_are_refused(engine, vllm, change, says):
-    """By the request's name; nothing is guessed."""
+    """The error names the request; nothing is guessed."""
     vllm.bend = change
     with pytest.raises(EngineError, match=f"request r0.*{says}"):
         engine.generate([REQUESTS[0]], PARAMS)
 
 
 def test_one_failing_call_fails_the_rollout_by_name(engine, vllm):
-    """With what the server said."""
+    """The error has the server's message."""
     vllm.failing["/v1/completions"] = (400, {"error": {"message": "max_tokens too large"}})
     with pytest.raises(EngineError, match=r"/v1/completions: status 400: max_tokens too large \(request r"):
         engine.generate(REQUESTS, PARAMS)
@@ -298,14 +298,14 @@ def test_a_server_whose_engine_has_died_is_one_that_went_away(engine, vllm):
     ],
 )
 def test_what_vllm_would_change_without_a_word_is_refused(engine, vllm, request_, params, says):
-    """Before anything is asked."""
+    """The error comes before any request."""
     with pytest.raises(EngineError, match=says):
         engine.generate([REQUESTS[0], request_], params)
     assert vllm.asked == []
 
 
 def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
-    """Marked as unfinished, loaded, the cache dropped, marked as this version, resumed; no file is left."""
+    """Order: mark as unfinished, load, clear the cache, mark as this version, resume; no file remains."""
     engine.update_weights(WEIGHTS.items(), 7)
     assert vllm.done == [
         "/pause?mode=wait",
@@ -356,7 +356,7 @@ def test_closed_it_refuses(engine):
     "failing", ["/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/pause"]
 )
 def test_a_failed_update_is_told_and_nothing_is_sampled_until_one_succeeds(engine, vllm, failing):
-    """The server goes on for others; for us it holds no version."""
+    """The server continues for other clients; for us it has no version."""
     engine.update_weights(WEIGHTS.items(), 1)
     document = {"success": False} if failing == "/reset_prefix_cache" else {"error": {"message": "no"}}
     vllm.failing[failing] = (200 if failing == "/reset_prefix_cache" else 500, document)
@@ -381,7 +381,7 @@ def test_weights_that_are_not_the_models_are_refused_whole(engine, vllm):
 
 
 def test_what_the_model_has_is_read_from_its_files(server, tmp_path, model_dir):
-    """Where this side sees them."""
+    """The model's properties are read from its files, if the client can see them."""
     engine = connected(server, tmp_path)
     assert engine._vocabulary == 13
     assert engine._shapes["lm_head.weight"] == (13, 64)
@@ -389,7 +389,7 @@ def test_what_the_model_has_is_read_from_its_files(server, tmp_path, model_dir):
 
 @pytest.mark.parametrize("mark", ["default", "grpo-core: 7-somebody"])
 def test_a_server_that_lost_our_weights_is_noticed(engine, vllm, mark):
-    """Started again, or given others by somebody: its tokens are not used."""
+    """After a restart, or an update by another client, its tokens are not used."""
     engine.update_weights(WEIGHTS.items(), 7)
     vllm.mark = mark
     with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
@@ -470,7 +470,7 @@ def test_how_weights_go_is_what_was_asked_for_or_a_reason(vllm, tmp_path, sync, 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_what_log_probs_mean_is_found_out_where_it_is_not_told(vllm, tmp_path, mode):
-    """VLLM 0.31.0 fails to tell its configuration in some environments; then its answers do."""
+    """vLLM 0.31.0 cannot report its configuration in some environments; then its answers show the mode."""
     vllm.mode, vllm.failing["/server_info"] = mode, (500, {"error": {"message": "'NoneType' object has no"}})
     with simulated(vllm) as server:
         engine = connected(server, tmp_path)

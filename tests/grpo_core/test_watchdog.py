@@ -1,4 +1,4 @@
-"""A run that stands still is noticed, and where."""
+"""A stuck run is detected, with the blocking stack."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from grpo_core.machine.process import Watchdog
 
 
 def stand_until(path, pattern):
-    """Waits for what the watchdog itself writes."""
+    """Wait for what the watchdog itself writes."""
     never = threading.Event()
     while not (path.exists() and re.search(pattern, path.read_text())):
         never.wait(0.05)
@@ -33,7 +33,7 @@ def test_a_stall_writes_the_stacks_of_all_threads(tmp_path):
 
 @pytest.mark.slow
 def test_a_stall_is_looked_at_from_outside(tmp_path):
-    """What looks is a process of its own, which ends with the run; its words stand in a file."""
+    """A separate process takes the stacks, writes them to a file, and ends with the run."""
     watching = Watchdog(tmp_path / "stalls.txt", TrainConfig(stall_s=0.2, stall_look=True))
     watching.beat()
     stand_until(tmp_path / "hang.txt", r"train: no heartbeat[\s\S]*process(es)? observed for")
@@ -42,7 +42,7 @@ def test_a_stall_is_looked_at_from_outside(tmp_path):
 
 
 def test_what_looks_is_asked_for_before_the_run(tmp_path, monkeypatch):
-    """The trainer runs where the diagnostics are not installed; then it says so at once."""
+    """If the diagnostics package is not installed, the trainer reports it at the start."""
     monkeypatch.setattr(process, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"train\.stall_look = true: needs grpo-doctor itself"):
         Watchdog(tmp_path / "stalls.txt", TrainConfig(stall_s=0.2, stall_look=True))

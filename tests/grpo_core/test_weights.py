@@ -22,7 +22,7 @@ class LostUpdate(TransformersEngine):
 
 
 class LostUpdateUnreadable(LostUpdate):
-    """The same, and like vLLM it can't show its weights: the probe alone can tell."""
+    """Engine that loses updates and, like vLLM, can't show its weights: only the probe detects it."""
 
     def fingerprint(self):
         """Nothing to read."""
@@ -41,7 +41,7 @@ class HalfUpdate(TransformersEngine):
 
 
 class OldVersion(TransformersEngine):
-    """Loads the weights and goes on reporting the old version."""
+    """Loads the weights and still reports the old version."""
 
     def update_weights(self, tensors, version):
         """Not what it should be."""
@@ -57,7 +57,7 @@ def publisher(kind, model_dir):
 
 
 def step(model, size: float) -> None:
-    """Moves all parameters, as an optimizer would."""
+    """Move all parameters, as an optimizer would."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -65,7 +65,7 @@ def step(model, size: float) -> None:
 
 
 def test_every_update_is_proven_twice(model_dir):
-    """By equal fingerprints and by the log-probs of a probe; and the move is measured."""
+    """Equal fingerprints and the log-probs of a probe prove the update; its size is measured."""
     model, sync = publisher(TransformersEngine, model_dir)
     for version in range(1, 4):
         step(model, 1e-2)

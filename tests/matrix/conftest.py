@@ -33,7 +33,7 @@ def build_wheel(
     requires: tuple[str, ...] = (),
     extras: dict[str, tuple[str, ...]] | None = None,
 ) -> Path:
-    """Writes a pure wheel that real installers accept."""
+    """Write a pure wheel that real installers accept."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {item}" for item in requires]
@@ -69,7 +69,7 @@ class Index:
     uploaded: str = "2025-01-01T00:00:00Z"
 
     def add(self, name: str, version: str, files: dict[str, str] | None = None, **more: object) -> Path:
-        """Puts a wheel into the index."""
+        """Put a wheel into the index."""
         package = name.replace("-", "_")
         return build_wheel(self.folder, name, version, files or {f"{package}/__init__.py": ""}, **more)
 
@@ -164,7 +164,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
         yield new_index
 
 
-# Programs for toy cells: they speak the protocol, and what they say comes from the toy vLLM they import.
+# Programs for toy cells: they implement the protocol, with answers from the toy vLLM they import.
 REPRO = """
     import json, sys
     import vllm
@@ -282,13 +282,13 @@ class World:
         return self.folder / ".matrix"
 
     def write(self, *cells: str, head: str = HEAD) -> Path:
-        """Writes the matrix file."""
+        """Write the matrix file."""
         path = self.folder / "matrix.toml"
         path.write_text(head + "".join(cells), encoding="utf-8")
         return path
 
     def command(self, *arguments: str, store: Path | None = None) -> list[str]:
-        """Returns the command line of a command."""
+        """Return the command line of a command."""
         shared = [
             "--file",
             str(self.folder / "matrix.toml"),
@@ -302,7 +302,7 @@ class World:
     def run(
         self, *arguments: str, store: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end."""
+        """Run a command to its end."""
         return subprocess.run(
             self.command(*arguments, store=store),
             env={**self.environ, **environ},
@@ -314,13 +314,13 @@ class World:
         )
 
     def report(self, store: Path | None = None) -> dict[str, dict[str, dict[str, object]]]:
-        """Returns the layers of each cell as report.json has them."""
+        """Return the layers of each cell as report.json has them."""
         document = json.loads(((store or self.store) / "report" / "report.json").read_text(encoding="utf-8"))
         return {item["id"]: item["layers"] for item in document["cells"]}
 
 
 def make_world(folder: Path, index: Index) -> World:
-    """Write a toy project; its index is the only one that uv and we are told of."""
+    """Write a toy project; its index is the only configured one."""
     programs = folder / "project" / "programs"
     for name, text in {"repro": REPRO, "grpo_core": GRPO_CORE}.items():
         (programs / name).mkdir(parents=True)
@@ -352,7 +352,7 @@ DEEP = ("resolve", "contract", "install", "import", "scheduler")
 
 @pytest.fixture
 def toy() -> Callable[..., str]:
-    """Makes a cell's table."""
+    """Make a cell's table."""
     return cell
 
 

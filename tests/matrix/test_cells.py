@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2] / "matrix.toml"
 
 @pytest.fixture
 def load(tmp_path):
-    """Writes a matrix file and loads it."""
+    """Write a matrix file and load it."""
 
     def write(text):
         path = tmp_path / "matrix.toml"
@@ -43,7 +43,7 @@ def test_every_cell_of_the_project_has_its_locks():
         text = path.read_text(encoding="utf-8")
         assert "://" not in text
         assert "/opt" not in text
-        # Only a package of a folder of wheels has no hash, and the head says so.
+        # Only packages of a wheel folder have no hash, as the header states.
         unhashed = locks.unhashed_pins(text) if path.name.startswith("vllm-") else []
         assert {line.partition("==")[0] for line in unhashed} <= {"torch"}, path.name
         assert not unhashed or f"no hash for {unhashed[0]}" in text, path.name
@@ -130,7 +130,7 @@ def test_profiles_and_patterns_choose_cells(load, kit):
 
 
 def test_a_layer_includes_the_layers_it_needs(load, kit):
-    """`train` stands for every mode, `resolve` for itself alone."""
+    """`train` means every mode, `resolve` only itself."""
     matrix = load(kit.head + kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:async")))
     assert with_needs(matrix.cells[0], ("scheduler",)) == ["install", "import", "scheduler"]
     chosen = select_layers(matrix, ["train", "resolve,import"], quick=False)

@@ -1,4 +1,4 @@
-"""The contract layer on fabricated packages: what is a break, what is guarded, what can't be told."""
+"""The contract layer on fabricated packages: breaks, guarded uses and undecidable uses."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ ENGINE = {
 
 
 def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
-    """Compares one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
+    """Compare one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
     sources = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
     surface = Surface(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
     return compare_apis(sources, surface, Version(version), ())
 
 
 def check(trainer, **rest):
-    """Returns (missing, guarded, undecided) as text."""
+    """Return (missing, guarded, undecided) as text."""
     result = compare_with_engine(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
     return (
@@ -154,7 +154,7 @@ def test_conditions_that_can_be_decided_are(condition, taken):
 
 
 def test_a_condition_kept_in_a_name_is_decided():
-    """TRL keeps is_vllm_available(min_version=…) in a constant and asks that; `else` is taken then."""
+    """TRL stores is_vllm_available(min_version=…) in a constant; `else` is then taken."""
     trainer = """
         _NEW = is_vllm_available(min_version="1.1")
         if _NEW:
@@ -171,7 +171,7 @@ def test_a_condition_kept_in_a_name_is_decided():
     ["is_peft_available()", "hasattr(engine, 'x')", "_HAS_IT", 'Version(peft.__version__) > Version("1")'],
 )
 def test_an_undecidable_condition_on_what_is_installed_is_not_judged(condition):
-    """Nothing is missing, and nothing is fine: what would let it be judged is said."""
+    """The result is undecided, and names the information that would decide it."""
     missing, guarded, undecided = check(f"if {condition}:\n    from vllm import Nothing")
     assert (missing, guarded) == ([], [])
     assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"]
@@ -203,7 +203,7 @@ def test_a_condition_of_the_run_s_own_guards_nothing(condition):
     "condition", ["is_torch_xpu_available()", "not self.use_vllm", "is_torch_npu_available()"]
 )
 def test_other_hardware_and_runs_without_the_engine_are_not_asked_about(condition):
-    """What is reached there only is dead."""
+    """Code that only other hardware, or runs without the engine, can reach counts as dead."""
     assert check(f"def f(self):\n    if {condition}:\n        from vllm import Nothing") == ([], [], [])
 
 
@@ -218,7 +218,7 @@ def test_other_hardware_and_runs_without_the_engine_are_not_asked_about(conditio
     ],
 )
 def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
-    """An option that the settings leave off: said, and no break; the other branch is on everybody's way."""
+    """An option that the settings leave off is listed and no break; the other branch is always reached."""
     settings = "class GRPOConfig:\n    vllm_regex: str | None = field(default=None, metadata={})\n    mode: str = 'x'\n"
     bodies = {"body": "pass", "orelse": "pass", where: "from vllm import Nothing"}
     trainer = (
@@ -266,7 +266,7 @@ def test_other_trainers_do_not_break_grpo():
 
 
 def test_arguments_are_checked_against_the_signature():
-    """Keywords of LLM go on to EngineArgs; those of a struct are its fields; `**name` of a known dictionary counts."""
+    """LLM passes keywords to EngineArgs; a struct's keywords are its fields; `**name` of a known dictionary counts."""
     trainer = """
         from vllm import LLM, SamplingParams
         def f(self):
@@ -287,7 +287,7 @@ def test_arguments_are_checked_against_the_signature():
 
 
 def test_attribute_paths_are_followed_as_far_as_types_are_known():
-    """Attributes of bases count; a path is followed through what it is made of, and it says where that ends."""
+    """Attributes of base classes count; a path is followed through known types, and the result has its end."""
     trainer = """
         from vllm import LLM
         class T:
@@ -309,7 +309,7 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
 
 
 def test_an_annotated_type_proves_no_absence():
-    """What is only annotated may be a subclass at run time: the path is followed as far as it goes, and no further."""
+    """An annotated object may be of a subclass at run time: the path is followed only as far as it exists."""
     engine = {
         "vllm/__init__.py": """
             class Base:
@@ -332,7 +332,7 @@ def test_an_annotated_type_proves_no_absence():
 
 
 def test_a_patched_path_must_exist():
-    """TRL 0.14 and 0.15 patch a private method by its dotted name; entering the patch fails if it is gone."""
+    """TRL 0.14 and 0.15 patch a private method by its dotted name; entering the patch fails if it is missing."""
     line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
     assert check(line.format("generate"))[0] == []
     assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
@@ -367,7 +367,7 @@ class VLLMClient:
 
 
 def test_routes_that_the_client_asks_must_be_in_the_server():
-    """In whatever file of the server they stand; a trainer's own server comes first."""
+    """They may be in any file of the server; a trainer's own server comes first."""
     serving = {"vllm/entrypoints/serve/health.py": '@router.get("/health")\ndef health(): ...'}
     client = {"file": "trl/generation/vllm_client.py", "engine": ENGINE | serving}
     assert check(CLIENT, **client)[0] == ["/start_weight_update"]

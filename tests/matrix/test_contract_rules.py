@@ -39,7 +39,7 @@ LLM = {"vllm/__init__.py": "class LLM:\n    def __init__(self):\n        self.en
 
 
 def sources_with(lines):
-    """Sources in which exactly these lines stand."""
+    """Return sources with exactly these lines."""
     files: dict[str, str] = {}
     for line in lines:
         if not line.absent:
@@ -59,7 +59,7 @@ def layer_result(engine, behaviour=(RULE,)):
     ("rule", "case"), CASES, ids=lambda it: getattr(it, "subject", getattr(it, "outcome", ""))
 )
 def test_each_case_is_found_in_its_own_lines(rule, case):
-    """It decides where its lines stand, and its rule speaks of no trainer without the lines of its own."""
+    """It decides if its lines exist, and its rule ignores trainers without the rule's own lines."""
     trainer, engine = sources_with(rule.trl), sources_with(case.vllm)
     (decision,) = list(apply_rules(trainer, engine, (rule,)))
     assert decision.case is case
@@ -69,7 +69,7 @@ def test_each_case_is_found_in_its_own_lines(rule, case):
 
 @pytest.mark.parametrize("rule", project_rules(), ids=lambda it: it.subject)
 def test_an_engine_that_no_case_knows_is_not_decided(rule):
-    """Nobody has read it: the rule says nothing, in either direction."""
+    """The engine was not read, so the rule gives no verdict."""
     (decision,) = apply_rules(sources_with(rule.trl), MemorySources({}), (rule,))
     assert decision.case is None
 
@@ -88,7 +88,7 @@ def test_a_rule_decides_a_path_that_source_does_not_follow():
 
 
 def test_a_path_without_a_rule_is_not_judged():
-    """As far as it was followed, and what is needed."""
+    """The result has the part that was followed, and the missing rule."""
     result = layer_result({}, ())
     assert result.outcome is Outcome.NOT_CHECKED
     assert result.signs[0].startswith(
@@ -116,7 +116,7 @@ def test_rules_with_unknown_keys_or_outcomes_are_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("pair", RECORDED["pairs"], ids=lambda it: f"{it['trl']}-{it['vllm']}")
 def test_pairs_as_recorded_from_real_wheels(pair):
-    """Which rules speak of a pair and what they come to, from the lines that stand in both released wheels."""
+    """The rules that apply to a pair and their results, from the lines of both released wheels."""
     trainer, engine = (
         MemorySources({file: "\n".join(lines) for file, lines in RECORDED[name][pair[name]].items()})
         for name in ("trl", "vllm")

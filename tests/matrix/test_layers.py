@@ -36,7 +36,7 @@ def workplace(tmp_path, kit):
 
 @pytest.fixture
 def run_layer(workplace, monkeypatch):
-    """Asks the scheduler layer, whose program ends as told."""
+    """Run the scheduler layer with a program that ends as scripted."""
 
     def ask_scheduler(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
@@ -106,7 +106,7 @@ def test_a_reproduced_crash_fails_with_its_code_and_place(run_layer, kit):
         ({"outcome": "inapplicable", "detail": "no such scheduler"}, Outcome.NOT_RUN, "no such scheduler"),
         ({"outcome": "error", "detail": "broken"}, Outcome.INFRA_ERROR, "a repro failed itself: broken"),
         ({"outcome": "timeout"}, Outcome.TIMEOUT, "did not end in time"),
-        # Without an unmitigated attempt nobody knows whether the crash is there.
+        # Without an unmitigated attempt it is unknown whether the crash occurs.
         ({"outcome": "mitigated", "mitigation": "x"}, Outcome.INFRA_ERROR, "it tried nothing"),
     ],
 )
@@ -117,7 +117,7 @@ def test_attempts_make_an_outcome(run_layer, kit, changes, outcome, said):
 
 
 def test_modified_upstream_files_are_no_evidence(run_layer, kit):
-    """If the installed files aren't the wheel's, nothing is said about the release."""
+    """If the installed files aren't the wheel's, there is no verdict on the release."""
     answer = run_layer(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
@@ -169,7 +169,7 @@ def test_a_curve_that_cannot_be_read_is_none(tmp_path):
 
 
 def test_a_cell_sees_none_of_the_user_s_settings(workplace):
-    """Scrubbed: no tokens; offline; a home of its own; PYTHONPATH holds staged copies only."""
+    """Clean variables: no tokens; offline; a separate home; PYTHONPATH has only staged copies."""
     environment = workplace.cell_environ(workplace.matrix.cells[0])
     assert "secret" not in environment.values()
     assert environment["HF_HUB_OFFLINE"] == "1"
@@ -197,14 +197,14 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
     ],
 )
 def test_a_conformance_run_passes_if_something_did_and_nothing_failed(found, code, outcome, said):
-    """What a test skipped is no pass, and an end that pytest does not call one is no answer."""
+    """Skipped tests do not count as passes, and an exit code unknown to pytest gives no answer."""
     assert conformance.suite_outcome(
         found, in_cell.Completed(Completed(code, "", "", 1.0, False), "", "", Path())
     ) == (outcome, said)
 
 
 def test_an_environment_gets_the_name_that_its_recipe_adds(workplace):
-    """A distribution of metadata alone, found by whoever asks for its version."""
+    """The recipe adds a metadata-only distribution, which version checks find."""
     cell = workplace.matrix.cells[0]
     packages = environments.environment_folder(workplace, cell) / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
@@ -214,7 +214,7 @@ def test_an_environment_gets_the_name_that_its_recipe_adds(workplace):
 
 
 def test_a_server_that_does_not_start_fails_with_what_it_said_first(workplace):
-    """As a sign, which an expectation can name; one that answered passes."""
+    """The first error is a sign, which an expectation can name; a server that answered passes."""
     cell = workplace.matrix.cells[0]
     error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
     failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
@@ -265,7 +265,7 @@ def test_log_probs_are_told_with_their_bound(workplace):
 
 
 def test_findings_of_doctor_are_signs_and_a_crashed_check_fails():
-    """By severity and code; the layer does not judge whether they are right."""
+    """The signs are severity and code; the layer does not check whether the findings are right."""
     finding = {"severity": "error", "code": "CMP902", "title": "known to fail", "detail": "because"}
     checks = [{"check": "a", "outcome": "findings"}, {"check": "b", "outcome": "skipped", "reason": "why"}]
     answer = doctor.doctor_answer({"checks": checks, "findings": [finding]})

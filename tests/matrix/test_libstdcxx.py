@@ -21,7 +21,7 @@ def test_where_the_machine_has_the_version_nothing_is_done(tmp_path):
 
 
 def test_a_version_that_needs_more_than_is_known_is_refused_with_the_remedy(tmp_path):
-    """One symbol is known; later versions have others, and a stand-in without them would be a lie."""
+    """The stand-in has one symbol; later versions need others, so it would be wrong for them."""
     with pytest.raises(
         libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install libstdc\+\+ of gcc 13 or newer"
     ):
@@ -63,7 +63,7 @@ def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
 
 @needs_compiler
 def test_a_cell_s_python_loads_it_when_it_starts(tmp_path, monkeypatch):
-    """By one line in site-packages, which names the library."""
+    """One line in site-packages names the library."""
     monkeypatch.setattr(libstdcxx, "_symbol_versions", lambda _library: {"GLIBCXX_3.4"})
     assert libstdcxx.provide(tmp_path, "3.4.32") is True
     (path,) = re.findall("CDLL\\('(.*)', mode", (tmp_path / "grpo_doctor_libstdcxx.pth").read_text())

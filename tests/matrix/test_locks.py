@@ -138,7 +138,7 @@ def test_an_install_verifies_hashes(world, kit):
 
 @pytest.fixture
 def locked_context(tmp_path, kit):
-    """Makes a context of one cell whose two locks exist as they should be."""
+    """Make a context of one cell whose two locks exist as they should be."""
     (tmp_path / "locks").mkdir()
 
     def write_lock(change=lambda text: text):

@@ -1,4 +1,4 @@
-"""Publishing from a store that knows a part: no verdict is lost unasked."""
+"""Publishing from a store with some of the results keeps the other published verdicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_event(question, outcome):
 
 @pytest.fixture
 def publish(tmp_path, kit):
-    """Publishes a store with these answers, {(cell, layer): outcome}, over an existing document."""
+    """Publish a store with these answers, {(cell, layer): outcome}, over an existing document."""
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "releases.json").write_text(KNOWN.to_text())
 
@@ -90,7 +90,7 @@ def test_unfinished_answers_change_nothing(publish):
 
 
 def test_only_chosen_cells_are_updated(publish):
-    """The others stay as published, whatever the store says."""
+    """The others stay as published, even if the store has other results."""
     complete = publish(COMPLETE, {}).document
     answers = {(FIRST, "install"): "fail", (SECOND, "install"): "fail", (PAIR, "contract"): "fail"}
     publication = publish(answers, complete, update=lambda name: name == SECOND)
@@ -114,7 +114,7 @@ def test_verdicts_without_a_cell_are_named_as_lost(publish):
 
 
 def test_doctor_reads_the_published_pairs_as_answered(publish, tmp_path):
-    """By TRL, layer and outcome; the first name missing at import; unfinished answers are absent."""
+    """Doctor reads TRL, layer, outcome and the first missing name; unfinished answers are absent."""
     answers = {
         **COMPLETE,
         ("vllm-0.9+trl-1.0.1", "contract"): "fail",

@@ -58,7 +58,7 @@ KNOWN = ReleaseList(
 
 @pytest.fixture
 def generate(tmp_path, kit):
-    """Generates the cells of a matrix with one written cell, by id."""
+    """Generate the cells of a matrix with one written cell, by id."""
 
     def cells(table=BREADTH, more=""):
         (tmp_path / "locks").mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def test_each_minor_release_meets_its_range_and_two_on_each_side(generate):
 
 
 def test_all_pairs_are_compared_and_some_are_resolved(generate):
-    """Of an open bound's releases the ends and some between are resolved, and every forbidden one."""
+    """The ends of an open bound's releases and some between are resolved, and every excluded one."""
     cells = generate().values()
     resolved = [cell.vllm for cell in cells if cell.trl == "1.0.1" and "resolve" in cell.layers]
     assert resolved == ["0.2", "0.3", "0.4", "0.8", "0.12"]
@@ -227,7 +227,7 @@ def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
     path = world.folder / "matrix.toml"
     unchanged = path.read_text()
     printed = world.run("add", "vllm==2.0")
-    assert (printed.returncode, path.read_text()) == (1, unchanged), printed.stderr  # a name is gone there
+    assert (printed.returncode, path.read_text()) == (1, unchanged), printed.stderr  # a name is missing there
     assert 'layers = ["resolve", "contract"]' in printed.stdout
     assert "vllm.Newest" in printed.stdout
     assert world.run("add", "vllm==newest", "--write").returncode == 1

@@ -82,7 +82,7 @@ def copy_world(world, folder):
 
 
 def verdicts(report):
-    """Returns the verdicts of each cell's layers."""
+    """Return the verdicts of each cell's layers."""
     return {
         name: {layer: item["verdict"] for layer, item in layers.items()} for name, layers in report.items()
     }
@@ -110,11 +110,11 @@ def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
     assert second.returncode == 0
     assert second.stdout == first.stdout
     assert (small.store / "store.jsonl").read_bytes() == before
-    assert "…" not in second.stderr  # no layer was asked
+    assert "…" not in second.stderr  # no layer ran
 
 
 def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
-    """An unexpected failure and an unexpected pass end with 1, and say so."""
+    """An unexpected failure and an unexpected pass are reported and end with 1."""
     text = (finished.folder / "matrix.toml").read_text()
     (finished.folder / "matrix.toml").write_text(
         text.replace('codes = ["SCH001"]\n            reason', 'codes = ["SCH002"]\n            reason')
@@ -147,7 +147,7 @@ def test_fresh_asks_again_but_only_what_was_named(finished):
 
 
 def asked_of(done):
-    """Returns the (cell, layer) that a run asked."""
+    """Return the (cell, layer) that a run asked."""
     return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
 
 
@@ -222,7 +222,7 @@ def test_an_index_that_cannot_be_reached_blames_no_cell(small):
 
 
 def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
-    """What uv says of networkx (which torch needs) is not taken for a broken connection."""
+    """uv's messages about networkx (which torch needs) are not treated as network failures."""
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
     world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))

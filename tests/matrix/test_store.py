@@ -63,7 +63,7 @@ def test_an_event_survives_the_way_to_disk_and_back():
     ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}', "[" * 100_000],
 )
 def test_other_lines_are_refused(line, tmp_path):
-    """By `parse_event`; reading a store skips them."""
+    """`parse_event` refuses them; reading a store skips them."""
     with pytest.raises(ValueError, match=r"."):
         parse_event(line)
     store = Store(tmp_path)

@@ -1,4 +1,4 @@
-"""uv gets what the machine tells pip, and torch comes for CPUs."""
+"""uv gets the machine's pip configuration, and installs torch for CPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_torch_comes_for_cpus(tmp_path, name, python, version, local):
 
 
 def test_uv_is_found_and_its_absence_said(tmp_path, monkeypatch):
-    """On PATH or beside this Python; if nowhere, the message says how to get it."""
+    """uv is found on PATH or next to this Python; otherwise the message says how to install it."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setenv("PATH", str(tmp_path))

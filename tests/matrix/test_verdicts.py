@@ -1,4 +1,4 @@
-"""Outcomes against expectations, and what a run comes to."""
+"""Judge outcomes by expectations, and compute a run's exit code."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_an_outcome_is_held_against_its_expectation(observed, expected, verdict,
 @pytest.mark.parametrize("outcome", ["timeout", "infra_error"])
 @pytest.mark.parametrize("expected", [None, expect("fail")])
 def test_what_stayed_open_is_never_as_expected(outcome, expected):
-    """A timeout and an infrastructure fault say nothing about the cell, whatever was expected."""
+    """A timeout and an infrastructure fault are no result for the cell, for any expectation."""
     judgement = judge(make_answer(outcome), expected)
     assert (judgement.verdict.value, judgement.expected, judgement.incomplete) == (outcome, False, True)
 
 
 def test_disagreeing_answers_are_flaky():
-    """Same inputs, different outcomes: flaky, whatever the last one was."""
+    """Same inputs, different outcomes: flaky, independent of the last one."""
     assert judge(make_answer("pass"), None, flaky=True).verdict is Verdict.FLAKY
 
 

@@ -65,7 +65,7 @@ def test_a_release_that_is_not_there_is_absent(index, environ, tmp_path):
 
 
 def test_an_index_that_does_not_answer_is_a_fault(tmp_path):
-    """Not absent: nobody knows. Credentials in the address are not repeated."""
+    """The release is unknown, not absent. Credentials in the address are not printed."""
     with pytest.raises(WheelError) as refused:
         find_wheel(
             "vllm", "1.0", cache=tmp_path, environ={"PIP_INDEX_URL": "http://user:secret@127.0.0.1:9/simple/"}
@@ -75,7 +75,7 @@ def test_an_index_that_does_not_answer_is_a_fault(tmp_path):
 
 
 def test_a_folder_of_wheels_comes_first(index, environ, tmp_path, kit):
-    """What the machine offers locally is read without a network."""
+    """Local wheels are used without a network."""
     kit.wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
     index.add("vllm", "1.0", {"vllm/__init__.py": "remote"})
     wheel = find_wheel(

@@ -34,7 +34,7 @@ def matrix():
 
 
 def test_the_committed_workflow_is_the_one_that_is_made(capsys):
-    """A cell added to the matrix file is a job as soon as the file is made again, and this test says when."""
+    """A new cell needs a regenerated workflow; this test fails until then."""
     assert cli.main(["workflow"]) == 0
     assert capsys.readouterr().out == COMMITTED.read_text()
     assert cli.main(["workflow", "--release"]) == 0
@@ -55,7 +55,7 @@ def test_every_cell_has_a_job_that_may_last(matrix):
 
 
 def test_the_commands_in_it_exist():
-    """What follows `nox -s matrix --` is taken by the matrix's own parser."""
+    """The matrix's own parser accepts the arguments after `nox -s matrix --`."""
     commands = re.findall(r"run: nox -s matrix -- (.+)", COMMITTED.read_text())
     assert len(commands) == 4
     for line in commands:
@@ -96,7 +96,7 @@ def test_without_a_gpu_runner_there_is_no_such_job(matrix):
 
 
 def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
-    """What publishes may ask for its own identity and nothing else; what builds may not even do that."""
+    """The publishing job may request its own identity token only; the build job may not even do that."""
     build, publish = RELEASE.read_text().split("  publish:")
     assert "id-token" not in build
     assert publish.count("permissions:\n      id-token: write\n    steps:") == 1

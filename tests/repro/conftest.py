@@ -1,4 +1,4 @@
-"""What the repro tests share: the toys, importable here and in every process started from here."""
+"""Shared fixtures of the repro tests: toy repros, importable here and in every child process."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Records what `python -m repro run CODE --json` printed, which is what an entry's `executed` stands on.
+"""Record the output of `python -m repro run CODE --json`, the evidence of an entry's `executed`.
 
 `python -m tests.repro.record ENVIRONMENT FILE...` takes the documents into diagnostics/data/attempts.json, in the
 place of what is known of the same codes in the same environment. ENVIRONMENT is a command that makes it again.
@@ -17,7 +17,7 @@ SCHEMA = "grpo-doctor.attempts.v1"
 
 
 def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
-    """By code: where and when it ran, and of each trigger and mitigation that was carried out, what came of it."""
+    """Return recorded runs by code: place, date, and the outcome of each trigger and mitigation."""
     result: dict[str, dict[str, Any]] = {}
     for code, reported in document["codes"].items():
         outcomes: dict[str, dict[str, str]] = {}
@@ -40,7 +40,7 @@ def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[
 
 
 def main() -> None:
-    """Merges the documents that are named."""
+    """Merge the documents that are named."""
     environment, *files = sys.argv[1:]
     known: dict[str, Any] = {"runs": []}
     if RECORD.exists():

@@ -1,4 +1,4 @@
-"""CMP001: what is asked of vLLM under each mitigation, and what its real configuration code answered, cell by cell."""
+"""CMP001: requests to vLLM under each mitigation, and the answers of its real configuration code, by cell."""
 
 import json
 
@@ -8,7 +8,7 @@ from repro.base import REGISTRY, InapplicableError
 from repro.issues import cmp001 as repro
 from tests.cells import run_in_cell
 
-# Where `is_async_output_supported` raises in vllm/platforms/interface.py of each release.
+# Lines at which `is_async_output_supported` raises in vllm/platforms/interface.py of each release.
 LINES = {
     "vllm-0.6.6.post1+trl-0.14.0": 165,
     "vllm-0.7.2+trl-0.15.2": 201,
@@ -19,20 +19,20 @@ LINES = {
 
 def test_a_mitigation_changes_the_options_alone():
     """Async output is an option of the engine; a detected platform is an environment, with its own device."""
-    assert repro.planned("named_device", None)["options"] == {"device": "cuda:1"}
-    off = repro.planned("named_device", "async_output_off")
+    assert repro.make_plan("named_device", None)["options"] == {"device": "cuda:1"}
+    off = repro.make_plan("named_device", "async_output_off")
     assert off == {
         "trigger": "named_device",
         "options": {"device": "cuda:1", "disable_async_output_proc": True},
         "detected": False,
     }
-    assert repro.planned("named_device", "unnamed_device")["options"] == {}
-    assert repro.planned("named_device", "detect_platform")["detected"]
+    assert repro.make_plan("named_device", "unnamed_device")["options"] == {}
+    assert repro.make_plan("named_device", "detect_platform")["detected"]
     assert repro.OPTIONS["named_device"] == {"device": "cuda:1"}
 
 
 def test_another_release_is_not_tried_from_within_this_one():
-    """It is said rather than left out."""
+    """The mitigation is listed as not tested, with the reason."""
     with pytest.raises(InapplicableError, match="another release"):
         REGISTRY["CMP001"].trigger("named_device").run("other_version")
 
@@ -45,7 +45,7 @@ def test_another_release_is_not_tried_from_within_this_one():
     ],
 )
 def test_a_release_that_ignores_the_device_named_is_inapplicable(monkeypatch, arguments, reason):
-    """From 0.9 on the empty name of the undetected platform is refused first, and the question is never asked."""
+    """From 0.9 on the empty name of the undetected platform is refused before async output is checked."""
     files = {
         "vllm/platforms/interface.py": f"def {repro.FUNCTION}(): ...",
         "vllm/engine/arg_utils.py": arguments,

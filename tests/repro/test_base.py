@@ -8,7 +8,7 @@ from repro.base import Attempt, AttemptOutcome, Work, overall
 
 
 def test_work_is_complete_when_each_request_was_served_once_in_full():
-    """All tokens to the caller that asked, nothing left behind."""
+    """All tokens reached the caller that requested them, and no blocks leaked."""
     work = Work({"a": 3, "b": None}, [("a", 3), ("b", 0)])
     assert work.complete
     assert (work.finished, work.tokens) == (2, 3)
@@ -34,7 +34,7 @@ def test_work_that_is_not_complete_says_why(work, told):
 
 
 def test_an_attempt_survives_its_json():
-    """What the worker sends is what the runner reads."""
+    """An attempt that the worker sends as JSON is equal in the runner."""
     attempt = Attempt(
         "t", "m", AttemptOutcome.NOT_MITIGATED, chain=("a (b:1)",), simulated=("all",), as_recorded=True
     )

@@ -28,7 +28,7 @@ def repro(*arguments):
 
 
 def toy_repro(*arguments):
-    """The same command with the toys in place of the repros."""
+    """Return the command with the toy repros registered."""
     command = [sys.executable, "-c", COMMAND, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
@@ -47,7 +47,7 @@ def toy_repro(*arguments):
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(arguments, message):
-    """Exit code 2, what was given, what is close to it; no traceback, nothing on standard output."""
+    """Exit code 2, the given name and similar ones; no traceback, nothing on standard output."""
     done = repro(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -104,7 +104,7 @@ def test_a_search_without_hypothesis_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 def test_a_search_that_dies_is_told():
-    """By its seed, and by what ended it; its process is gone."""
+    """The report has its seed and what ended it; its process is gone."""
     program = (
         "import os, signal\n"
         "from repro.fuzz import search\n"
@@ -127,7 +127,7 @@ def test_a_search_that_dies_is_told():
 
 
 def test_a_missing_package_is_refused_rather_than_passed(toys):
-    """What was never looked at must not read as an answer."""
+    """A missing package must not read as a result."""
     done = toy_repro("run", "TOY007", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no-such-distribution is needed for TOY007" in done.stderr
@@ -147,7 +147,7 @@ def test_standard_output_is_one_document_whatever_is_printed(toys):
 
 
 def test_a_document_says_which_mitigation_does_not_help(toys):
-    """By trigger, and the exit code says that one did otherwise than recorded."""
+    """The document lists it by trigger, and the exit code shows that the result is not as recorded."""
     done = toy_repro("run", "TOY006", "--json")
     code = json.loads(done.stdout)["codes"]["TOY006"]
     assert code["outcome"] == "reproduced"
@@ -160,7 +160,7 @@ def test_a_document_says_which_mitigation_does_not_help(toys):
 
 
 def test_the_terminal_says_the_same(toys):
-    """Triggers, outcomes, what is simulated, and what helps."""
+    """The text has triggers, outcomes, simulated parts and verified mitigations."""
     done = toy_repro("run", "TOY006", "--verbose")
     assert "simulated: everything" in done.stdout
     assert "with useless" in done.stdout
@@ -215,7 +215,7 @@ def test_one_mitigation_is_tried_beside_the_bare_trigger(toys):
 
 
 def test_list_names_every_trigger_and_mitigation():
-    """What can be run can be found, as text and as JSON."""
+    """Triggers and mitigations are listed as text and as JSON."""
     text = repro("list", "--verbose").stdout
     assert [line.split()[0] for line in repro("list").stdout.splitlines()] == list(REPROS)
     document = json.loads(repro("list", "--json").stdout)
@@ -274,7 +274,7 @@ def test_imports_tell_a_missing_module_from_one_that_prints(tmp_path, monkeypatc
 
 
 def test_an_import_that_never_ends_is_incomplete(tmp_path, monkeypatch):
-    """A time limit says nothing of the module: exit code 3."""
+    """A timeout gives no result for the module: exit code 3."""
     (tmp_path / "endless.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = repro("imports", "endless", "json", "--timeout", "2")
@@ -302,7 +302,7 @@ def test_a_question_leaves_no_temporary_folder(tmp_path, module, asked):
 
 
 def test_codes_may_be_typed_in_small_letters():
-    """`run sch001` asks for SCH001; near codes are those of what was meant, and other names are as they stand."""
+    """`run sch001` means SCH001, also for similar codes; other names are case-sensitive."""
     known = {"TOY001": None, "SCH001": None}
     assert command._pick("code", "sch001", list(known)) == "SCH001"
     assert command._pick("trigger of SCH001", "lost_step", ["lost_step"]) == "lost_step"

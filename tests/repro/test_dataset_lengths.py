@@ -1,4 +1,4 @@
-"""The made-up data sets, and what is generated from them on a released scheduler."""
+"""The generated data sets, and completions from them on a released scheduler."""
 
 import doctest
 import json
@@ -11,12 +11,12 @@ from tests.cells import run_in_cell
 
 
 def test_the_examples_hold():
-    """Those in the docstrings, which the documents quote."""
+    """The doctests, which the documentation quotes, pass."""
     assert doctest.testmod(dataset_lengths).failed == 0
 
 
 def test_the_small_data_set_is_the_beginning_of_the_large_one():
-    """So nothing but the rows that follow can make the difference; and they do have the lengths for it."""
+    """So only the further rows can make a difference, and they have the required lengths."""
     small, large = lengths(1000), lengths(20_000)
     assert large[:1000] == small
     assert max(small) == 3034 < LIMIT
@@ -27,14 +27,14 @@ def test_the_small_data_set_is_the_beginning_of_the_large_one():
 
 
 def test_another_seed_is_another_data_set():
-    """Of the same kind: half of its rows below the median, give or take."""
+    """The data set has the same distribution: about half of its rows are below the median."""
     second = lengths(1000, seed=1)
     assert second != lengths(1000)
     assert 400 < sum(length < dataset_lengths.MEDIAN for length in second) < 600
 
 
 def test_a_line_says_rows_longest_and_first():
-    """And, where it ended, in which batch and where; what is nought is not said."""
+    """It also has the batch and location of an assertion; zero counts are left out."""
     reported = Told(
         20, 70, 1, 7, None, "failed", 4, "vllm/core/scheduler.py:1: assert x", 4, 3, 0, 24, 5, 1.5
     )

@@ -1,6 +1,6 @@
 """The driver of the scheduler against the whole engine it mirrors: the same work, the same outcome.
 
-A stand-in is worth what has been compared: vLLM's own `LLM` and `LLMEngine`, unmodified, do the same made-up work.
+The driver is compared with vLLM's own unmodified `LLM` and `LLMEngine` on the same generated work.
 """
 
 import json
@@ -24,7 +24,7 @@ CELLS = [
 
 @pytest.fixture(scope="module", params=CELLS)
 def cell_results(request):
-    """What came of each piece of work on either side."""
+    """Run each piece of work in the driver and in the engine; return both results."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)

@@ -39,7 +39,7 @@ def test_the_trainers_logprob_is_the_closed_form():
 
 def test_the_work_counts_what_agrees():
     """Tokens within rounding are served; the note has the largest difference and the mean ratio."""
-    work = whole_engine.compared([(-1.0, -1.0), (-1.0, -1.0001), (-1.0, -2.0)])
+    work = whole_engine.count_agreeing([(-1.0, -1.0), (-1.0, -1.0001), (-1.0, -2.0)])
     assert (work.finished, len(work.due), work.complete) == (2, 3, False)
     assert work.describe() == (
         "2 of 3 log-probs are the trainer's; largest difference 1, trainer / engine ratio 0.717 (geometric mean)"

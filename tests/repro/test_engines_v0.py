@@ -1,4 +1,4 @@
-"""SCH001 and SCH002 on the whole V0 engine of vLLM's CPU build: what was seen there, trigger by trigger."""
+"""SCH001 and SCH002 on the whole V0 engine of vLLM's CPU build: recorded outcomes by trigger."""
 
 import json
 
@@ -21,7 +21,7 @@ class Output:
 
 
 def test_an_answer_is_known_by_its_prompt():
-    """Whatever its place: what somebody else had asked for is a stray, and what was cut short is not served."""
+    """Its position does not matter: another caller's answer is stray, and a shortened one is not served."""
     first, second = EVALUATION
     done = count_answers([(EVALUATION, [Output(TRAINING[0], 6), Output(second, 4), Output(first, 3)])])
     assert (done.finished, done.stray, done.tokens, done.complete) == (1, 1, 7, False)
@@ -71,7 +71,7 @@ def test_the_whole_engine_asserts_and_each_mitigation_does_as_recorded(attempts,
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_the_one_who_does_not_crash_is_worse_off(attempts):
-    """Training's generate() returns without an error, with evaluation's completions and none of its own."""
+    """Training's generate() returns without an error, with evaluation's completions instead of its own."""
     for trigger in ("llm_two_threads", "engine_two_threads"):
         assert attempts[trigger, None]["detail"] == (
             "training got 0 of its 4 completions and 2 that it had not asked for, without an error"
@@ -82,7 +82,7 @@ def test_the_one_who_does_not_crash_is_worse_off(attempts):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_after_the_assertion_it_is_too_late_to_abort(attempts):
-    """The engine works again, and the KV cache blocks of what was lost are gone."""
+    """The engine works again, but the lost requests' KV cache blocks stay leaked."""
     for trigger in ("llm_interrupted", "engine_step_raised"):
         detail = attempts[trigger, None]["detail"]
         assert "asked once more: 2 of 2 requests finished, 8 tokens; 5 KV cache blocks leaked" in detail
@@ -115,7 +115,7 @@ def leftovers():
 @pytest.mark.heavy
 @pytest.mark.parametrize("trigger", ["llm_min_tokens", "llm_min_tokens_poisons_next"])
 def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, trigger):
-    """At the wheel's own line, and again at the next legal prompt, whatever is aborted."""
+    """It asserts at the wheel's own line, and again at the next valid prompt, even after aborts."""
     bare = leftovers[trigger, None]
     assert (bare["outcome"], bare["where"]) == ("reproduced", "vllm/core/scheduler.py:701")
     assert bare["detail"].endswith("a legal prompt asked for: the same again, 1 parked")
@@ -130,7 +130,7 @@ def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, 
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
-    """The next call is served; the parked sequence's four blocks are gone."""
+    """The next call is served; the parked sequence's four blocks stay leaked."""
     observed = leftovers["llm_min_tokens_poisons_next", "drain"]
     assert (observed["outcome"], observed["finished"], observed["leaked_blocks"]) == ("not_mitigated", 1, 4)
 

@@ -30,7 +30,7 @@ def test_what_a_repro_reads_of_its_entry_is_what_toml_has():
 
 
 def test_the_matrix_finds_the_module_that_registers_each_repro():
-    """By reading, where the registry imports."""
+    """The matrix reads the registry's imports without running them."""
     assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]

@@ -1,4 +1,4 @@
-"""What counts as reproduced: what came out of an installed package, or what the figures show."""
+"""Criteria for reproduced: an exception out of an installed package, or figures that show the failure."""
 
 import importlib.util
 from dataclasses import replace
@@ -21,7 +21,7 @@ def fails(kind):
 
 @pytest.fixture
 def upstream(tmp_path):
-    """A module that stands below a folder named site-packages."""
+    """Make a module below a folder named site-packages."""
     path = tmp_path / "site-packages" / "pack" / "core.py"
     path.parent.mkdir(parents=True)
     path.write_text(UPSTREAM)
@@ -54,7 +54,7 @@ def test_the_assertion_sought_is_reproduced_with_its_place(repro):
 
 
 def test_another_assertion_of_upstream_is_not_the_one_sought(repro):
-    """It's told, on one line, and doesn't count."""
+    """It is reported in one line and doesn't count."""
     observed = judge.attempt(repro, "other", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
     assert observed.assertion == "assert kind == 'never'"
@@ -62,7 +62,7 @@ def test_another_assertion_of_upstream_is_not_the_one_sought(repro):
 
 
 def elsewhere(repro, upstream, kind, line, mitigation=None):
-    """Judges a failure that ended another process, at a line of the module."""
+    """Judge a failure that ended another process, at a line of the module."""
     error = ElsewhereError(
         kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
     )
@@ -70,7 +70,7 @@ def elsewhere(repro, upstream, kind, line, mitigation=None):
 
 
 def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
-    """Its frames are judged as they were there, and what was noted beside it is told."""
+    """Its frames are judged as in that process, and its notes are reported."""
     observed = elsewhere(repro, upstream, "AssertionError", 4)
     assert (observed.outcome, observed.where, observed.function) == (
         AttemptOutcome.REPRODUCED,
@@ -93,7 +93,7 @@ def test_another_exception_of_upstream_in_another_process_is_told(repro, upstrea
 
 
 def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
-    """No frame of it stands in an installed package."""
+    """None of its frames is in an installed package."""
     error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
     observed = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
     assert observed.outcome is AttemptOutcome.ERROR
@@ -108,7 +108,7 @@ def test_a_statement_that_stands_in_many_functions_is_told_by_its_function(repro
 
 
 def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro):
-    """And the text says which of the two it was."""
+    """The text names the assertion that failed."""
     assert judge.attempt(repro, "sought", "helps").detail == "the same assertion"
     observed = judge.attempt(repro, "other", "helps")
     assert (observed.outcome, observed.detail) == (
@@ -144,6 +144,6 @@ def test_a_silent_failure_is_judged_by_its_figures(repro, mitigation, outcome, a
 
 
 def test_work_done_without_the_failure_is_not_reproduced(repro):
-    """Where an exception was expected, coming to the end is not a reproduction."""
+    """If an exception was expected, finishing is not a reproduction."""
     observed = judge.attempt(repro, "chatter", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)

@@ -17,7 +17,7 @@ SILENT, LOUD = ("0.4.0", "0.7.0"), ("0.8.0", "0.9.0")
 
 @pytest.fixture
 def release(monkeypatch):
-    """Lets the repro find a release by its sources, with none installed."""
+    """Let the repro find a release by its sources, with none installed."""
 
     def set_sources(version, parser, verl=None):
         result = {"math_verify/parser.py": parser, "verl/utils/reward_score/math_verify.py": verl}
@@ -28,7 +28,7 @@ def release(monkeypatch):
 
 
 def test_rewards_are_counted_by_answer():
-    """A right answer is served by a reward of 1; the mean is told."""
+    """A right answer counts as served if its reward is 1; the mean is reported."""
     work = repro.count_rewarded([1.0] * 6 + [0.0, 0.5])
     assert (work.finished, len(work.due), work.complete) == (6, 8, False)
     assert work.describe() == "6 of 8 right answers are rewarded; mean reward 0.812"

@@ -1,4 +1,4 @@
-"""RAY001: what is started under each mitigation, and how the reasons are told apart; then on real Ray and verl."""
+"""RAY001: started processes under each mitigation, and how the reasons are distinguished; with real Ray and verl."""
 
 import json
 import os
@@ -21,7 +21,7 @@ THERE = [f"training/{name}" for name in NAMES]
 
 
 def report(**changes):
-    """What an engine process reports that found its workers."""
+    """Return the report of an engine process that found its workers."""
     result = {
         "engine_environment": {"RAY_ADDRESS": None, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
         "engine_address": "127.0.0.1:1",
@@ -48,7 +48,7 @@ def test_each_reason_is_told_from_what_the_engine_saw(changes, reason):
 
 
 def test_a_process_that_joined_no_cluster_says_so():
-    """Its own `ray.init()` failed: nothing can be said of the workers."""
+    """Its own `ray.init()` failed, so there is no verdict on the workers."""
     observed = report()
     del observed["engine_address"]
     assert repro.cause(observed) == "the engine process joined no cluster"
@@ -71,7 +71,7 @@ def test_the_line_names_what_was_looked_for_and_what_was_seen():
 
 
 def test_work_counts_what_the_workers_were_asked():
-    """A worker that was found but not asked for all of it is not done."""
+    """A worker that was found but did not get all calls is not done."""
     assert repro.work(report()).complete
     assert not repro.work(report(asked={NAMES[0]: ["init_worker"]})).complete
     assert not repro.work(report(asked={})).complete
@@ -88,14 +88,14 @@ def test_a_failure_elsewhere_keeps_its_kind_and_its_frames():
 
 def test_a_mitigation_changes_what_it_says_and_nothing_else():
     """An address is added to what the server is given; unsetting takes only that variable."""
-    bare = repro.planned("wrong_address", None)
-    inputs = repro.planned("wrong_address", "explicit_address")
+    bare = repro.make_plan("wrong_address", None)
+    inputs = repro.make_plan("wrong_address", "explicit_address")
     assert inputs.server_env == bare.server_env | {"RAY_ADDRESS": RIGHT}
-    assert repro.planned("wrong_address", "unset_spawn").server_env == {
+    assert repro.make_plan("wrong_address", "unset_spawn").server_env == {
         "RAY_ADDRESS": bare.server_env["RAY_ADDRESS"]
     }
-    assert repro.planned("other_namespace", None).workers_namespace == ELSEWHERE
-    assert repro.planned("other_temp_dir", "running_head").head == "default"
+    assert repro.make_plan("other_namespace", None).workers_namespace == ELSEWHERE
+    assert repro.make_plan("other_temp_dir", "running_head").head == "default"
 
 
 def test_every_pair_is_carried_out_or_says_why_not():
@@ -104,7 +104,7 @@ def test_every_pair_is_carried_out_or_says_why_not():
     for trigger in REPROS["RAY001"].triggers:
         for mitigation in REPROS["RAY001"].mitigations:
             try:
-                repro.planned(trigger.name, mitigation.name)
+                repro.make_plan(trigger.name, mitigation.name)
             except InapplicableError:
                 refused.add((trigger.name, mitigation.name))
     helping = {(name, second.name) for second in REPROS["RAY001"].mitigations for name in second.helps}
@@ -138,7 +138,7 @@ def test_the_new_cluster_and_the_address_that_prevents_it(environment):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_no_ray_process_is_left_when_the_run_is_ended(number):
-    """Ctrl-C while the cluster runs: its processes and its folder are gone when the command has ended."""
+    """Ctrl-C while the cluster runs: its processes and folder are removed when the command ends."""
     command = [cell_python("verl-0.4.1"), "-m", "repro", "run", "RAY001", "--trigger", "no_address"]
     with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder}
@@ -151,13 +151,13 @@ def test_no_ray_process_is_left_when_the_run_is_ended(number):
                     break
             assert using(folder)
             process.send_signal(number)
-            process.stderr.read()  # open until the last of them is gone
+            process.stderr.read()  # open until the last of them has ended
         assert not using(folder)
         assert not list(Path(folder).iterdir())
 
 
 def using(folder):
-    """The processes whose command line names a folder, but for this one."""
+    """Return other processes whose command line names a folder."""
     result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""Who gets a turn, and when: the switching between the owners of an engine, on an engine of straw."""
+"""Switching between the callers of an engine, tested on a fake engine."""
 
 import threading
 
@@ -18,11 +18,11 @@ class Straw:
         self.left, self.log = {}, []
 
     def add(self, request):
-        """Takes a request."""
+        """Take a request."""
         self.left[request.id] = request.max_tokens
 
     def abort(self, *ids):
-        """Forgets requests."""
+        """Forget requests."""
         for name in ids:
             self.left.pop(name, None)
 
@@ -42,7 +42,7 @@ class Straw:
         return done
 
     def run(self):
-        """Steps until nothing is left."""
+        """Step until nothing is left."""
         finished = []
         while self.unfinished:
             finished += yield from self.step()
@@ -63,7 +63,7 @@ def test_without_a_lock_steps_overlap():
 
 @pytest.mark.parametrize("locked", [owners.generate_locked, owners.generate_step_locked])
 def test_with_a_lock_no_step_overlaps_another(locked):
-    """Whether it's held around the call or around each step."""
+    """The lock may be held during the call or during each step."""
     engine, lock = Straw(), threading.Lock()
     owners.take_turns([locked(engine, A, lock), locked(engine, B, lock)])
     assert engine.log == ["schedule", "output"] * (len(engine.log) // 2)
@@ -97,7 +97,7 @@ def test_a_server_gives_answers_by_id():
     server.submit(B)
     server.cancel(A[:1])
     owners.take_turns([loop])
-    assert (names(server.answers_to(A)), names(server.answers_to(B))) == (["a2"], ["b1"])
+    assert (names(server.completions_of(A)), names(server.completions_of(B))) == (["a2"], ["b1"])
 
 
 def test_a_closed_call_gives_the_lock_back():

@@ -10,12 +10,12 @@ from tests.cells import run_in_cell
 
 
 def report(second):
-    """What the other process reports, by the policies of the second completion."""
+    """Return the other process's report, by the policies of the second completion."""
     return {"completions": {"first": ["old"] * 3, "second": second}, "at_pause": {"first": 3, "second": 1}}
 
 
 def test_a_completion_of_two_policies_is_not_done():
-    """It is told how many tokens are whose, and what each had when the pause was over."""
+    """The report has the tokens of each policy, and each request's tokens at the end of the pause."""
     done = repro.work(report(["old", "new", "new"]))
     assert not done.is_served("second")
     assert "first: 3 by the old weights; second: 1 by the old weights, then 2 by the new" in done.describe()
@@ -47,7 +47,7 @@ def test_other_ends_are_told_apart():
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_new_weights_finish_what_the_old_ones_began():
-    """On AsyncLLM: after the pause one completion goes on under new weights; each mitigation prevents that."""
+    """On AsyncLLM one completion continues under new weights after the pause; each mitigation prevents that."""
     done = run_in_cell(
         "vllm-0.31.0+trl-1.16.0", "-m", "repro", "run", "SYN002", "--timeout", "200", "--json", timeout_s=850
     )

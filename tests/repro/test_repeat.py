@@ -1,4 +1,4 @@
-"""The same attempts many times over: what counts as different, what is told, and the exit code."""
+"""Repeated attempts: which outcomes count as different, the printed table, and the exit code."""
 
 import json
 import subprocess
@@ -45,7 +45,7 @@ def test_one_that_differs_is_a_finding_and_no_answer_at_all_is_unfinished(attemp
 
 
 def test_the_table_counts_each_pair_and_tells_what_the_others_were():
-    """How many of how many; where they differ, what else came, with its words."""
+    """The table counts outcomes per pair; if they differ, it lists the other outcomes with their messages."""
     helped = [replace(BARE, mitigation="m", outcome=AttemptOutcome.MITIGATED)] * 2
     lost = replace(BARE, outcome=AttemptOutcome.NOT_REPRODUCED, detail="nothing happened")
     lines = render.repeat_lines({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
@@ -56,7 +56,7 @@ def test_the_table_counts_each_pair_and_tells_what_the_others_were():
 
 
 def test_each_attempt_is_made_as_often_as_asked(toys):
-    """In processes of their own, over every pair; the document has the counts."""
+    """Each runs in a separate process, for every pair; the document has the counts."""
     command = [
         sys.executable,
         "-c",

@@ -16,7 +16,7 @@ COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1
 
 
 def run(toys, code, *plan, limit_s=500, **options):
-    """The attempts of one code, and what was said meanwhile."""
+    """Run the attempts of one code; return them and the reported outcomes."""
     message = []
     repros = {code: toys.REPROS[code]}
     results = runner.run(
@@ -93,7 +93,7 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, number):
-    """Ctrl-C, a polite end and a brutal one: the attempt that hangs and the process it started are gone.
+    """Ctrl-C, SIGTERM and SIGKILL: the hanging attempt and the process it started have ended.
 
     Both hold the FIFO open for writing, so reading it comes to an end when they do.
     """
@@ -118,7 +118,7 @@ def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, numb
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_what_left_its_session_is_gone_as_well(toys, tmp_path, monkeypatch, interrupted):
-    """At Ctrl-C, and when the attempt ends by itself; its temporary folder is gone with it."""
+    """This holds at Ctrl-C and after a normal end; the temporary folder is removed too."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     monkeypatch.setenv("TOY_FIFO", str(fifo))
@@ -153,7 +153,7 @@ def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
 
 
 def test_what_a_trigger_lacks_is_told_without_a_worker(toys):
-    """The pairs of other triggers are tried; those of this one say what is missing, and come last."""
+    """The pairs of other triggers are tried; those of this one report the missing package, and come last."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers
     missing = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))

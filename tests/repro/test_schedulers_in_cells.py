@@ -1,4 +1,4 @@
-"""SCH001 and SCH002 on the real schedulers of released vLLM wheels: what was seen there, cell by cell."""
+"""SCH001 and SCH002 on the real schedulers of released vLLM wheels: recorded outcomes by cell."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.vllm
 
 PROGRAM = Path(__file__).parent / "cell_programs" / "v0_engine.py"
 
-# Where the assertions stand in the released wheels: SCH001 and SCH002 in vllm/core/scheduler.py, and the one that
+# Lines of the assertions in the released wheels: SCH001 and SCH002 in vllm/core/scheduler.py, and the one that
 # chunked prefill brings in place of SCH001's in vllm/sequence.py.
 LINES = {
     "vllm-0.6.6.post1+trl-0.14.0": (1119, 565, 318),
@@ -87,7 +87,7 @@ WHOLE_ENGINE = {
 
 @pytest.fixture(scope="module", params=LINES)
 def cell_results(request):
-    """The cell, and what `run` said there of all triggers and mitigations."""
+    """Return the cell and the output of `run` for all triggers and mitigations."""
     done = run_in_cell(request.param, "-m", "repro", "run", "SCH001", "SCH002", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     return request.param, json.loads(done.stdout)
@@ -100,7 +100,7 @@ def attempts(cell_results, code, **wanted):
 
 
 def expected(cell, code, trigger, mitigation):
-    """The outcome that was seen when this was written."""
+    """Return the recorded outcome."""
     if cell in REFUSING and trigger.startswith("overlong"):
         return "inapplicable"
     if trigger in WHOLE_ENGINE[code]:
@@ -159,14 +159,14 @@ def test_what_helps_has_done_all_the_work(cell_results, code):
 
 
 def test_the_silent_one_loses_a_request_and_its_blocks(cell_results):
-    """No exception: one request of two never comes back, and the blocks of 80 tokens are gone."""
+    """No exception: one request of two never returns, and the blocks of 80 tokens leak."""
     for attempt in attempts(cell_results, "SCH002", trigger="overlong_dropped", outcome="reproduced"):
         assert (attempt["finished"], attempt["expected"], attempt["leaked_blocks"]) == (1, 2, 5)
         assert attempt["assertion"] is None
 
 
 def test_chunked_prefill_trades_the_assertion_for_worse(cell_results):
-    """With two owners for another assertion; after a lost step for completions nobody had asked for."""
+    """With two owners another assertion fails; after a lost step a caller gets unrequested completions."""
     cell, _ = cell_results
     [race] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="chunked_prefill_on")
     assert race["where"] == f"vllm/sequence.py:{LINES[cell][2]}"
@@ -184,7 +184,7 @@ def test_a_lock_around_each_step_gives_completions_to_the_wrong_caller(cell_resu
 
 
 def test_the_advice_people_find_is_called_incomplete(cell_results):
-    """Chunked prefill off: nothing against min_tokens, and the run says so in a word."""
+    """Disabling chunked prefill does not help against min_tokens, and the run reports that."""
     cell, document = cell_results
     verdict = document["codes"]["SCH002"]["mitigations"]["chunked_prefill_off"]
     assert verdict["recommended"]
@@ -193,7 +193,7 @@ def test_the_advice_people_find_is_called_incomplete(cell_results):
 
 
 def test_a_refused_prompt_is_told_in_upstreams_words(cell_results):
-    """Where LLMEngine checks the length, the over-long triggers can't be carried out."""
+    """If LLMEngine checks the length, the triggers with over-long prompts can't run."""
     cell, _ = cell_results
     refused = attempts(
         cell_results, "SCH002", trigger="overlong_prompt", mitigation=None, outcome="inapplicable"
@@ -204,7 +204,7 @@ def test_a_refused_prompt_is_told_in_upstreams_words(cell_results):
 
 @pytest.fixture(scope="module", params=["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
 def in_one_process(request):
-    """What `cell_programs/v0_engine.py` saw."""
+    """Return the report of `cell_programs/v0_engine.py`."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.vllm
 
 HERE = Path(__file__).parent
 STORIES = HERE / "stories"
-# Where the assertions of SCH001 and SCH002 stand in vllm/core/scheduler.py.
+# Lines of the assertions of SCH001 and SCH002 in vllm/core/scheduler.py.
 LINES = {
     "vllm-0.6.6.post1+trl-0.14.0": (1119, 565),
     "vllm-0.7.2+trl-0.15.2": (1124, 570),
@@ -25,7 +25,7 @@ V1_CELL = "vllm-0.31.0+trl-1.16.0"
 
 
 def replayed(cell, name):
-    """What the command says of a saved story in a cell."""
+    """Return the command's output for a saved story in a cell."""
     done = run_in_cell(cell, "-m", "repro", "fuzz", "--replay", str(STORIES / name), "--json")
     assert done.returncode in {0, 1}, done.stderr[-3000:]
     return done.returncode, json.loads(done.stdout)
@@ -33,7 +33,7 @@ def replayed(cell, name):
 
 @pytest.fixture
 def searched(tmp_path):
-    """Searches in a cell, with this environment's Hypothesis put beside it."""
+    """Search in a cell, with this environment's Hypothesis added to the path."""
     site = Path(importlib.util.find_spec("hypothesis").origin).parent.parent
     for name in ("hypothesis", "sortedcontainers", *(path.name for path in site.glob("_hypothesis_*.py"))):
         (tmp_path / name).symlink_to(site / name)
@@ -69,7 +69,7 @@ def test_a_pause_that_waits_leaves_behind_who_was_preempted():
 
 
 def test_a_story_that_ends_otherwise_is_told():
-    """0.8.5 refuses the over-long prompt: exit code 1, and the lines say that nothing is wrong."""
+    """0.8.5 refuses the over-long prompt: exit code 1, and the lines report no failure."""
     status, document = replayed("vllm-0.8.5.post1+trl-0.17.0", "v0-SCH002-overlong.json")
     assert (status, document["as_saved"]) == (1, False)
     assert document["lines"][-1] == "=> nothing is wrong"
@@ -77,7 +77,7 @@ def test_a_story_that_ends_otherwise_is_told():
 
 @pytest.fixture(scope="module")
 def broken():
-    """What each broken driver is caught by."""
+    """Return the finding for each broken driver."""
     done = run_in_cell(V1_CELL, str(HERE / "cell_programs" / "broken_v1.py"))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -106,7 +106,7 @@ NOTICED = {
 
 @pytest.mark.parametrize("engine", NOTICED)
 def test_every_check_can_fail(broken, engine):
-    """A piece of what is simulated is broken, and the check that is for it notices; the whole one passes."""
+    """Each check detects its broken simulation; the correct one passes."""
     for result, expected in zip(broken[engine].values(), NOTICED[engine], strict=True):
         assert (result or "nothing").removeprefix("broken invariant: ").startswith(expected)
 

@@ -1,4 +1,4 @@
-"""TOK001: what is counted of ids without a text, and what a mitigation changes; the engine in a cell."""
+"""TOK001: counts of ids without a text, and the effect of mitigations; with the engine in a cell."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_allowed_and_biased_ids_are_one_anothers_rest():
 
 @pytest.mark.slow  # it imports transformers
 def test_the_tokenizer_gives_its_words_back():
-    """What is lost later is lost because an id has no word, and for no other reason."""
+    """A later loss of tokens comes from ids without a word, for no other reason."""
     words = repro.tokenizer()
     ids = list(range(repro.TOKENS))
     assert len(words) == repro.TOKENS

@@ -1,4 +1,4 @@
-"""CMP002 and CMP003: which failure an import's error shows, and what is said of it; real packages where they are."""
+"""CMP002 and CMP003: classify an import's error; with real packages if they are installed."""
 
 import json
 
@@ -26,17 +26,17 @@ ASCEND = "ModuleNotFoundError: No module named 'vllm_ascend'"
     ],
 )
 def test_an_error_is_put_down_to_its_cause(error, code):
-    """A name of vLLM's that is gone, a package that never was, or neither."""
+    """The cause is a name that vLLM removed, a package that was never installed, or neither."""
     assert trl_imports.cause(error) == code
 
 
 def failed(error):
-    """What an import tells that failed."""
+    """Return the report of a failed import."""
     return {"ok": False, "error": error, "where": "/env/trl/scripts/vllm_serve.py:55"}
 
 
 def test_the_failure_is_told_by_place_and_name():
-    """Not by the path of the machine it was seen on."""
+    """The text has no path of the recording machine."""
     work = trl_imports.judge_import("CMP002", "server", failed(NAME))
     assert not work.complete
     assert work.describe() == (
@@ -46,7 +46,7 @@ def test_the_failure_is_told_by_place_and_name():
 
 
 def test_nothing_wrong_and_another_failure_are_inapplicable():
-    """Which failure comes first is said; a reason of its own is the harness's."""
+    """The first failure is named; any other reason is the harness's fault."""
     with pytest.raises(InapplicableError, match="is imported beside"):
         trl_imports.judge_import("CMP002", "trainer", {"ok": True, "error": None, "where": None})
     with pytest.raises(InapplicableError, match="comes first, CMP003"):
@@ -56,7 +56,7 @@ def test_nothing_wrong_and_another_failure_are_inapplicable():
 
 
 def test_a_mitigation_needs_its_release(monkeypatch):
-    """It is asked for by name."""
+    """Without the release the error names it."""
     monkeypatch.delenv(trl_imports.BESIDE, raising=False)
     with pytest.raises(InapplicableError, match=trl_imports.BESIDE):
         REPROS["CMP002"].trigger("trainer").run("matching_release")

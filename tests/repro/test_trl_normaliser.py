@@ -11,15 +11,15 @@ from tests.cells import run_with
 
 
 def test_a_gradient_is_measured_along_the_right_one():
-    """A quarter of it is 0.25 whatever its direction's sign; each parameter is judged alone."""
+    """A quarter of it gives 0.25 for either sign; each parameter is judged separately."""
     right = {"a": [1.0, -2.0], "b": [4.0]}
-    work = repro.compared({"a": [0.25, -0.5], "b": [4.0]}, right)
+    work = repro.count_right_gradients({"a": [0.25, -0.5], "b": [4.0]}, right)
     assert [name for name, _ in work.received] == ["b"]
     assert work.describe().startswith("1 of 2 parameters' gradients are right; mean gradient of the steps")
-    assert repro.compared(
+    assert repro.count_right_gradients(
         {name: [v / 4 for v in values] for name, values in right.items()}, right
     ).note.endswith("at once: 0.2500")
-    assert repro.compared(right, right).complete
+    assert repro.count_right_gradients(right, right).complete
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,15 @@ CELL = "vllm-0.31.0+trl-1.16.0"
 
 def test_log_probs_are_told_by_whose_they_are():
     """The policy's are served; the base model's are named."""
-    work = repro.compared([-1.0, -2.0, -3.0], policy=[-1.05, -4.0, -3.0], base=[-9.0, -2.1, -9.0])
+    work = repro.count_policy_logprobs(
+        [-1.0, -2.0, -3.0], policy=[-1.05, -4.0, -3.0], base=[-9.0, -2.1, -9.0]
+    )
     assert [name for name, _ in work.received] == ["token 0", "token 2"]
     assert (
         work.describe()
         == "2 of 3 log-probs are the policy's; mean difference 0.68; 1 of 3 are the base model's"
     )
-    assert repro.compared([-1.0], [-1.0], [-9.0]).complete
+    assert repro.count_policy_logprobs([-1.0], [-1.0], [-9.0]).complete
 
 
 def test_the_sampled_tokens_logprob_is_taken_from_either_form():

@@ -1,4 +1,4 @@
-"""What is installed, and the proof that its files are those of the release."""
+"""Listing installed packages, and proving that their files are those of the release."""
 
 import base64
 import hashlib
@@ -54,7 +54,7 @@ def test_an_untouched_distribution_is_unmodified(installed):
 
 
 def test_a_touched_file_is_named(installed):
-    """One that was edited, and one that is gone."""
+    """An edited and a missing file are both named."""
     (installed / "vllm" / "__init__.py").write_text("x = 2\n")
     (installed / "vllm" / "scheduler.py").unlink()
     assert proof().modified == ("vllm/__init__.py", "vllm/scheduler.py (gone)")

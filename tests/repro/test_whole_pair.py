@@ -27,7 +27,7 @@ from repro.questions import agreement, trl_steps
 def test_steps_count_only_with_finite_losses_and_moved_weights(changes, said):
     """A trainer that runs to its end and learns nothing took no steps."""
     document = {"steps": 3, "moved": 0.1, "logged": {"loss": [0.1, 0.0, 0.2]}}
-    assert trl_steps._unsound(document | changes) == said
+    assert trl_steps._find_failure(document | changes) == said
 
 
 def test_rewards_tell_completions_of_a_group_apart():
@@ -57,14 +57,14 @@ def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
     monkeypatch.setattr(trl_steps, "_trained", fail)
     document = trl_steps.observe("alone")
     assert (document["outcome"], document["error"]) == ("failed", "RuntimeError: weights <gone>")
-    monkeypatch.setattr(trl_steps, "_without_colocation", lambda: "no such mode")
+    monkeypatch.setattr(trl_steps, "_why_no_colocation", lambda: "no such mode")
     assert trl_steps.observe("vllm")["outcome"] == "not_run"
     json.dumps(document)
     capsys.readouterr()
 
 
 def test_agreement_is_within_the_bound_or_fails(monkeypatch):
-    """What is no number is not within any bound; nothing sampled is no agreement."""
+    """NaN is outside every bound; no samples means no agreement."""
     for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
         monkeypatch.setattr(agreement, "_sampled", lambda engine=engine: (engine, [-1.0, -2.0]))
         assert agreement.observe()["outcome"] == outcome
@@ -93,7 +93,7 @@ def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, ve
     ],
 )
 def test_a_missing_mode_has_its_own_reason(monkeypatch, known, said):
-    """By what this TRL can be told, not by its number."""
+    """The reason comes from the options that this TRL has, not from its version number."""
     monkeypatch.setattr(trl_steps, "_option_names", lambda: known)
-    result = trl_steps._without_colocation()
+    result = trl_steps._why_no_colocation()
     assert (result is None) if said is None else (result is not None and said in result)

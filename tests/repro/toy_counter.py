@@ -36,7 +36,7 @@ class CounterActions(EngineActions):
 
 
 class BrokenActions(CounterActions):
-    """Its harness has a fault of its own."""
+    """A repro whose harness has a bug."""
 
     steps = {"fault": StepKind(lambda _: True)}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""Repros of nothing upstream, whose attempts behave as their names say: what the runner is tested with.
+"""Toy repros for testing the runner; their attempts behave as their names say.
 
 The worker imports this module by its name as its registry, so it stands alone. A toy that must be watched from
 outside opens the FIFO that TOY_FIFO names, and holds it as long as it lives.
@@ -15,7 +15,7 @@ from repro.base import InapplicableError, Repro, TriedMitigation, Trigger, Work
 
 
 def hang(_mitigation):
-    """Waits for ever, after it has started a process of its own that does the same."""
+    """Start a child process that waits forever, and wait forever."""
     fifo = os.environ.get("TOY_FIFO")
     if fifo:
         policy = os.open(fifo, os.O_WRONLY)
@@ -27,7 +27,7 @@ def hang(_mitigation):
 
 
 def escape(_mitigation):
-    """Leaves a process in a session of its own, which the end of the attempt's group does not reach."""
+    """Leave a process in another session, which killing the attempt's group does not end."""
     policy = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
     program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
     with subprocess.Popen(
@@ -40,34 +40,34 @@ def escape(_mitigation):
 
 
 def crash(_mitigation):
-    """Dies of a signal."""
+    """Die of a signal."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def leave(_mitigation):
-    """Ends its process without an answer."""
+    """End its process without an answer."""
     os._exit(5)
 
 
 def chatter(_mitigation):
-    """Prints by Python, and past it."""
+    """Print by Python, and past it."""
     print("chatter", flush=True)
     os.write(1, b"more chatter\n")
     return Work({"a": 1}, [("a", 1)])
 
 
 def own_assertion(mitigation):
-    """Fails in our own code."""
+    """Fail in our own code."""
     assert mitigation == "never", "the harness is wrong"
 
 
 def wrong_value(_mitigation):
-    """Raises what is no assertion."""
+    """Raise another exception than an assertion."""
     raise ValueError("not an assertion")
 
 
 def silent(mitigation):
-    """Loses a token, unless it is helped."""
+    """Lose a token, unless a mitigation is applied."""
     if mitigation == "senseless":
         raise InapplicableError("it has no meaning here")
     return Work({"a": 3, "b": 2}, [("a", 3), ("b", 2 if mitigation == "helps" else 1)])

@@ -16,7 +16,7 @@ from diagnostics.audit.live.servers import Server, VllmServe
 from diagnostics.audit.model import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 _CACHE_ALARM = 6.0
-# Less likely ids differ by more, and say less.
+# Less likely ids differ by more and are weaker evidence.
 _LIKELIEST = 8
 # From here on it may be a fault in any type.
 _SUSPICIOUS = 1e-4
@@ -62,7 +62,7 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
 
 
 def check_cache(twins: Twins, floor: float) -> Result:
-    """Judge the twins by what rounding makes of a log-prob."""
+    """Compare the two answers to a prompt, relative to the rounding error of a log-prob."""
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if twins.worst <= limit and twins.hit is not True:
         need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"

@@ -77,7 +77,7 @@ def identify_weights(
     is_open = rounded.result.outcome == NOT_DECIDED
     if scores.dtype != ROUNDED or (rounded.explained and not is_open):
         return rounded
-    # What no weights explain may be kernels that truncate; they must then explain all but the same floor.
+    # If no weights explain the difference, truncating kernels may: all of it except the noise floor.
     truncating = replace(scores, dtype=TRUNCATED, exact=reference.scores(sequences, TRUNCATED))
     truncated = _identify(truncating, against, staleness)
     both_open = is_open and truncated.result.outcome == NOT_DECIDED
@@ -166,7 +166,7 @@ def _is_behind(other: Reference, nearer: Reference, reference: Reference) -> boo
 
 
 def _find_version(scores: Scores, others: Others) -> tuple[Result | None, Reference | None, list[Note]]:
-    """Return which of the other checkpoints the engine holds, if their differences tell."""
+    """Return the other checkpoint that the engine has loaded, if the differences identify one."""
     candidates: list[tuple[float, Slope, Reference]] = []
     notes = []
     for sibling, exact in others:

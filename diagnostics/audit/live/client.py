@@ -1,4 +1,4 @@
-"""HTTP client of the audited server: one-line errors, a deadline for each whole call, a size limit for each answer."""
+"""HTTP client for the audited server: one-line errors, and a deadline and size limit for each call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RefusedError(AuditError):
 
 
 class Client:
-    """Calls of one server, counted.
+    """HTTP calls to one server, with counters.
 
     Attributes:
         address: URL without credentials.
@@ -62,7 +62,7 @@ class Client:
         self._headers = {"Authorization": f"Bearer {token}"} if token and not user else {}
 
     def get(self, path: str) -> Any:
-        """Return a path's answer: JSON, or text if it is none."""
+        """Return the answer for a path: parsed JSON, otherwise text."""
         return self._call("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -96,9 +96,9 @@ class Client:
 
     @contextlib.contextmanager
     def _deadline(self, path: str) -> Iterator[dict[str, Any]]:
-        """Shut down a call's socket at the deadline of the whole call; yield the options of the call.
+        """Enforce a deadline on the whole call by shutting down its socket; yield the call's options.
 
-        httpx's timeouts hold for each read, so dripped headers or endless 100 Continue answers would last for ever.
+        httpx's timeouts apply to each read: headers sent byte by byte or endless 100 Continue answers never time out.
 
         Raises:
             AuditError: The call failed.

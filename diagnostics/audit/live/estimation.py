@@ -1,4 +1,4 @@
-"""Estimate sampling parameters: one at a time, then two, between the points of any grid; and a bias on one id."""
+"""Estimate sampling parameters from log-probs: one parameter, then pairs, by refined grids; and a bias on one id."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Fit:
 
 
 def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
-    """Return the simplest parameters that fit as well as any, starting from the expected ones."""
+    """Fit the parameters: the fewest changes from the expected ones that fit as well as any."""
     start = Fit(expected, observed.residual(expected), ())
     singles = sorted((_fit_one(observed, expected, name) for name in RANGES), key=lambda fit: fit.residual)
     best, second = singles[0], singles[1]
-    if not _is_better(observed, expected, best.sampling) or not _differs(best, expected):
+    if not _improves_fit(observed, expected, best.sampling) or not _differs(best, expected):
         return replace(start, runner_up=(best.changed[0], best.residual))
     best = replace(best, runner_up=(second.changed[0], second.residual))
     if best.residual > 1.3 * floor:
         pairs = sorted(_fit_pairs(observed, expected, best), key=lambda fit: fit.residual)
         tried = tuple((" and ".join(pair.changed), pair.residual) for pair in pairs)
-        if _is_better(observed, best.sampling, pairs[0].sampling):
+        if _improves_fit(observed, best.sampling, pairs[0].sampling):
             best = replace(pairs[0], runner_up=[*tried[1:], (best.changed[0], best.residual)][0])
         best = replace(best, tried=tried)
     return _simplify(observed, best, expected)
@@ -67,8 +67,8 @@ def _differs(fit: Fit, expected: Sampling) -> bool:
     )
 
 
-def _is_better(observed: Observed, simple: Sampling, other: Sampling) -> bool:
-    """Return whether the second fits better token by token, and by enough."""
+def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:
+    """Return whether `other` fits significantly better than `simple`, over all tokens and by a minimum share."""
     gain = observed.differences(simple) - observed.differences(other)
     before, after = observed.residual(simple), observed.residual(other)
     if after > (1 - _BETTER) * before:
@@ -85,7 +85,7 @@ def _fit_one(observed: Observed, start: Sampling, name: str) -> Fit:
 def search(
     observed: Observed, start: Sampling, name: str, around: float | None = None
 ) -> tuple[float, float]:
-    """Return the best value of one parameter and its residual, by ever finer grids.
+    """Return the best value of one parameter and its residual; each grid refines the one before.
 
     Args:
         observed: The tokens.
@@ -123,7 +123,7 @@ def _grid(low: float, high: float, scale: str, count: int) -> Iterator[float]:
 
 
 def _fit_pairs(observed: Observed, expected: Sampling, best: Fit) -> Iterator[Fit]:
-    """Fit two parameters at once: coarsely on some tokens, then each in turn on all."""
+    """Fit pairs of parameters: on a coarse grid with some tokens, then each in turn with all tokens."""
     part = observed.subset(_COARSE_TOKENS)
     coarse: dict[frozenset[str], tuple[float, Sampling, tuple[str, str]]] = {}
     for first in dict.fromkeys((*best.changed, "temperature", "repetition_penalty")):
@@ -158,14 +158,14 @@ def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
     for name in fit.changed:
         simpler = sampling.replace(name, expected.value(name))
         is_close = abs(sampling.value(name) - expected.value(name)) < RANGES[name][3]
-        if len(changed) > 1 and (is_close or not _is_better(observed, simpler, sampling)):
+        if len(changed) > 1 and (is_close or not _improves_fit(observed, simpler, sampling)):
             sampling = simpler
             changed.remove(name)
     return replace(fit, sampling=sampling, changed=tuple(changed), residual=observed.residual(sampling))
 
 
 def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, float]:
-    """Return the range of values whose residual is as good, up to chance."""
+    """Return the confidence interval of a parameter: values whose residual is not significantly worse."""
     low, high, scale, least = RANGES[name]
     differences = observed.differences(sampling)
     mean = trimmed_mean(differences)
@@ -183,8 +183,8 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
     return ends[0], ends[1]
 
 
-def flat_middle(observed: Observed, sampling: Sampling, name: str) -> float:
-    """Return the middle of a truncation's flat bottom, between the shares of two tokens."""
+def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
+    """Return the middle of the interval on which top_p or min_p keeps the same tokens; other parameters unchanged."""
     value = sampling.value(name)
     if name not in ("top_p", "min_p"):
         return value
@@ -201,7 +201,7 @@ def flat_middle(observed: Observed, sampling: Sampling, name: str) -> float:
 
 
 def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
-    """Return the parameters with the bias that explains most; None if no id has enough probability.
+    """Return the parameters with the logit bias that fits best; None if no id has enough probability.
 
     If the logit of id b is raised by x, every other log-prob falls by log(1 + p_b (e^x - 1)): a line through the origin
     in p_b with slope e^x - 1.

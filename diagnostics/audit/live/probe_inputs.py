@@ -12,7 +12,7 @@ from typing import Any
 
 # Tokens for samples with their prompts, for the first comparison of weights, and for a second.
 _SAMPLING, _FIRST, _SECOND = 480, 640, 2300
-# Ids scored again and again to tell replicas apart, and how often.
+# Ids that are scored repeatedly to detect different replicas, and the number of repetitions.
 REPLICA_IDS, CALLS = 48, 6
 # The default of --tokens, for which the numbers above are; more tokens scale samples and second comparison up.
 DEFAULT_TOKENS = 4000

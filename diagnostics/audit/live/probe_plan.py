@@ -99,7 +99,7 @@ class _Session:
 
 
 def audit_server(options: LiveAudit) -> Audit:
-    """Audit a server; what costs nothing is checked first.
+    """Audit a server; checks that need no tokens run first.
 
     Raises:
         AuditError: An input cannot be used.
@@ -162,11 +162,11 @@ def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _lacks(family: str, lacks: str) -> Result:
+def _skipped_for_endpoint(family: str, lacks: str) -> Result:
     return skipped(family, "endpoint_lacks", "{lacks}", lacks=lacks)
 
 
-def _needs_tokens(family: str, budget: Budget) -> Result:
+def _skipped_for_tokens(family: str, budget: Budget) -> Result:
     return skipped(family, "more_tokens", "--tokens {tokens}", tokens=budget.needed_for_all)
 
 
@@ -174,7 +174,9 @@ def _check_weights(session: _Session) -> Identification | None:
     """Run P1 to P4, P2 and P14; return None if the server cannot score ids."""
     server = session.server
     if lacks := server.lacks.get("scores"):
-        session.results += [_lacks(family, lacks) for family in ("weights", "cache", "replicas")]
+        session.results += [
+            _skipped_for_endpoint(family, lacks) for family in ("weights", "cache", "replicas")
+        ]
         return None
     twins = _probe_cache(session)
     before = server.client.tokens
@@ -186,9 +188,9 @@ def _check_weights(session: _Session) -> Identification | None:
     if twins is not None:
         cache = cache_replicas.check_cache(twins, identified.floor)
     elif session.budget.cache_prompts:
-        cache = _lacks("cache", server.lacks.get("cache", "a cache_salt"))
+        cache = _skipped_for_endpoint("cache", server.lacks.get("cache", "a cache_salt"))
     else:
-        cache = _needs_tokens("cache", session.budget)
+        cache = _skipped_for_tokens("cache", session.budget)
     session.results += [replace(identified.result, tokens=cost), cache, same]
     return identified
 
@@ -233,10 +235,10 @@ def _probe_cache(session: _Session) -> cache_replicas.Twins | None:
 
 def _check_replicas(session: _Session, identified: Identification, ids: Sequence[int]) -> Result:
     if not session.budget.replica_calls:
-        return _needs_tokens("replicas", session.budget)
+        return _skipped_for_tokens("replicas", session.budget)
     for replica in session.replicas:
         if "scores" in replica.lacks:
-            return _lacks("replicas", replica.lacks["scores"])
+            return _skipped_for_endpoint("replicas", replica.lacks["scores"])
     exact = identified.weights.scores([ids], identified.dtype) if identified.weights else None
     floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
     return cache_replicas.check_replicas(session.server, session.replicas, ids, exact, floor, alarm)

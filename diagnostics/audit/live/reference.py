@@ -25,7 +25,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 _LARGE = 60_000_000
 # Ids of a large model that are computed at once: their logits take a gigabyte.
 _BATCH_IDS = 640
-# A type of its own next to torch's, and the type of its weights.
+# A compute type in addition to torch's, and the type of its weights.
 TRUNCATED, ROUNDED = "bfloat16, cut off in place of rounded", "bfloat16"
 # Half of the last of 8 bits, for numbers whose digits are distributed logarithmically; and, fitted to a released
 # engine, of a sum of two such numbers.
@@ -141,7 +141,7 @@ class Reference:
 
     @property
     def dtype(self) -> str:
-        """Return the type that its config says the weights are stored in."""
+        """Return the type of the stored weights, from config.json."""
         dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
         return dtype if dtype in DTYPES else "float32"
 

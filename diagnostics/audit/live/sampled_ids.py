@@ -157,7 +157,7 @@ def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
 
 
 def _decide(observed: Observed, result: Result) -> Result:
-    """Return clean only if the ids bound temperature and top-p closely; else say how many tokens would."""
+    """Return clean only if the ids bound temperature and top-p closely; else name the number of tokens needed."""
     temperature, error = _temperature(observed, Sampling())
     outside = _mass_outside(observed, top_p=_TOP_P)
     factor = max((error / _ERROR) ** 2, _OUTSIDE / max(outside, 0.01))

@@ -68,7 +68,7 @@ def _floor(exact: Observed, native: Observed, sampling: Sampling) -> float:
 def check_sampling(
     reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, mode: str = ""
 ) -> list[Result]:
-    """Check what is reported, and how it was sampled.
+    """Check the reported log-probs and the sampling parameters.
 
     Args:
         reference: The weights that the engine holds.
@@ -82,7 +82,7 @@ def check_sampling(
     has_other_tokens = bool(results)
     samples, placement = _check_placement(reference, samples, dtype, expected)
     fitted = _judge_fit(samples, expected)
-    if has_other_tokens and fitted[0].family == "sampling/law":  # no fit says nothing of the parameters then
+    if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += [*placement, *fitted]
     observed, fit, is_faulty = samples.exact, samples.fit, any(result.outcome == FAULT for result in results)
@@ -224,7 +224,7 @@ def _parameter_fault(
     observed: Observed, fit: Fit, expected: Sampling, name: str, fields: dict[str, Any]
 ) -> Result:
     """Report one parameter with its value and interval."""
-    value: float | int = estimation.flat_middle(observed, fit.sampling, name)
+    value: float | int = estimation.middle_of_plateau(observed, fit.sampling, name)
     low, high = estimation.interval(observed, fit.sampling, name)
     target: float | int = expected.value(name)
     if name == "top_k":

@@ -26,8 +26,8 @@ class Completion:
     """A sampled completion.
 
     Attributes:
-        logprobs: What the engine reports for each sampled id.
-        reported: The ids that these log-probs are of, if the server says so.
+        logprobs: The engine's log-prob of each sampled id.
+        reported: The ids to which these log-probs belong, if the server reports them.
     """
 
     prompt: tuple[int, ...]
@@ -38,7 +38,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters; `bias` is an id and what is added to its logit."""
+    """Sampling parameters; `bias` is an id and the value added to its logit."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -195,7 +195,7 @@ class Observed:
             return logits - mass
         truncated = self._truncate(logits, sampling, mass)
         inside = truncated.logsumexp(1, keepdim=True)
-        # Where none of the kept logits is truncated, the nucleus goes on in the rest.
+        # If none of the stored logits is truncated, the nucleus continues in the others.
         reaches_rest = inside.maximum(mass + math.log(sampling.top_p))
         return truncated - inside.where(truncated.isinf().any(1, keepdim=True), reaches_rest)
 

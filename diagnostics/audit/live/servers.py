@@ -19,7 +19,7 @@ _NO_SALT = "a cache_salt, which vllm serve has"
 
 
 class Server:
-    """A server as an audit sees it; by default it can neither score nor tokenise.
+    """Interface of an audited server; the base class can neither score nor tokenise.
 
     Attributes:
         lacks: Names of what it cannot do (scores, ids, cache), with what would make it possible.
@@ -31,11 +31,11 @@ class Server:
         self.client, self.lacks = client, lacks
 
     def settings(self) -> dict[str, Any]:
-        """Return what it reports of itself: model, dtype, logprobs_mode, max_model_len; unknown ones are absent."""
+        """Return the reported settings: model, dtype, logprobs_mode, max_model_len; unknown ones are absent."""
         return {}
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each id but the first, given those before it.
+        """Return the log-prob of each id given the ids before it; the first has none.
 
         Raises:
             AuditError: It cannot.
@@ -49,7 +49,7 @@ class Server:
         raise NotImplementedError
 
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
-        """Return the ids of a text or of a chat, with what the server puts before it; None if unsupported."""
+        """Return the ids of a text or a chat, with the server's begin tokens; None if unsupported."""
         del text
         return None
 
@@ -98,7 +98,7 @@ class VllmServe(Server):
         return settings
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Score by `prompt_logprobs`, which neither sampling parameters nor cached keys change."""
+        """Score by `prompt_logprobs`, which do not depend on sampling parameters or cached keys."""
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         entries = self._complete(body, len(ids) + 1)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
@@ -134,7 +134,7 @@ class VllmServe(Server):
         return Completion(prompt, ids, tuple(map(float, values)), reported)
 
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
-        """Return the most likely next ids with their log-probs, from whatever keys are cached."""
+        """Return the most likely next ids with their log-probs; uses cached keys, if there are any."""
         body = {
             "prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
             "repetition_penalty": 1.0, "logprobs": 20, "return_tokens_as_token_ids": True,
@@ -144,7 +144,7 @@ class VllmServe(Server):
         return {_token_id(name): float(value) for name, value in top[0].items()}
 
     def cache_hits(self) -> float | None:
-        """Return how many tokens were found in the prefix cache so far; None if unknown."""
+        """Return the number of prefix cache hits so far, in tokens; None if unknown."""
         text = self.client.try_call("/metrics")
         names = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
         lines = text.splitlines() if isinstance(text, str) else []
@@ -242,13 +242,13 @@ class OwnServe(Server):
         self._info, self._calls = info, 0
 
     def settings(self) -> dict[str, Any]:
-        """Return its engine; its log-probs are those of the distribution it samples from."""
+        """Return the engine's name; log-probs are always those of the sampled distribution."""
         return {"engine": str(self._info.get("engine", "")), "logprobs_mode": "processed_logprobs"}
 
     def sample(
         self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
-        """Sample by /generate, each sample with a seed of its own."""
+        """Sample by /generate, with a separate seed for each sample."""
         self._calls += 1
         sent = [list(prompt) for prompt in prompts for _ in range(copies)]
         requests: list[dict[str, Any]] = [
@@ -284,7 +284,7 @@ def _prompt_logprob(entry: Any, token: int) -> float:
 
 
 def identify_server(client: Client, model: str = "") -> Server:
-    """Return which server this is; `model` is the one to audit of several.
+    """Detect the kind of server; `model` selects the model to audit.
 
     Raises:
         AuditError: No server answers, or none that can be audited.

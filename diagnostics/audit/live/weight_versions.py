@@ -13,7 +13,7 @@ from diagnostics.audit.live.reference import Reference
 
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
-# Share of the difference that may remain for a partial update to be looked at further.
+# Largest share of the difference that may remain for a partial update to be examined further.
 _EXPLAINS = 0.6
 # Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more;
 # noise, other types and other runs 0.03 and less.
@@ -169,7 +169,7 @@ def _refine_groups(
 
 @dataclass(frozen=True)
 class AdapterFactor:
-    """How many times an adapter is added: its value, standard error, what remains, and those weights."""
+    """An adapter's scale in the engine: factor, standard error, residual, and the weights at that factor."""
 
     value: float
     error: float

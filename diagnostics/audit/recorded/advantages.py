@@ -1,4 +1,4 @@
-"""P11: recompute advantages from rewards and groups, to find which formula makes them, or which mistake.
+"""P11: recompute advantages from rewards and groups, to identify their formula or a mistake in it.
 
 A fault is reported only if a mistake makes the recorded numbers and no right formula does: (reward - baseline) /
 (deviation + epsilon) over the groups of the prompts, with every baseline and scale that trainers have.
@@ -19,7 +19,7 @@ from diagnostics.audit.recorded.stats import deviation, mean
 Groups = list[list[int]]
 _ENOUGH, _MOST = 8, 4096
 _PEERS = ("group", "leave_one_out", "batch", "none")
-# As in grpo_core/learn/dialects.py; formulas whose numbers cannot be told apart count as one.
+# As in grpo_core/learn/dialects.py; formulas that give the same numbers count as one.
 _EPSILONS = (1e-4, 1e-6, 1e-8, 0.0)
 # A few units in the last place of float32 numbers about 1.
 _TOLERANCE = 2e-4

@@ -1,8 +1,8 @@
-"""P13: compare consecutive checkpoints tensor by tensor: what moved, what never did, and what bfloat16 lost.
+"""P13: compare consecutive checkpoints: find frozen tensors, NaN, and updates lost to bfloat16 rounding.
 
 Some thousand evenly spaced elements of each tensor are compared; "did not move" is reported only after all bytes were.
-An update below half of the last place of a bfloat16 weight is lost: small weights move and larger ones never do, with
-a sharp edge. Weights kept in float32 and only saved in bfloat16 have no edge: among weights twice as large, half as
+bfloat16 loses an update below half of a weight's last place: small weights move and larger ones never do, with
+a sharp edge. Weights trained in float32 and saved in bfloat16 have no edge: among weights twice as large, half as
 many move.
 """
 
@@ -90,7 +90,7 @@ def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
 
 
 def _choose_pairs(checkpoints: list[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
-    """Return neighbours with the same files: the first pair, one between, the last."""
+    """Return pairs of consecutive checkpoints with the same files: the first, a middle one, the last."""
     chains: dict[tuple[Path, tuple[str, ...]], list[Checkpoint]] = {}
     for checkpoint in checkpoints:
         key = (checkpoint.folder.parent, tuple(path.name for path in checkpoint.files))
@@ -131,7 +131,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
             ("moved/rate_zero", ": the learning rate is 0") if rates == {0.0} else ("moved/nothing", "")
         )
         return fault(family, message + suffix, "CFG128", values, **fields)
-    if frozen := _frozen(comparisons):
+    if frozen := _frozen_tensors(comparisons):
         message = "tensors never move while those of other layers do: {names}"
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
         return fault("moved/part", message, "CFG128", values | {"names": _list(frozen)}, **fields)
@@ -145,7 +145,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     return clean("moved", **fields)
 
 
-def _frozen(comparisons: list[Comparison]) -> list[str]:
+def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
     """Return tensors that never move while those of the same name in other layers do."""
     still = set.intersection(*(comparison.unchanged for comparison in comparisons))
     moving = {
@@ -154,7 +154,7 @@ def _frozen(comparisons: list[Comparison]) -> list[str]:
         for name, share in comparison.shares.items()
         if share > 0
     }
-    # Norms and biases may stand still in bfloat16, whose steps near 1 are 1/128.
+    # Norms and biases may not move in bfloat16, whose steps near 1 are 1/128.
     may_move = (name for name in still if "norm" not in name and not name.endswith(".bias"))
     return sorted(name for name in may_move if _layer_kind(name) in moving)
 
@@ -164,7 +164,7 @@ def _layer_kind(name: str) -> str:
 
 
 def _lost_updates(comparisons: list[Comparison]) -> float | None:
-    """Return the magnitude from which on nothing moves; None if there is no edge."""
+    """Return the weight magnitude above which no weight moves; None if there is no edge."""
     compared = sum((comparison.compared for comparison in comparisons), Counter[int]())
     changed = sum((comparison.changed for comparison in comparisons), Counter[int]())
     shares = {exponent: changed[exponent] / count for exponent, count in compared.items() if count >= 100}

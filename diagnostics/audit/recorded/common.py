@@ -1,4 +1,4 @@
-"""Helpers of all readers: JSON lines, numbers, texts of prompts, and limits on how much of a large run is read."""
+"""Helpers of all readers: JSON lines, numbers, prompt texts, and read limits for large runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detect which files of a run are read by which reader: by name, and by the first line where the name is not enough."""
+"""Choose the reader of each file of a run, by its name or else by its first line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_run(path: Path) -> RunArtifacts:
     unread = reading.unread
     kinds: defaultdict[str, list[Path]] = defaultdict(list)
     for file in _walk(path, unread) if path.is_dir() else [path]:
-        kinds[_kind(file, named=file == path)].append(file)
+        kinds[_detect_kind(file, named=file == path)].append(file)
     for file in kinds["broken"]:
         unread.add(file, "its first line is not a JSON object")
     if not any(kinds[kind] for kind in _METRICS):
@@ -79,7 +79,7 @@ def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
                 folders.append((Path(entry.path), depth + 1))
 
 
-def _kind(path: Path, *, named: bool) -> str:
+def _detect_kind(path: Path, *, named: bool) -> str:
     """Return the kind of a file, empty for none; `named` is whether the user named it."""
     kind = next((kind for kind, pattern in _NAMES if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
@@ -90,7 +90,7 @@ def _kind(path: Path, *, named: bool) -> str:
 
 
 def _content_kind(path: Path) -> str:
-    """Return the kind of a file that the user named and whose name says nothing."""
+    """Detect a file's kind by its content, if its name does not show it."""
     if path.suffix == ".parquet":
         return "parquet"
     try:

@@ -106,7 +106,7 @@ def read_summary(path: Path, unread: UnreadInputs) -> MetricSeries | None:
 
 
 def is_trainer_state(entry: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object is a trainer_state.json, whatever its file is called."""
+    """Return whether a JSON object is a trainer_state.json, independent of its file name."""
     return isinstance(entry.get("log_history"), list)
 
 

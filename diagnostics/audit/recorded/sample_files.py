@@ -150,7 +150,7 @@ def _parquet_rows(path: Path, reading: Reading) -> list[Sample]:
     reading.spend(max(unpacked, len(data)))
     rows: list[Sample] = []
     size = 0
-    # A text stored once may stand in every row, so batches are small enough for that.
+    # A text stored once may be repeated in every row, so batches are small.
     batch_size = max(1, min(1024, 4 * MAX_FILE // max(unpacked, 1)))
     for batch in file.iter_batches(batch_size=batch_size, use_threads=False):
         entries = batch.to_pylist()

@@ -130,7 +130,7 @@ def _pairing(recording: Recording) -> Result:
 
 
 def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Result:
-    """Check whether words that only one prompt has stand in that prompt's completions."""
+    """Check whether words of only one prompt appear in that prompt's completions."""
     shifts = Counter(shift for rows in steps for shift in _shifts_by_words(rows))
     decided, matches = sum(shifts.values()), shifts.pop(0, 0)
     if decided < 24:

@@ -25,7 +25,7 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class Examined:
-    """What a check can use.
+    """Input of a check.
 
     Attributes:
         issues: The catalog.

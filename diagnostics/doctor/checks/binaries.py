@@ -257,7 +257,7 @@ def shared_folders(case: Examined) -> Iterator[Finding]:
         results = [package.name for package in packages if package.recorded]
         if len(results) < 2:
             continue
-        # flash-attn has a folder flash_attn/cute of its own, and overwrites the other's.
+        # flash-attn also installs flash_attn/cute, and overwrites the other package's.
         rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
         yield finding(
             "ENV914", Severity.ERROR if module == "vllm" else Severity.WARNING,

@@ -66,7 +66,7 @@ def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) ->
 
 
 def _is_listed(version: str, first: str) -> bool:
-    """Return whether the matrix reads such releases; it says so itself if a release is newer than its list."""
+    """Return whether the matrix reads such releases; the table shows if a release is newer than its list."""
     parsed = parse_version(version)
     return parsed is not None and not parsed.is_prerelease and compare(version, first) != -1
 
@@ -74,7 +74,7 @@ def _is_listed(version: str, first: str) -> bool:
 def _static_finding(
     case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]
 ) -> Finding:
-    """Report what metadata and source say; neither is a run."""
+    """Report a pair by metadata and source only, without a run."""
     evidence = [
         installed,
         Evidence("; ".join(_phrases(known)), f"compat.json, breadth of TRL {pair[1]}, static"),

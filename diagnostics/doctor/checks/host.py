@@ -232,7 +232,7 @@ def processors(case: Examined) -> Iterator[Finding]:
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
-    # Without the variable a library starts a thread for each allowed processor, whatever the quota.
+    # Without the variable a library starts one thread for each allowed processor and ignores the quota.
     over_quota = not threads and available.quota is not None and available.allowed >= 2 * available.quota
     if threads > available.usable or over_quota:
         yield _too_many_threads(case, threads)

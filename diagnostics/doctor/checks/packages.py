@@ -101,7 +101,7 @@ def interpreter(case: Examined) -> Iterator[Finding]:
     # An interpreter with a built-in library path starts without its home.
     may_start = environment.only_base_python_missing
     required = _python_of_packages(environment)
-    # A broken link is in the way of the new one.
+    # A broken link must be removed before a new one can be made.
     links = [link for link, _ in environment.dangling]
     yield finding(
         "ENV924", Severity.WARNING if may_start else Severity.ERROR,
@@ -146,7 +146,7 @@ def declared(case: Examined) -> Iterator[Finding]:
 
 
 def _unmet_requirement(environment: Environment, package: Package, requirement: Requirement) -> Finding:
-    """Return CMP904; its title is the whole line: who needs what, and what is installed."""
+    """Return CMP904; its title has the whole fact: package, requirement and installed release."""
     name = canonicalize_name(requirement.name)
     version = environment.version(name)
     required = f"{requirement.name}{requirement.specifier}"
@@ -180,7 +180,7 @@ def _is_core(package: Package, name: str) -> bool:
 def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:
     """CMP903 if the installed vLLM is in none of the ranges a trainer declares.
 
-    A range of an extra that nobody asked for is information. It is not reported for a trainer that another trainer
+    The range of an extra is severity info. It is not reported for a trainer that another trainer
     installs: TRL's range does not bind a run of ms-swift.
     """
     vllm, ranges = environment.vllm, list(declared_engines(trainer))

@@ -71,7 +71,7 @@ def _advice(source: str, found: list[Shadow]) -> str:
 
 @check("search path")
 def missing_folders(case: Examined) -> Iterator[Finding]:
-    """ENV926 if an editable install's folder is gone, or a `.pth` file names a folder that does not exist."""
+    """ENV926 if an editable install's folder is missing, or a `.pth` file names a folder that does not exist."""
     environment = case.environment
     stale = _stale_entries(environment)
     lost = [package for package in environment.packages.values() if package.lost]
@@ -115,7 +115,7 @@ def _not_followed(case: Examined) -> list[NotChecked]:
         NotChecked(
             f"what {entry.module} imports", f"its imports could not be followed: {entry.problem}",
             "--tier probe imports it",
-            # A package without a file list does not say that the module should exist.
+            # Without a file list it is unknown whether the module should exist.
             decides=not entry.absent,
         )
         for entry in case.environment.entry_points if entry.problem

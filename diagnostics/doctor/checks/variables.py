@@ -1,4 +1,4 @@
-"""Environment variables that switch something off, name what does not exist, or were left over."""
+"""Checks of environment variables that disable something, name a missing file or device, or are left over."""
 
 from __future__ import annotations
 

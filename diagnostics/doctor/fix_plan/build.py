@@ -85,7 +85,7 @@ def fix_plan(
 def _split_findings(report: Report, issues: dict[str, Issue]) -> Findings:
     unknown = [item for item in report.findings if item.code not in set(issues) | _MERGED]
     known = [item for item in report.findings if item.code in issues]
-    # What the check itself found missing is installed with the rest.
+    # Packages that the check found missing are installed with the others.
     missing = [item for item in known if is_certain(item) and finding_constraints(item)]
     installs = [*(item for item in unknown if finding_constraints(item)), *missing]
     return Findings(
@@ -111,7 +111,7 @@ def _compatible_with(step: Step, moved_to: PinnedSet | None) -> Step:
 
 
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
-    """Order steps, add to each installation what keeps other packages working, and drop what is overridden."""
+    """Order steps, add requirements that keep other packages working, and drop overridden installs."""
     steps = sorted(
         steps,
         key=lambda step: (

@@ -94,7 +94,7 @@ def _parsed(package: Package) -> Iterator[Requirement]:
 
 
 def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:
-    """Return the ranges that all installed packages require of some packages."""
+    """Return the version ranges that all installed packages require of the named packages."""
     required = set(names)
     return [
         constraint
@@ -105,7 +105,7 @@ def constraints_on(environment: Environment, names: Iterable[str]) -> list[Const
 
 
 def install_constraints(code: str, action: Install, known_by: str) -> list[Constraint]:
-    """Return the requirements of an action that only installs; options do more than that.
+    """Return the requirements of an install action; none if it has options, which do more than install.
 
     >>> [str(each) for each in install_constraints("CMP999", Install(("numpy<2",)), "static")]
     ['CMP999 needs numpy<2']
@@ -121,7 +121,7 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
 
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
-    """Return the requirements of a finding's fix, if all it does is to install some."""
+    """Return the requirements of a finding's fix, if it only installs packages."""
     results = []
     for action in finding.remedy.actions if finding.remedy else ():
         if isinstance(action, Install):

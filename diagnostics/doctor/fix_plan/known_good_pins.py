@@ -83,7 +83,7 @@ class PinnedSet:
 
     @property
     def detail_lines(self) -> list[str]:
-        """Its versions, its distance, and what is known about it."""
+        """Return lines with its versions, its distance from the installed ones, and its evidence."""
         distance = "the same minor releases"
         if self.distance:
             distance = f"{self.distance} minor release{'s' if self.distance > 1 else ''} away in all"
@@ -110,7 +110,7 @@ MinorLines = dict[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class ReleaseSet:
-    """A pair of releases and what is known about it.
+    """A pair of releases and its test results.
 
     Attributes:
         ran: Layers that were run with both packages and passed.
@@ -196,7 +196,7 @@ def _is_run(name: str, layer: dict[str, Any]) -> bool:
 
 
 def _static_pairs(compat: Compat) -> list[ReleaseSet]:
-    """Return the pairs that were only read; a cell says more than reading."""
+    """Return the pairs that were only read; a cell is stronger evidence."""
     results, breadth = [], compat.breadth
     cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
     for trl, known in breadth.items():

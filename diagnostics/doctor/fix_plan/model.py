@@ -154,7 +154,7 @@ class Plan:
 
     @property
     def remarks(self) -> list[str]:
-        """What was not checked, and where to go on."""
+        """Return notes for the user: unchecked inputs and next steps."""
         return [*(f"not checked: {line}" for line in self.unseen), *self.help]
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:

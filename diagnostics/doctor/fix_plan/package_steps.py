@@ -22,7 +22,7 @@ from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import Action, Advice, Run
 
 _MAX_WHY = 300
-# With these the pair itself is the problem; a pair that nobody ran (CMP901) is not.
+# With these the pair itself is the problem; an untested pair (CMP901) is none.
 _BAD_PAIR = {"CMP902", "CMP905"}
 _MERGED = _BAD_PAIR | {"CMP901", "CMP903", "CMP904"}
 
@@ -37,7 +37,7 @@ def replaces_pair(found: Iterable[Finding]) -> bool:
 def merge_constraints(
     environment: Environment, found: list[Finding], wanted: list[Constraint], moved_to: PinnedSet | None
 ) -> list[Constraint]:
-    """Return what is to be installed besides a set: unmet requirements and mitigations that only install.
+    """Return the constraints to install in addition to a set: unmet requirements, and mitigations that only install.
 
     With a set, the requirements of the replaced vLLM and TRL are void: the new ones bring their own.
     """
@@ -53,7 +53,7 @@ def merge_constraints(
 
 
 def repair_steps(found: list[Finding], environment: Environment, installer: Installer) -> list[Step]:
-    """Move broken metadata away, and install once what is installed twice, before anything else is installed."""
+    """Move broken metadata away and reinstall duplicated packages, before any other installation."""
     local = [finding for finding in found if finding.code == "ENV901"]
     if not local:
         return []

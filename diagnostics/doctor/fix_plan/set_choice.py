@@ -1,4 +1,4 @@
-"""Choose among the pairs that are known to work: none that doctor would then warn of, and which issues change."""
+"""Choose among known-good pairs: exclude those that doctor would warn about, and list fixed and new issues."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Is
             continue
         now = affects(issue, environment.releases).answer
         then = affects(issue, environment.releases | versions).answer
-        # Releases of the set that nobody examined neither end nor bring an issue.
+        # Releases of the set that were not examined neither fix nor cause an issue.
         if (now, then) == (AFFECTED, NOT_AFFECTED):
             fixed.append(code)
         elif now != AFFECTED and then == AFFECTED:

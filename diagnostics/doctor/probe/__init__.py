@@ -1,4 +1,4 @@
-"""Probes that import and start what is installed, in child processes, because it may crash or hang.
+"""Probes that import and start installed packages, in child processes, because they may crash or hang.
 
 `programs` is never imported: the examined environment's Python runs it.
 """

@@ -33,7 +33,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 @dataclass(frozen=True)
 class ChildEnded:
-    """How a child ended.
+    """The end of a child process.
 
     Attributes:
         answer: Its last answer; empty without one.

@@ -1,4 +1,4 @@
-"""Turn the end of a probe's child process into findings: a failure, a crash or a hang, explained by triage."""
+"""Turn a finished probe process into findings: its failure, crash or hang, explained by triage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNINFORMATIVE = (
 
 
 @dataclass(frozen=True)
-class Tried:
+class EndedProbe:
     """A child that ended, the code for a failure of unknown cause, and the environment to fix."""
 
     ended: ChildEnded
@@ -47,15 +47,15 @@ class Tried:
     environment: Environment | None = None
 
 
-def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = None) -> CheckResult:
+def child_result(probe: EndedProbe, rules: Rules, failures: dict[str, str] | None = None) -> CheckResult:
     """Return the result of one child.
 
     Args:
-        tried: The child.
+        probe: The child.
         rules: Triage rules.
         failures: Earlier failures, by their description; the same failure is reported once.
     """
-    ended = tried.ended
+    ended = probe.ended
     if ended.ok:
         version = ended.answer.get("version")
         texts = [
@@ -71,7 +71,7 @@ def child_result(tried: Tried, rules: Rules, failures: dict[str, str] | None = N
         return CheckResult(ended.what, "findings", f"{reason} (as with {failures[how]})")
     if failures is not None:
         failures[how] = ended.what
-    return CheckResult(ended.what, "findings", reason, (_explain_failure(tried, reason, rules),))
+    return CheckResult(ended.what, "findings", reason, (_explain_failure(probe, reason, rules),))
 
 
 def _platform_text(answer: dict[str, Any]) -> str:
@@ -99,24 +99,24 @@ def describe_end(ended: ChildEnded) -> str:
     return f"ended with {ended.code} and gave no answer"
 
 
-def _explain_failure(tried: Tried, reason: str, rules: Rules) -> Finding:
+def _explain_failure(probe: EndedProbe, reason: str, rules: Rules) -> Finding:
     """Return the damaged file, the known issue or the missing module behind a failure, else the check's own code."""
-    ended = tried.ended
+    ended = probe.ended
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
-    if file := _file_finding(tried):
+    if file := _file_finding(probe):
         return _observed(file, text, evidence)
     guess = _triage(ended, rules)
     missing = str(ended.answer.get("lacks") or "")
     if missing and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
-        return _not_installed(tried, missing, evidence, rules)
+        return _not_installed(probe, missing, evidence, rules)
     if guess is not None and guess.certainty != "hypothesis":
         return _observed(guess, text, evidence)
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
     fix = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
     return finding(
-        tried.code, Severity.ERROR, [evidence, *output], Fix.of(fix, Explain(tried.code)), detail=f"{text}{maybe}",
+        probe.code, Severity.ERROR, [evidence, *output], Fix.of(fix, Explain(probe.code)), detail=f"{text}{maybe}",
         known_by="executed",
     )  # fmt: skip
 
@@ -129,9 +129,9 @@ def _observed(cause: Finding, text: str, evidence: Evidence) -> Finding:
     )  # fmt: skip
 
 
-def _file_finding(tried: Tried) -> Finding | None:
+def _file_finding(probe: EndedProbe) -> Finding | None:
     """Return the static finding about a file that the failure names: missing, hidden or moved."""
-    current, root = tried.environment, str(tried.ended.answer.get("root") or "")
+    current, root = probe.environment, str(probe.ended.answer.get("root") or "")
     if current is None or not root:
         return None
     last = root.strip().rpartition("\n")[2]
@@ -152,14 +152,14 @@ def _file_finding(tried: Tried) -> Finding | None:
     return None
 
 
-def _not_installed(tried: Tried, module: str, evidence: Evidence, rules: Rules) -> Finding:
+def _not_installed(probe: EndedProbe, module: str, evidence: Evidence, rules: Rules) -> Finding:
     """Return ENV012 for a missing module."""
-    current, name = tried.environment, distribution_of(module)
+    current, name = probe.environment, distribution_of(module)
     fix = Fix.of(
         "Install it; where several lack, install the package that needs them again, with its requirements.",
         install(current, requirement_of(current, name)) if current else Install((name,)),
     )
-    detail = f"{tried.ended.what}: there is no module {module}."
+    detail = f"{probe.ended.what}: there is no module {module}."
     return _issue_finding(rules.issues["ENV012"], detail, evidence, fix)
 
 

@@ -1,4 +1,4 @@
-"""The tiers `probe` and `live`: what is started, in which order, and why a probe is skipped.
+"""The tiers `probe` and `live`: the order of their probes, and the reasons for skipping one.
 
 `run_tier` runs `run_probes` (imports, platforms) and for the live tier `run_live` (engine, log-probs, collectives).
 """
@@ -21,7 +21,7 @@ from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.probe import probe_results
 from diagnostics.doctor.probe.children import ChildEnded, Children
-from diagnostics.doctor.probe.probe_results import Tried
+from diagnostics.doctor.probe.probe_results import EndedProbe
 from diagnostics.findings import CheckResult, Report
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import progress
@@ -50,7 +50,7 @@ class Probe:
     """Everything a probe needs.
 
     Attributes:
-        report_progress: Called with what is being probed.
+        report_progress: Called with the name of the running probe.
         failures: The first probe with each failure; the same failure is reported once.
     """
 
@@ -72,7 +72,9 @@ class Probe:
 
     def result(self, ended: ChildEnded, code: str = "ENV921") -> CheckResult:
         """Return the result of a child; `code` is for a failure that no known issue describes."""
-        return probe_results.child_result(Tried(ended, code, self.environment), self.rules, self.failures)
+        return probe_results.child_result(
+            EndedProbe(ended, code, self.environment), self.rules, self.failures
+        )
 
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
@@ -122,7 +124,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def run_probes(probe: Probe) -> list[CheckResult]:
-    """Import what is installed and query its platform, each in a process of its own."""
+    """Import installed packages and query their platform, each in a separate process."""
     started = probe.run("interpreter", "imports", "sys", limit_s=START_S)
     results = [probe.result(started)]
     if not started.ok:

@@ -1,4 +1,4 @@
-"""Find the processes of a job, and the part that each plays in it."""
+"""Find the processes of a job, and the role of each."""
 
 from __future__ import annotations
 

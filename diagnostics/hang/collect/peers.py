@@ -62,7 +62,7 @@ def connected_processes(host: Host, chosen: set[int]) -> set[int]:
                 or connection.state == "LISTEN"
             ):
                 continue
-            # Until it is accepted nobody has the other end open: then it is whoever listens there.
+            # Until the connection is accepted, no process has the other end; use the listening process.
             inodes = (
                 [connection.peer]
                 if connection.peer

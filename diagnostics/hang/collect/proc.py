@@ -39,7 +39,7 @@ _LAST_RAN = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
 
 
 def small_int(text: str) -> int | None:
-    """Parse a number that somebody else wrote; None unless it has one to nine digits.
+    """Parse an untrusted number; None unless it has one to nine digits.
 
     >>> small_int("3"), small_int("-1"), small_int("9" * 5000)
     (3, None, None)
@@ -80,7 +80,7 @@ def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of `stat` from the third on: state, parent, ...; empty if the process is gone."""
+    """Return the fields of `stat` from the third on: state, parent, ...; empty if the process ended."""
     return read_proc(pid, "stat").rpartition(")")[2].split()
 
 

@@ -48,13 +48,13 @@ def blocking_call_in(line: str) -> str:
 
 
 def find_tool() -> str | None:
-    """Return the path of py-spy: beside our interpreter, or on the PATH."""
+    """Return the path of py-spy: next to our interpreter, or on the PATH."""
     beside_python = Path(sys.executable).with_name("py-spy")
     return str(beside_python) if beside_python.is_file() else shutil.which("py-spy")
 
 
 def dump_stacks(program: str, pids: Iterable[int]) -> dict[int, tuple[Thread, ...] | str]:
-    """Return the stacks of several processes; a text says why there are none."""
+    """Return the stacks of several processes, or the reason why there are none."""
     wanted_pids = list(pids)
     with ThreadPoolExecutor(PARALLEL) as pool:
         results = list(pool.map(lambda pid: _dump(program, pid), wanted_pids))
@@ -166,7 +166,7 @@ def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
 
 
 def merge_samples(samples: Sequence[Thread]) -> Thread:
-    """Merge the samples of a thread: the last stack, and how much of it did not change.
+    """Merge the samples of a thread: the last stack, and the number of its frames that did not change.
 
     Line numbers change in a loop that only waits again; functions do not.
     """
@@ -180,14 +180,14 @@ def merge_samples(samples: Sequence[Thread]) -> Thread:
 
 
 class SourceReader:
-    """Reads the source lines of frames. Files are regular and bounded; a file system that blocks is given up."""
+    """Reads the source lines of frames from regular files with a size limit; skips file systems that block."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
         self._blocked = False
 
     def with_call(self, pid: int, frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
-        """Return the frames, the innermost with the blocking call in its line; the line itself is not stored."""
+        """Return the frames with the blocking call of the innermost one; the source line itself is not stored."""
         if not frames or not frames[0].path.startswith("/") or not frames[0].line:
             return tuple(frames)
         # Through the process's own root, because it may be in another mount namespace.

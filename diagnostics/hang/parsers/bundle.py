@@ -40,7 +40,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
             if match[1].startswith(_LOOPBACK):
                 return value
             return f"{addresses.setdefault(match[1], f'address-{len(addresses) + 1}')}:{match[2]}"
-        # An argument may be anything: what the process is stands in its role.
+        # Arguments may be secret; the role describes the process.
         return redact(value)[:_TITLE] if key == "title" else redact(value)
 
     cleaned: dict[str, Any] = clean("", document)

@@ -1,4 +1,4 @@
-"""Read dump files of any known kind into one snapshot. A file that cannot be read is named, and the others count."""
+"""Read dump files of any known format into one snapshot. Unreadable files are listed, and the others are used."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
 
 
 def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
-    """Add roles by titles and frames: a dump shows nothing else."""
+    """Add roles by process titles and frames, the only evidence in a dump."""
     labelled = []
     for process in processes:
         role, rank = role_of_title(process.title)
@@ -141,7 +141,7 @@ def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
 
 
 def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
-    """Give each process a number of its own, if a dump has none or the same twice."""
+    """Make process ids unique, if a dump has none or repeats one."""
     distinct, used = [], set()
     for process in processes:
         pid = process.pid
@@ -161,7 +161,7 @@ def _join_files(parts: list[tuple[str, Snapshot]]) -> Snapshot:
 
 
 def _as_host(part: Snapshot, host: str) -> Snapshot:
-    """Return the bundle of one host among others: its addresses are numbered by itself."""
+    """Return the bundle of one host for a join: prefix its local addresses, which are not unique among hosts."""
     if any(process.host for process in part.processes):
         return part
 

@@ -70,7 +70,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
         raise ParseError(
             f"{name}: no flight recorder's pickle: opcode {error}; nothing of it was run"
         ) from None
-    except Exception as error:  # noqa: BLE001 - a broken pickle raises whatever it likes
+    except Exception as error:  # noqa: BLE001 - a broken pickle can raise anything
         raise ParseError(f"{name}: no flight recorder's pickle: {mask_and_cut(str(error), 120)}") from None
     if not is_recorder(document):
         raise ParseError(f"{name}: a pickle, but not of PyTorch's flight recorder")

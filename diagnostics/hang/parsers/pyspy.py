@@ -42,7 +42,7 @@ def rank_heading(line: str) -> int | None:
 
 
 def parse_text(lines: list[str]) -> list[Process]:
-    """Return the processes of one or more dumps, whatever stands around them."""
+    """Return the processes of one or more dumps, ignoring other lines."""
     drafts: list[_ProcessDraft] = []
     pid, rank, in_thread = 0, None, False
     for line in lines:

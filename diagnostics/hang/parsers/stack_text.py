@@ -1,7 +1,7 @@
 """Parse stacks in text: faulthandler, pystack, gdb with and without Python, and tracebacks.
 
-A traceback that ends in an error belongs to a process that went on from there. One that ends in an interrupt or a
-timeout shows what the process was blocked on.
+A process continues after a traceback that ends in an error, so that stack is dropped. An interrupt or a
+timeout shows where the process was blocked.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Reader:
             self._after_frame = True
             return
         if self._after_frame and self._thread and self._thread.frames and line[:1] in (" ", "\t"):
-            # The source of the frame above: a C function it calls has no frame of its own.
+            # The source line of the frame above: a C function that it calls has no frame.
             self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
         self._after_frame = False
         rank = rank_heading(line)
@@ -157,13 +157,13 @@ class _Reader:
         self._thread.frames.append(frame)
 
     def _end_thread(self, line: str, error: str) -> None:
-        """Mark a stack as over if it ended in an error other than an interrupt or a timeout."""
+        """Drop a stack that ended in an error other than an interrupt or a timeout."""
         if self._thread is not None:
             self._thread.ended = not (_BLOCKED_ERROR.search(error) or _TIMED_OUT.search(line))
             self._thread = None
 
     def processes(self) -> list[Process]:
-        """Return the processes with at least one stack that still counts."""
+        """Return the processes with at least one stack that was not dropped."""
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
@@ -185,7 +185,7 @@ def _is_over(draft: _ThreadDraft) -> bool:
 
 
 def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """Name the main thread if none is named so: the last one that no other thread started."""
+    """Name the main thread if no name shows it: the last thread that no other thread started."""
     if not any(thread.name == "MainThread" for thread in threads):
         for place in reversed(range(len(threads))):
             # faulthandler prints the thread that was started first last.

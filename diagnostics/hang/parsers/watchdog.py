@@ -1,6 +1,6 @@
-"""Parse what PyTorch's NCCL watchdog and NCCL's RAS client print of ranks.
+"""Parse reports about ranks in the output of PyTorch's NCCL watchdog and of NCCL's RAS client.
 
-The watchdog names who waits. Who blocks them is known only of ranks whose own numbers, in the same group, say so.
+The watchdog names waiting ranks. A rank counts as blocking only if its own numbers in the same group show it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMES = {
     "_ALLGATHER_BASE": "all_gather_into_tensor", "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
     "ALLTOALL_BASE": "all_to_all_single",
 }  # fmt: skip
-# RAS: a block per communicator, with counts and the ranks that have them.
+# RAS: one block per communicator, with operation counts and their ranks.
 _RAS_BLOCK = re.compile(r"#\d{1,4}-\d{1,4} \([0-9a-f]{1,20}\) (MISMATCH|INCOMPLETE)")
 _RAS_COUNT = re.compile(
     r"(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,9})|Missing communicator data"
@@ -52,7 +52,7 @@ _MAX_RANKS = 1024
 
 @dataclass
 class _RankReport:
-    """What the watchdog printed of one rank in one group; None for numbers it did not print."""
+    """State of one rank in one group, as the watchdog printed it; None for numbers it did not print."""
 
     number: int | None = None
     name: str = ""
@@ -62,7 +62,7 @@ class _RankReport:
 
 
 def parse_lines(lines: list[str]) -> Snapshot | None:
-    """Return what the lines say of ranks; None if nothing."""
+    """Return the ranks in watchdog or RAS output; None if the lines have neither."""
     groups: dict[str, dict[int, _RankReport]] = {}
     mentioned = limit = False
     loose: list[re.Match[str]] = []
@@ -76,18 +76,18 @@ def parse_lines(lines: list[str]) -> Snapshot | None:
     for match in loose:
         _read_timeout(match, groups)
     if not groups:
-        return _ras_text(lines) or (
-            Snapshot(_unnamed_rank() if limit else (), source=_SOURCE) if mentioned else None
+        return _parse_ras_text(lines) or (
+            Snapshot(_unnamed_rank_process() if limit else (), source=_SOURCE) if mentioned else None
         )
     parts = [_judge_group(name, reports) for name, reports in groups.items()]
     best = max(parts, key=lambda part: (ranks_differ(part), len(part.processes)))
     waits = any(process.threads[0].frames != (BETWEEN,) for process in best.processes)
-    # Ranks that had nothing to wait for may wait in another group.
-    return best if waits or not limit else Snapshot(_unnamed_rank(), source=_SOURCE)
+    # Ranks that wait for nothing in this group may wait in another group.
+    return best if waits or not limit else Snapshot(_unnamed_rank_process(), source=_SOURCE)
 
 
 def ranks_differ(snapshot: Snapshot) -> bool:
-    """Return whether ranks are in different collectives, or outside of one."""
+    """Return whether ranks are in different collectives, or some are in none."""
     frames = {process.threads[0].frames for process in snapshot.processes}
     return len(frames | {(c.sizes,) for c in snapshot.collectives}) > (2 if snapshot.collectives else 1)
 
@@ -117,7 +117,7 @@ def _read_timeout(match: re.Match[str], groups: dict[str, dict[int, _RankReport]
 
 
 def _judge_group(group: str, reports: dict[int, _RankReport]) -> Snapshot:
-    """Return ranks that timed out as waiting; one that has started fewer collectives has not come there."""
+    """Return a group's ranks: those that timed out wait; one with fewer started collectives has not arrived."""
     waiting = {rank: r for rank, r in reports.items() if r.number is not None or r.name}
     first = min((r.number for r in waiting.values() if r.number is not None), default=None)
     names = {r.number: r.name for r in waiting.values() if r.name}
@@ -131,13 +131,15 @@ def _judge_group(group: str, reports: dict[int, _RankReport]) -> Snapshot:
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):
         if rank in waiting:
-            processes.append(_rank(rank, StackFrame(C10D, "wait" if unclear else _operation(report.name))))
+            processes.append(
+                _rank_process(rank, StackFrame(C10D, "wait" if unclear else _operation(report.name)))
+            )
             if report.number is not None and report.number == first and not unclear:
                 sizes = report.sizes if report.name in _SAME_SIZES and sizes_known else ""
                 done = report.completed or -1
                 collectives.append(Collective(rank, "", report.number, done, report.name, sizes))
         elif first is None or (report.enqueued is not None and report.enqueued < first):
-            processes.append(_rank(rank, BETWEEN))
+            processes.append(_rank_process(rank, BETWEEN))
     if len(collectives) < len(waiting):
         collectives = []
     return Snapshot(tuple(processes), collectives=tuple(collectives), source=_SOURCE)
@@ -147,20 +149,20 @@ def _operation(name: str) -> str:
     return _NAMES.get(name.upper(), normalized_operation(name))
 
 
-def _rank(number: int, frame: StackFrame) -> Process:
+def _rank_process(number: int, frame: StackFrame) -> Process:
     thread = Thread(number + 1, "MainThread", (frame,), samples=1, stem=1)
     return Process(number + 1, rank=number, role="trainer", job="reported", threads=(thread,))
 
 
-def _unnamed_rank() -> tuple[Process, ...]:
+def _unnamed_rank_process() -> tuple[Process, ...]:
     thread = Thread(1, "MainThread", (StackFrame(C10D, "wait"),), samples=1, stem=1)
     return (Process(1, role="trainer", job="reported", threads=(thread,)),)
 
 
-def _ras_text(lines: list[str]) -> Snapshot | None:
+def _parse_ras_text(lines: list[str]) -> Snapshot | None:
     """Parse the text of NCCL's RAS client: which ranks have started fewer operations.
 
-    It lists the ranks of the smaller part, which may be those that are ahead.
+    RAS lists only the smaller set of ranks, which may be those that are ahead.
     """
     blocks: list[tuple[str, list[str]]] = []
     for line in lines:
@@ -169,18 +171,18 @@ def _ras_text(lines: list[str]) -> Snapshot | None:
         elif blocks:
             blocks[-1][1].append(line)
     for _, body in sorted(blocks, key=lambda block: block[0] != "MISMATCH"):
-        ranks = _started_by_rank(body)
+        ranks = _parse_ras_counts(body)
         most = max([*ranks.values(), 1])
         behind = {rank for rank, started in ranks.items() if started < most}
         if behind and len(behind) < len(ranks):
             inside = StackFrame(C10D, "wait")
-            processes = [_rank(rank, BETWEEN if rank in behind else inside) for rank in sorted(ranks)]
+            processes = [_rank_process(rank, BETWEEN if rank in behind else inside) for rank in sorted(ranks)]
             return Snapshot(tuple(processes), source="NCCL RAS")
     summary = blocks or any(_RAS_SUMMARY.match(line) for line in lines)
     return Snapshot(source="NCCL RAS") if summary else None
 
 
-def _started_by_rank(body: list[str]) -> dict[int, int]:
+def _parse_ras_counts(body: list[str]) -> dict[int, int]:
     counts, listed, started = dict[int, int](), dict[int, int](), -1
     for line in body:
         if count := _RAS_COUNT.search(line):
@@ -194,7 +196,7 @@ def _started_by_rank(body: list[str]) -> dict[int, int]:
 
 
 def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
-    """Return NCCL's RAS as a snapshot: operations started by each rank of the most uneven communicator.
+    """Return a RAS document as a snapshot: operations started by each rank of the most uneven communicator.
 
     Raises:
         ParseError: It has no ranks.

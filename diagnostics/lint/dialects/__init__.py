@@ -41,7 +41,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Default:
-    """What holds for a name of the plan where nothing is set, in the releases of `versions`."""
+    """Default value of a run plan's name, in the releases of `versions`."""
 
     name: str
     option: str

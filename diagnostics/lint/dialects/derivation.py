@@ -16,7 +16,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "sampling.top_k": (0, -1, None),
     "sampling.min_p": (0, 0.0, None),
 }
-# verl's own configs; a config of somebody else has other defaults.
+# verl's own configs; another project's config has other defaults.
 _VERL_ENTRY_POINTS = {"", "verl.trainer.main_ppo"}
 _VERL_CONFIGS = {"ppo_trainer", "ppo_megatron_trainer"}
 _VERL_ROLLOUT = "actor_rollout_ref.rollout."
@@ -328,7 +328,7 @@ def _derive_verl(plan: RunPlan) -> None:
 
 
 def uses_shipped_config(plan: RunPlan) -> bool:
-    """Whether a verl run takes verl's own YAML, so that what is not set has its defaults."""
+    """Return whether a verl run uses verl's own YAML, whose defaults then apply."""
     if plan.settings.target not in _VERL_ENTRY_POINTS or not plan.settings.target:
         return False
     path, name = plan.option("--config-path"), plan.option("--config-name")

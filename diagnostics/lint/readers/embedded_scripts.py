@@ -1,4 +1,4 @@
-"""Scripts inside other files: Dockerfiles, Makefiles, justfiles, notebooks, containers of a job, values of a YAML.
+"""Extract scripts embedded in Dockerfiles, Makefiles, justfiles, notebooks, container specs and YAML values.
 
 Each is turned into shell or Python text in which every line keeps its number.
 """
@@ -33,7 +33,7 @@ _UNKNOWN_OUTPUT = "$(:)"
 
 
 def dockerfile_to_shell(text: str) -> str:
-    """Return the shell script that a Dockerfile's instructions amount to."""
+    """Convert a Dockerfile's instructions to a shell script."""
     lines: list[str] = []
     entrypoint = -1
     continues = False
@@ -78,7 +78,7 @@ def _exec_form(rest: str) -> list[str]:
 
 
 def makefile_to_shell(text: str, *, just: bool = False) -> str:
-    """Return the recipes of a Makefile or justfile, one after another, with the variables of the file."""
+    """Convert a Makefile or justfile to shell: all its recipes in order, with its variables."""
     convert = _just_line if just else _make_line
     lines: list[str] = []
     continues = recipe = False
@@ -173,7 +173,7 @@ def _add_cell(source: Any, python: list[str], shell: list[str]) -> None:
 
 
 def container_commands(tree: Any) -> Iterator[Command]:
-    """Yield what the containers of a job run, as in Kubernetes or Docker compose."""
+    """Yield the commands of containers in a Kubernetes or Docker compose file."""
     for table in islice(_container_tables(tree), _MAX_CONTAINERS):
         parts = [table.get(name) for name in ("entrypoint", "command", "args")]
         words = [word for part in parts if isinstance(part, list) for word in part if isinstance(word, Value)]
@@ -205,7 +205,7 @@ def _container_tables(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def text_values(tree: Any) -> Iterator[Value]:
-    """Yield the texts of a structured file, in which commands may stand."""
+    """Yield the strings of a structured file, which may be commands."""
     if isinstance(tree, Value):
         if isinstance(tree.data, str):
             yield tree

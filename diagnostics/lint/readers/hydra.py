@@ -71,7 +71,7 @@ def composed_options(
     missing: list[str] = []
     options = _first_values(_read_config(folder, name, "", missing, 0, choices))
     if (missing or not options) and not choices and (folder / f"_generated_{name}.yaml").is_file():
-        # A generated config is older than its parts wherever somebody changed these; it counts only without them.
+        # A generated config may be older than its parts, so it is used only if these are missing.
         missing = []
         options = _first_values(_read_config(folder, f"_generated_{name}", "", missing, 0))
     tables = {key.rsplit(".", count)[0] for key in options for count in range(1, key.count(".") + 1)}

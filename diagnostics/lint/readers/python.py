@@ -1,4 +1,4 @@
-"""Python source as a syntax tree: the config objects it creates, the commands it starts, the options it declares.
+"""Read Python source by its syntax tree: config objects it creates, commands it starts, options it declares.
 
 Nothing is imported or executed.
 """
@@ -91,7 +91,7 @@ def started_commands(text: str, file: str, pattern: re.Pattern[str]) -> Iterator
 
 
 def _named_lists(nodes: list[ast.AST]) -> dict[str, ast.List]:
-    """Return the lists that names stand for, with what is added to them; one that is assigned twice is unknown."""
+    """Return named lists with the items appended to them; a list that is assigned twice is unknown."""
     lists: dict[str, ast.List] = {}
     ambiguous: set[str] = set()
     additions: list[tuple[str, ast.expr]] = []
@@ -137,12 +137,12 @@ def _to_word(node: ast.expr) -> str:
 
 
 class _ConfigFinder:
-    """Follows names through assignments to find what config objects are created with."""
+    """Follows names through assignments to find the arguments of config objects."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.classes = dict(CONFIG_CLASSES)
-        # Whether a config class of that name comes from somewhere else than TRL, with options of its own.
+        # Whether a config class of that name is not TRL's and has other options.
         self.foreign_class = False
         # Dicts by name, each item with its line; None for one that a branch or a method changes.
         self.dicts: dict[str, dict[str, Value] | None] = {}
@@ -209,7 +209,9 @@ class _ConfigFinder:
             default = _keyword(default, "default")
         if name and default is not None:
             data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
-            self.parser_defaults[name] = Value(data, self._place_of(default), name, soft=True, outside=True)
+            self.parser_defaults[name] = Value(
+                data, self._location_of(default), name, soft=True, outside=True
+            )
 
     def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
         """Mark dicts as unknown that a branch, a loop or a method changes."""
@@ -246,12 +248,12 @@ class _ConfigFinder:
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
             config = self.by_name.get(target.value.id)
             if config is not None:
-                config.set(target.attr, Value(self._evaluate(node.value), self._place_of(node)))
+                config.set(target.attr, Value(self._evaluate(node.value), self._location_of(node)))
         elif isinstance(target, ast.Subscript):
             key = self._evaluate(target.slice)
             items = self.env if ast.unparse(target.value) == "os.environ" else self._dict_of(target.value)
             if isinstance(key, str) and items is not None:
-                items[key] = Value(self._evaluate(node.value), self._place_of(node), key)
+                items[key] = Value(self._evaluate(node.value), self._location_of(node), key)
 
     def _dict_of(self, node: ast.expr) -> dict[str, Value] | None:
         return self.dicts.get(node.id) if isinstance(node, ast.Name) else None
@@ -276,7 +278,7 @@ class _ConfigFinder:
             return None
         if not all(isinstance(key, str) for key, _ in pairs):
             return None
-        return {key: Value(self._evaluate(value), self._place_of(value), key) for key, value in pairs}
+        return {key: Value(self._evaluate(value), self._location_of(value), key) for key, value in pairs}
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -288,7 +290,10 @@ class _ConfigFinder:
             return
         self.visited_calls.add(id(node))
         config = Settings(
-            self.classes[called], self._place_of(node), target=called, framework_parser=not self.foreign_class
+            self.classes[called],
+            self._location_of(node),
+            target=called,
+            framework_parser=not self.foreign_class,
         )
         for keyword in node.keywords:
             self._add_keyword(keyword, config)
@@ -298,7 +303,7 @@ class _ConfigFinder:
             self.by_name[name] = config
 
     def _apply_trainer(self, node: ast.Call) -> None:
-        """Add to the config what the trainer is given besides: the adapter, and the reward functions."""
+        """Add the trainer's other arguments to the config: the adapter and the reward functions."""
         arguments = _keyword(node, "args")
         config = self.by_name.get(arguments.id) if isinstance(arguments, ast.Name) else None
         config = config or (self.configs[0] if len(self.configs) == 1 else None)
@@ -306,10 +311,12 @@ class _ConfigFinder:
         if config is None:
             return
         if isinstance(adapter, ast.Call) or (isinstance(adapter, ast.Name) and "lora" in adapter.id.lower()):
-            config.options.setdefault("use_peft", Value(True, self._place_of(adapter), "peft_config"))
+            config.options.setdefault("use_peft", Value(True, self._location_of(adapter), "peft_config"))
         if isinstance(rewards, ast.List) and not any(isinstance(item, ast.Starred) for item in rewards.elts):
             names = [ast.unparse(item)[:60] for item in rewards.elts]
-            config.options.setdefault("reward_funcs", Value(names, self._place_of(rewards), "reward_funcs"))
+            config.options.setdefault(
+                "reward_funcs", Value(names, self._location_of(rewards), "reward_funcs")
+            )
 
     def _set_default_env(self, node: ast.Call) -> None:
         """Apply `os.environ.setdefault`: the environment of the run may have another value."""
@@ -317,13 +324,13 @@ class _ConfigFinder:
             key = self._evaluate(node.args[0])
             if isinstance(key, str):
                 data = self._evaluate(node.args[1])
-                self.env.setdefault(key, Value(data, self._place_of(node), key, soft=True, outside=True))
+                self.env.setdefault(key, Value(data, self._location_of(node), key, soft=True, outside=True))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
-        place = self._place_of(keyword)
+        place = self._location_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:
-            config.set(keyword.arg, self._forwarded(keyword, config) or Value(data, place))
+            config.set(keyword.arg, self._default_of_forwarded(keyword, config) or Value(data, place))
             return
         name = keyword.value.id if isinstance(keyword.value, ast.Name) else ""
         items = self.dicts.get(name) if name else self._dict_items(keyword.value)
@@ -337,7 +344,7 @@ class _ConfigFinder:
         what = f"**{ast.unparse(keyword.value)[:40]}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
-    def _forwarded(self, keyword: ast.keyword, config: Settings) -> Value | None:
+    def _default_of_forwarded(self, keyword: ast.keyword, config: Settings) -> Value | None:
         """Return the default of the script's own option that a keyword passes on, as in `x=args.y`."""
         node = keyword.value
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
@@ -345,7 +352,7 @@ class _ConfigFinder:
         config.forwarded[keyword.arg] = node.attr
         return self.parser_defaults.get(node.attr)
 
-    def _place_of(self, node: Any) -> Place:
+    def _location_of(self, node: Any) -> Place:
         return Place(self.file, node.lineno)
 
     def _evaluate(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one line per kind

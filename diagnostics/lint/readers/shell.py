@@ -1,4 +1,4 @@
-"""Shell scripts: the commands that a script would run, with what is known of their words. Nothing is run.
+"""Shell scripts: the commands that a script would run, with their known words. Nothing is run.
 
 tree-sitter parses; variables are followed here through assignments, defaults, arithmetic, loops and functions. What
 depends on a branch, a command's output or the environment is unknown, in every word that it goes into.
@@ -74,7 +74,7 @@ class HereDocument:
 
 @dataclass
 class Script:
-    """What a script runs, and the config files that it writes, by name."""
+    """The commands that a script runs, and the config files that it writes, by name."""
 
     commands: list[Command] = field(default_factory=list)
     configs: dict[str, HereDocument] = field(default_factory=dict)
@@ -410,13 +410,13 @@ class _ScriptReader:
             for child in node.named_children:
                 self._walk(child)
         for redirect in redirects:
-            # The rest of a pipeline or list stands inside the here-document's node: `cat <<EOF | bash`.
+            # The here-document's node contains the rest of a pipeline or list: `cat <<EOF | bash`.
             for child in redirect.named_children if redirect.type == "heredoc_redirect" else ():
                 if child.type in {"pipeline", "list", "command"}:
                     self._walk(child)
 
     def _run_builtin(self, words: list[Word]) -> bool:
-        """Apply a command that changes the state: `source`, `shift`, `set --`, a function; tell whether it is one."""
+        """Apply a command that changes shell state (`source`, `shift`, `set --`, a function); return whether it did."""
         name = words[0].clean
         if name in {"source", "."} and len(words) > 1:
             self._source(words[1])
@@ -460,7 +460,7 @@ class _ScriptReader:
         if heredoc is None or body is None or not words or self.sourced >= _MAX_CALLS:
             return
         quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
-        # The redirect to a file may stand before or after `<<EOF`.
+        # The redirect to a file may be before or after `<<EOF`.
         files = [node for node in (*redirects, *heredoc.named_children) if node.type == "file_redirect"]
         targets = [node_text(file.named_children[-1]) for file in files if file.named_children]
         names = [word.clean.rpartition("/")[2] for word in words]

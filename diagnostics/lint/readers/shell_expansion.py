@@ -50,7 +50,7 @@ def node_text(node: Node) -> str:
 
 
 class Expander:
-    """Expands the words of one script by what is known at that point.
+    """Expands the words of one script with the variables known at that point.
 
     Attributes:
         file: The file whose words are read; `main` is the script that was started.
@@ -126,8 +126,8 @@ class Expander:
 
         Args:
             node: A word, a string, an expansion or a concatenation of these.
-            quoted: It stands in double quotes.
-            splits: It stands in an unquoted default, whose plain text is split at blanks like any value.
+            quoted: The node is in double quotes.
+            splits: The node is in an unquoted default, whose plain text is split at blanks like any value.
             depth: How deep it is nested.
         """
         line = self.line_of(node)
@@ -158,7 +158,7 @@ class Expander:
     def _between(
         self, node: Node, start: int, end: int, *, quoted: bool, depth: int, splits: bool = False
     ) -> list[Fragment]:
-        """Expand the children of a node in a byte range; the text between them stands for itself."""
+        """Expand the children of a node in a byte range, and copy the text between them."""
         source, offset = node.text or b"", node.start_byte
         fragments: list[Fragment] = []
         at = start
@@ -259,7 +259,7 @@ class Expander:
         return fragments
 
     def heredoc(self, body: Node) -> str:
-        """Expand the body of an unquoted here-document; what is not known keeps its `$NAME`."""
+        """Expand the body of an unquoted here-document; unknown variables keep their `$NAME`."""
         parts: list[str] = []
         at, source, offset = body.start_byte, body.text or b"", body.start_byte
         for child in body.named_children:
@@ -378,7 +378,7 @@ def _calculate(left: int, operator: str, right: int) -> int | None:
 
 
 def _literal(text: str, line: int, *, quoted: bool, splits: bool) -> list[Fragment]:
-    """Return plain text as fragments, without its backslashes; where text is split, an escaped blank is not."""
+    """Return plain text as fragments without backslashes; an escaped blank does not split the text."""
     text = _CONTINUATION.sub("", text)
     if quoted:
         return [Fragment(_ESCAPED_IN_QUOTES.sub(r"\1", text), line, quoted=True)]
@@ -405,6 +405,6 @@ def _split(text: str, current: str | None) -> list[str | None]:
 
 
 def _absolute(file: str) -> str:
-    """Return where a script lies, if it is a file."""
+    """Return the absolute path of a script, if it is a file."""
     path = Path(file)
     return str(path.absolute()) if path.suffix in SCRIPT_SUFFIXES else HOLE

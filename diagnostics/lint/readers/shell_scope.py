@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
-# Marks inside a word; no script can contain these characters. HOLE stands for unknown text, SOFT marks a default.
+# Marks inside a word; no script can contain these characters. HOLE is unknown text, SOFT marks a default.
 HOLE, SOFT = "\0", "\1"
-# "$@" of the script itself: unknown, and empty unless somebody passes arguments.
+# "$@" of the script itself: unknown, and empty unless the user passes arguments.
 SCRIPT_ARGUMENTS = "\6" + HOLE
 
 

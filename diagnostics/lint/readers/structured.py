@@ -103,7 +103,7 @@ def parse_yaml(text: str, file: str) -> list[Any]:
 class _YamlBuilder:
     """Builds trees from events without recursion.
 
-    An alias counts as many nodes as it stands for each time it is used, so that a file which doubles itself with
+    Each use of an alias counts all nodes that it refers to, so that a file which doubles itself with
     every line is refused.
     """
 
@@ -171,7 +171,7 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
         for name, value in node.items():
             container.setdefault(name, value)
         return
-    # An empty list stands for itself, with its line.
+    # An empty list is kept as a value with its line.
     container[str(key.data)] = Value([], key.place) if node == [] else node
 
 

@@ -13,7 +13,7 @@ CHECK = "batches and groups"
 VERL_VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPING = ("trl", "ms-swift")
 _GROUPED_ESTIMATORS = {"grpo", "rloo", "dr_grpo", "group_norm", "reinforce_baseline", "grpo_passk"}
-# Options that TRL got after 0.14, whose trainer gave each prompt a group of its own. Copies of that trainer are still
+# Options that TRL added after 0.14, whose trainer made one group per prompt. Copies of that trainer are still
 # in use, under scripts that look the same.
 _SINCE_TRL_0_15 = {
     "vllm_mode", "vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_tensor_parallel_size",

@@ -31,10 +31,10 @@ class DeclaredRule:
         releases: The releases that refuse it, as read in the source of every tag.
         unknown_release: `warn`, `assume` (it counts as one of these) or `skip`.
         package: The package whose releases these are; the framework if empty.
-        uses_table: The [[config]] of the code's entry is checked besides.
+        uses_table: The [[config]] table of the code's entry is checked as well.
         enabled: Options that are set, and not to false, 0 or null.
         unset: Options that are certainly not set, even by options that could not be read.
-        absent: Options that are not set as far as it was read; `a.*` are all that begin so.
+        absent: Options that no readable source sets; `a.*` are all options with that prefix.
         equal: Options that have one of these values.
         differs: Options that are set to something else than null and these values.
         plan: Values of the run plan.
@@ -42,7 +42,7 @@ class DeclaredRule:
             `devices.train=1` has a default.
         where: An expression over these names and `run`, the plan's known values, that is true if the run is wrong.
         targets: The modules that make the check; empty for all.
-        wrong, right: Command lines that it finds and accepts, for `release`.
+        wrong, right: Example command lines that the rule reports and accepts, for `release`.
     """
 
     name: str
@@ -79,7 +79,7 @@ class DeclaredRule:
             return
         names, missing = self._named_values(plan)
         if not missing <= {*plan.values, PROCESSES}:
-            return  # what is not set has no fault
+            return  # an option that is not set has no fault
         data = {name: default if value is None else value.data for name, (value, default) in names.items()}
         run = {name: value.data for name, value in plan.values.items() if value.known}
         applies = plan.versions.within(self.package or plan.framework, self.releases)
@@ -93,9 +93,9 @@ class DeclaredRule:
         data |= {f"{name}_key": value.key for name, (value, _default) in names.items() if value is not None}
         evidence = [*(value for value, _default in names.values()), *values, *plan.evidence(*self.plan)]
         yield Problem(
-            _fill(self.message, data),
+            _fill_placeholders(self.message, data),
             [value for value in evidence if value is None or value.factors or value.data is not UNKNOWN],
-            fix=spell_options(plan, _fill(self.fix, data)),
+            fix=spell_options(plan, _fill_placeholders(self.fix, data)),
             severity=Severity[self.severity.upper()],
             applies=applies is not False if self.unknown_release == "assume" else applies,
             package=self.package,
@@ -113,7 +113,7 @@ class DeclaredRule:
                 value is not None
                 and value.known
                 and value.data is not None
-                and _among(value.data, data) is expected
+                and _is_one_of(value.data, data) is expected
             )
             values.append(value if met else None)
         complete = [value for value in values if value is not None]
@@ -122,10 +122,12 @@ class DeclaredRule:
         return complete if unset and len(complete) == len(values) else None
 
     def _plan_matches(self, plan: RunPlan) -> bool:
-        return all(name in plan.values and _among(plan.get(name), [data]) for name, data in self.plan.items())
+        return all(
+            name in plan.values and _is_one_of(plan.get(name), [data]) for name, data in self.plan.items()
+        )
 
     def _named_values(self, plan: RunPlan) -> tuple[dict[str, tuple[Value | None, Any]], set[str]]:
-        """Return the values behind the names of `where`, and the sources of those that are not known."""
+        """Return the values of the names in `where`, and the sources of unknown ones."""
         values_by_name: dict[str, tuple[Value | None, Any]] = {}
         missing: set[str] = set()
         for name, source in self.values.items():
@@ -158,7 +160,7 @@ def _source_value(plan: RunPlan, source: str, *, record: bool = True) -> Value |
     return plan.values.get(source)
 
 
-def _among(data: Any, allowed: list[Any]) -> bool:
+def _is_one_of(data: Any, allowed: list[Any]) -> bool:
     return any(data == choice and isinstance(data, bool) == isinstance(choice, bool) for choice in allowed)
 
 
@@ -181,12 +183,12 @@ def _evaluate(expression: str, names: dict[str, Any]) -> Any:
         return None
 
 
-def _fill(text: str, names: dict[str, Any]) -> str:
+def _fill_placeholders(text: str, names: dict[str, Any]) -> str:
     return _EXPRESSION.sub(lambda match: format(_evaluate(match[1], names), match[2] or ""), text)
 
 
 def spell_options(plan: RunPlan, text: str) -> str:
-    """Write a text's options as the run spells them: flat if one of its own is."""
+    """Spell the options in a text as the run does: flat if the run uses a flat one."""
     flat = DIALECTS[plan.framework].flat_flags
     if not set(flat.values()) & set(plan.options):
         return text

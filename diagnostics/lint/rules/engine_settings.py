@@ -1,4 +1,4 @@
-"""Engine settings: lengths, memory and sleep beside the trainer, and how rollouts are sampled."""
+"""Rules for engine settings: lengths, memory and sleep in colocate mode, and rollout sampling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 
 MEMORY = "memory and sleep"
-# Above this share even a small model is short of memory beside a trainer. A judgement, not a framework's rule.
+# Above this share even a small colocated model runs out of memory. Our estimate, not a framework's rule.
 _CROWDED_SHARE = 0.8
 
 
@@ -84,7 +84,7 @@ def sleep_has_an_effect(plan: RunPlan) -> Iterator[Problem]:
 @rule("CFG112", check=MEMORY)
 def allocator_allows_sleep(plan: RunPlan) -> Iterator[Problem]:
     """Sleep in vLLM needs a memory pool, which PyTorch does not support with expandable segments."""
-    # EasyR1 starts its workers without them, whatever the shell exports (verl/trainer/main.py since 0.3.0).
+    # EasyR1 starts its workers without the shell's variables (verl/trainer/main.py since 0.3.0).
     if plan.get("memory.expandable") is not True or plan.framework == "easyr1":
         return
     # verl's engine sleeps unless that is turned off.

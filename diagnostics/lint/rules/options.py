@@ -1,4 +1,4 @@
-"""Options: names that the release does not have, and options that the command never receives."""
+"""Rules about option names: options that the release does not have, and options that the command never receives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _is_skipped(plan: RunPlan, value: Value) -> bool:
-    """Whether TRL's parser skips an unknown key: up to 0.18 it did so with keys of a file, never with options."""
+    """Return whether TRL's parser skips this unknown key: TRL before 0.19 skips unknown keys of a config file."""
     in_file = value.place.file.endswith((".yaml", ".yml"))
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
 
@@ -91,12 +91,12 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
         added = " ".join(f"+{value.key}" for value in unknown[:_MAX_SHOWN])
         fix = f"Use the release's key; {added} adds one that your code reads and the config lacks."
     yield Problem(
-        f"{plan.framework} {release} {_reaction(plan)} unknown options: {_shortened(described)}.", unknown, fix=fix,
+        f"{plan.framework} {release} {_reaction(plan)} unknown options: {_shorten(described)}.", unknown, fix=fix,
         severity=_unknown_severity(plan),
     )  # fmt: skip
 
 
-def _shortened(items: list[str]) -> str:
+def _shorten(items: list[str]) -> str:
     more = f", and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
     return "; ".join(items[:_MAX_SHOWN]) + more
 
@@ -116,7 +116,7 @@ def _unknown_severity(plan: RunPlan) -> Severity:
 
 
 def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
-    """The same for a project's own copy, by the copy's own files."""
+    """Find options that a project's own copy of a framework does not have, by the copy's files."""
     folder = plan.versions.copies[plan.framework]
     names = option_index.copy_options(plan.settings, folder) if plan.settings.framework_parser else {}
     hydra = parser_of(plan.framework) == "hydra"
@@ -133,7 +133,7 @@ def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
     adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
     yield Problem(
         f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, {_reaction(plan)} unknown options: "
-        f"{_shortened(described)}.",
+        f"{_shorten(described)}.",
         unknown, fix=f"Use a name that the copy has, or leave it out{adds}.", severity=_unknown_severity(plan),
     )  # fmt: skip
 
@@ -151,7 +151,7 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     if existing:
         yield Problem(
             f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "
-            f"{_shortened([value.key for value in existing])}, and Hydra adds no existing key.",
+            f"{_shorten([value.key for value in existing])}, and Hydra adds no existing key.",
             existing, fix=f"Write {existing[0].key} without the +, or with ++.",
         )  # fmt: skip
 
@@ -165,7 +165,7 @@ def _has_value(value: Value | None) -> bool:
 
 @rule("CFG114", check=CHECK)
 def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
-    """Options after the end of the command: a backslash is missing, or a comment or an empty line stands between."""
+    """Options after the end of the command: a missing backslash, or a comment or empty line in between."""
     orphaned = plan.settings.orphaned
     if orphaned:
         yield Problem(

@@ -32,7 +32,7 @@ _LABEL_OPTION = re.compile(
 
 @rule("CFG120", check="options")
 def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
-    """A placeholder stands where a value is expected."""
+    """A value is still a placeholder."""
     settings = plan.settings
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
     certain = [value for value in values if _matches(_PLACEHOLDER, value)]

@@ -23,13 +23,13 @@ class Problem:
 
     Attributes:
         message: What is wrong, in a sentence with this run's numbers.
-        values: The settings it rests on; the first is the location that is shown.
+        values: The settings it is based on; the first one's location is shown.
         fix: What to change.
-        severity: Its severity if everything it rests on is certain; otherwise it is a warning at most.
+        severity: Its severity if all these settings are certain; otherwise it is a warning at most.
         code: Its code, if the rule has several.
         applies: Whether the release is affected; None if the release is not known.
         package: The package whose release that is; the framework if empty.
-        fix_is_complete: The mitigations of the code's entry are for its other cases.
+        fix_is_complete: `fix` is enough; the mitigations of the code's entry are for its other cases.
         triggers: The entry's triggers that apply here.
     """
 
@@ -62,8 +62,8 @@ class Rule:
         role: `train`, `serve`, or empty for both.
         releases: The framework's releases it applies to.
         scope: `run`, `pair` (a trainer and its server) or `servers` (two servers of one script).
-        uses_table: The [[config]] of its entries is checked besides; otherwise the rule replaces it.
-        warns: It finds no errors, so that an unknown value cannot hide one.
+        uses_table: The [[config]] tables of its entries are checked as well; otherwise the rule replaces them.
+        warns: It only reports warnings, so an unknown value cannot hide an error.
     """
 
     name: str

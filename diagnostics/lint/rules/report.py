@@ -1,4 +1,4 @@
-"""From a rule's problem to a finding: title and mitigations of the catalog's entry, severity by what is certain."""
+"""Convert a rule's problem to a finding: title and mitigations from the catalog, severity by certainty."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class Lookup:
         return f"{use.name} takes no argument {keyword!r}"
 
     def _attribute(self, use: Use, definition: Definition) -> str:
-        """Follow a path of attributes as far as source tells the types."""
+        """Follow a path of attributes as far as source shows the types."""
         current, path, exact = definition, list(use.path), True
         while current.kind == "module" and path:
             inner = self.engine.find(current.module, path[0])

@@ -27,7 +27,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Version, Version], bool]] = {
 }
 # Hardware other than NVIDIA GPUs, for which the matrix is made.
 _OTHER_HARDWARE = frozenset({"vllm_ascend", "torch_npu", "torch_xpu", "torch_mlu"})
-# Calls that depend on what is installed, or on the attributes of an object.
+# Calls that depend on installed packages, or on the attributes of an object.
 _PROBES = frozenset(
     {"hasattr", "getattr", "signature", "find_spec", "import_module", "version", "Version", "parse"}
 )
@@ -125,7 +125,7 @@ def _version(node: ast.expr) -> Version | None:
 
 
 def depends_on_run_only(node: ast.expr) -> bool:
-    """Return whether a condition depends on the run's options and data only, and not on what is installed."""
+    """Return whether a condition depends only on the run's options and data, not on installed packages."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name | ast.Attribute):
             name = part.id if isinstance(part, ast.Name) else part.attr

@@ -88,7 +88,7 @@ def project_rules() -> tuple[Rule, ...]:
 
 
 def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | None = None) -> list[Ruling]:
-    """Return the result of each rule that applies to this trainer; None stands for the project's rules."""
+    """Return the result of each rule that applies to this trainer; None means the project's rules."""
     rulings = []
     for rule in project_rules() if rules is None else rules:
         location = _find_all(rule.trl, trainer)

@@ -38,7 +38,7 @@ def _import_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
 
 
 def import_answer(reply: in_cell.Reply, cell: Cell) -> Answer:
-    """Return the answer of importing each module in a process of its own."""
+    """Import each module in a separate process and return the answer."""
     modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
     broken = {name: item for name, item in modules.items() if not item.get("ok")}
     late = [name for name, item in broken.items() if item.get("timeout")]
@@ -67,7 +67,7 @@ def _module_line(name: str, item: Mapping[str, Any]) -> str:
 
 
 LAYERS = (
-    # It does not need `resolve`: the runnable environment has a lock of its own, and forbidden pairs run, too.
+    # It does not need `resolve`: the runnable environment has a separate lock, and forbidden pairs run, too.
     Layer(
         name="install",
         group="environment",

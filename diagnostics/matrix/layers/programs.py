@@ -65,7 +65,7 @@ def engine_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of comparing vLLM's log-probs with transformers'; the program knows the bound."""
+    """Compare vLLM's log-probs with transformers' and return the answer; the program has the bound."""
     document = reply.document
     if document.get("outcome") != "ok":
         return _failed(reply, cell)

@@ -82,7 +82,7 @@ def _conclusion(
         modified = ", ".join(map(str, upstream["modified"][:3]))
         return Outcome.INFRA_ERROR, (), f"the installed files differ from the wheel's: {modified}"
     unmitigated = [(code, attempt) for code, attempt in attempts if not attempt.get("mitigation")]
-    # Where the release does not have the code, one outcome stands for all triggers.
+    # If the release does not have the code, one outcome applies to all triggers.
     outcomes = {attempt.get("outcome") for _code, attempt in unmitigated}
     outcomes = outcomes or {item.get("outcome") for item in issues.values()}
     every_outcome = outcomes | {attempt.get("outcome") for _code, attempt in attempts}

@@ -30,12 +30,12 @@ _fork = multiprocessing.get_context("fork")
 
 
 def announce(name: str, pid: int | None = None) -> None:
-    """Tells who is who."""
+    """Print a process's role and id."""
     os.write(1, f"{name} {pid or os.getpid()}\n".encode())
 
 
 def child(target, *arguments):
-    """Starts a process of the job."""
+    """Start a process of the job."""
     process = _fork.Process(target=target, args=arguments)
     process.start()
     return process
@@ -133,7 +133,7 @@ def child_output_unread() -> None:
 
 
 def shared_lock_holder_waits() -> None:
-    """A lock that processes share is held by one that waits for an event that nobody sets."""
+    """A process owns a shared lock and waits for an event that is never set."""
     lock, acquired = _fork.Lock(), _fork.Event()
 
     def holder() -> None:
@@ -236,13 +236,13 @@ def filelock_library() -> None:
 
 
 def prompt() -> None:
-    """A program asks for a key, and standard input is a pipe that nobody writes to."""
+    """A program prompts for a key, and standard input is a pipe without a writer."""
     announce("culprit")
     input("key: ")
 
 
 def prompt_in_child() -> None:
-    """A child asks; its parent waits for it."""
+    """A child prompts for input; its parent waits for it."""
     read, _write = os.pipe()
     process = subprocess.Popen([sys.executable, "-c", "input('Enter your choice: ')"], stdin=read)
     announce("culprit", process.pid)
@@ -251,13 +251,13 @@ def prompt_in_child() -> None:
 
 
 def secret_prompt() -> None:
-    """A program asks for a password."""
+    """A program prompts for a password."""
     announce("culprit")
     getpass.fallback_getpass("key: ")
 
 
 def http_server(handle) -> tuple[multiprocessing.Process, int]:
-    """A server in a process of its own, and its port."""
+    """Start a server in a separate process; return its port."""
     server = HTTPServer(("127.0.0.1", 0), type("Handler", (BaseHTTPRequestHandler,), {"do_GET": handle}))
 
     def serve() -> None:
@@ -276,7 +276,7 @@ def get(port: int) -> None:
 
 
 def handler_waits() -> None:
-    """A server's handler waits for an event that nobody sets."""
+    """A server's handler waits for an event that is never set."""
     process, port = http_server(lambda _handler: threading.Event().wait())
     announce("culprit", process.pid)
     announce("victim")
@@ -294,7 +294,7 @@ def server_stopped() -> None:
 
 
 def servers_crossed() -> None:
-    """A server asks its own client, which serves nobody while it waits."""
+    """A server sends a request to its own client, which serves no request while it waits."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     process, own_port = http_server(lambda _handler: get(port))
@@ -304,7 +304,7 @@ def servers_crossed() -> None:
 
 
 def asyncio_lost(client: str = "thread") -> None:
-    """An asyncio server was asked and forgot the request; nothing in it will answer."""
+    """An asyncio server loses a request and never answers it."""
     import asyncio
 
     listening = socket.create_server(("127.0.0.1", 0))
@@ -326,7 +326,7 @@ def asyncio_lost(client: str = "thread") -> None:
 
 
 def asyncio_blocked() -> None:
-    """An asyncio server's handler calls something that blocks: nobody else is served."""
+    """An asyncio server's handler makes a blocking call, so no other request is served."""
     import asyncio
 
     listening = socket.create_server(("127.0.0.1", 0))
@@ -396,7 +396,7 @@ def expression() -> None:
 
 
 def poll_for_file() -> None:
-    """A process looks again and again for a file that nobody writes."""
+    """A process polls for a file that is never written."""
     path = Path(tempfile.mkdtemp()) / "STABLE"
     announce("culprit")
     while not path.exists():
@@ -404,7 +404,7 @@ def poll_for_file() -> None:
 
 
 def connect_blocked() -> None:
-    """A client waits to be connected: the server's queue is full, since it accepts nobody."""
+    """A client waits in connect: the server accepts no connections, so its queue is full."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=0)
     clients = []
     announce("culprit")
@@ -450,7 +450,7 @@ def uvicorn_server(answer) -> tuple[multiprocessing.Process, int]:
 
 
 def uvicorn_lost() -> None:
-    """An endpoint awaits what nobody will set."""
+    """An endpoint awaits an event that is never set."""
     import asyncio
 
     async def forget() -> None:
@@ -482,7 +482,7 @@ def event_never_set() -> None:
 
 
 def fork_with_lock() -> None:
-    """A process was forked while a thread held a lock: in the child nobody holds it, and nobody gives it back."""
+    """A process is forked while a thread owns a lock: in the child the lock has no owner and is never released."""
     lock = threading.Lock()
     threading.Thread(target=lambda: lock.acquire() and healthy_busy, daemon=True).start()
     time.sleep(0.2)
@@ -548,7 +548,7 @@ def ring_of_three() -> None:
 
 
 def healthy_idle_server() -> None:
-    """A server that nobody asked anything."""
+    """A server without requests."""
     announce("healthy")
     http_server(lambda handler: handler.send_response(200))[0].join()
 
@@ -617,7 +617,7 @@ def healthy_slow_handler() -> None:
 
 
 def healthy_asyncio_idle() -> None:
-    """An asyncio server that nobody asked."""
+    """An asyncio server without requests."""
     import asyncio
 
     async def serve() -> None:
@@ -663,7 +663,7 @@ def healthy_slow_steps() -> None:
 
 
 def healthy_requests() -> None:
-    """A server that answers, and a client that asks again and again."""
+    """A server that answers, and a client that sends requests continuously."""
 
     def send_ok_slowly(handler) -> None:
         handler.send_response(200)
@@ -683,7 +683,7 @@ def healthy_requests() -> None:
 
 
 def healthy_paused_server() -> None:
-    """A real application whose server is paused on purpose: its client keeps a connection, and asks nothing."""
+    """A real application whose server is paused on purpose: its client keeps a connection and sends no request."""
 
     def fine() -> dict[str, str]:
         return {}

@@ -27,7 +27,7 @@ LONG = timedelta(hours=2)
 
 
 def announce(name: str, pid: int | None = None) -> None:
-    """Tells who is who."""
+    """Print a process's role and id."""
     os.write(1, f"{name} {pid or os.getpid()}\n".encode())
 
 
@@ -38,7 +38,7 @@ def gather_rewards() -> None:
 
 
 def step(rank: int, guilty) -> None:
-    """One step in which all gather, but for the guilty rank, which does something else before."""
+    """Make one step: all ranks gather, and the guilty rank does something else before."""
     gather_rewards()
     if rank == GUILTY:
         announce("culprit")
@@ -54,7 +54,7 @@ def poll() -> None:
 
 
 def event() -> None:
-    """It waits for an event that nobody sets."""
+    """The rank waits for an event that is never set."""
     threading.Event().wait()
 
 
@@ -69,7 +69,7 @@ def killed() -> None:
 
 
 def prompt() -> None:
-    """It asks for a key."""
+    """The rank prompts for a key."""
     read, _ = os.pipe()
     os.dup2(read, 0)
     sys.stdin = os.fdopen(0)
@@ -88,7 +88,7 @@ def skipped() -> None:
 
 
 def http() -> None:
-    """It asks a server, which does not answer."""
+    """The rank sends a request to a server that does not answer."""
     import http.client
 
     listening = socket.create_server(("127.0.0.1", 0))
@@ -160,7 +160,7 @@ def loader() -> None:
 
 
 def child_asks() -> None:
-    """It started a program that asks a question."""
+    """The rank started a program that prompts for input."""
     read, _ = os.pipe()
     process = subprocess.Popen([sys.executable, "-c", "input('Proceed? ')"], stdin=read)
     announce("asker", process.pid)
@@ -196,7 +196,7 @@ def importing() -> None:
 
 
 def steps() -> None:
-    """Healthy: all go on, step by step."""
+    """Healthy: all ranks make steps."""
     while True:
         gather_rewards()
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Runs in an environment: a preamble once, then each case in a fork of its own with its output in a file.
+"""Inside an environment, run a preamble once, then each case in a separate fork with its output in a file.
 
 The one argument is a JSON file: `preamble`, `folder`, `cases` as (name, source). Prints the exit codes by name.
 """
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def run(name: str, source: str, log: Path, scope: dict, timeout_s: float) -> None:
-    """Runs a case and ends the process; a traceback is printed as Python would, without the frames of this file."""
+    """Run a case and end the process; a traceback is printed as Python would, without the frames of this file."""
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
@@ -41,7 +41,7 @@ def run(name: str, source: str, log: Path, scope: dict, timeout_s: float) -> Non
         exec(compile(source, str(script), "exec"), scope)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException as error:  # noqa: BLE001 - whatever ends the case is what its log is about
+    except BaseException as error:  # noqa: BLE001 - the exception belongs in the case's log
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         code = 1
     for thread in threading.enumerate():

@@ -106,7 +106,7 @@ def seconds_to_judge(rules: Rules, source: Memory | LogSource) -> float:
 
 
 def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
-    """Judges damaged lines of the corpus, a thousand a log, and some logs by themselves; CPU seconds."""
+    """Triage damaged lines of the corpus, a thousand a log, and some separate logs; return CPU seconds."""
     lines = [line for path in sorted(LOGS.glob("*/*.log")) for line in path.read_bytes().splitlines()]
     spent = 0.0
     for _ in range(0, count, 1000):
@@ -116,7 +116,7 @@ def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
 
 
 def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
-    """Judges logs of the corpus with pieces cut out, doubled, flipped and put through random transformations."""
+    """Triage logs of the corpus with parts cut, doubled, flipped and randomly transformed."""
     paths = sorted(LOGS.glob("*/*.log"))
     names = list(transforms.PLAIN)
     spent = 0.0
@@ -137,7 +137,7 @@ def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
     return spent
 
 
-# A process counts as its own what whoever spawned it held, so that a small one stands between.
+# A child's peak memory includes its parent's at the fork, so start it from a small process.
 MEASURED = """\
 import os, sys
 actions = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
@@ -157,7 +157,7 @@ def memory_of(path: Path) -> int:
 
 
 def main() -> None:
-    """Runs it and prints figures."""
+    """Run it and print figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=2000)

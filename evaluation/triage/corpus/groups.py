@@ -1,5 +1,5 @@
 """The cases: what is run where, and which issue it makes."""
-# ruff: noqa: E501 - a program of a few lines stands in one string
+# ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ CLIENT = (
         "from trl.extras.vllm_client import VLLMClient\nVLLMClient(base_url='http://127.0.0.1:9', connection_timeout=0.2)",
     ),
 )
-# Simulated: a server that answers its health page and nothing else of what TRL asks for.
+# Simulated: a server that answers only its health check.
 STUB = """
 import http.server, threading
 class Stub(http.server.BaseHTTPRequestHandler):
@@ -388,7 +388,7 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
     elif version in {"0.6.6", "0.8.5"}:
         cases += [
             (
-                # What 0.8.5 wants to fall back to does not import.
+                # The fallback of 0.8.5 does not import.
                 "unknown" if version == "0.8.5" else "ENG007",
                 "architecture",
                 "from vllm import ModelRegistry\nModelRegistry.resolve_model_cls(['TinyNetForCausalLM'])",

@@ -2,7 +2,7 @@
 
 `tests/diagnostics/logs/first_judgement.json` keeps what was said of them then.
 """
-# ruff: noqa: E501 - a program of a few lines stands in one string
+# ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations
 

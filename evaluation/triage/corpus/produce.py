@@ -1,4 +1,4 @@
-"""Makes the logs of the corpus: programs that really fail, or really go well, in the environments of the matrix.
+"""Make the logs of the corpus: real failing and succeeding programs in the environments of the matrix.
 
     python evaluation/triage/corpus/produce.py --cells .matrix/environments --peers .matrix/peers/bin/python [GROUP ...]
 
@@ -61,7 +61,7 @@ def python_of(where: str, options: argparse.Namespace) -> Path:
 
 
 def stripped(text: str, python: Path, folder: str, model: Path) -> str:
-    """The log without what is of this machine alone."""
+    """Return the log without data of this machine."""
     text = text.replace(str(model), "/opt/models/tiny").replace(str(ROOT), "/opt/doctor")
     prefix = str(python.parent.parent)
     text = text.replace(folder, "/opt/run").replace(prefix, "/opt/env")
@@ -90,7 +90,7 @@ def environ_of(python: Path, folder: str, more: tuple[tuple[str, str], ...]) -> 
 
 
 def produce(group: Group, options: argparse.Namespace) -> None:
-    """Runs a group and writes its logs."""
+    """Run a group and write its logs."""
     python = python_of(group.where, options)
     with tempfile.TemporaryDirectory() as folder:
         cases = [(f"{label}_{name}", filled(source, options, folder)) for label, name, source in group.cases]
@@ -118,7 +118,7 @@ def produce(group: Group, options: argparse.Namespace) -> None:
 
 
 def produce_programs(program: Program, options: argparse.Namespace) -> None:
-    """Runs one program by itself and writes its log, or the logs that it wrote into its folder."""
+    """Run one program and write its log, or the logs that it wrote into its folder."""
     python = python_of(program.where, options)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(filled(program.source, options, folder))
@@ -152,7 +152,7 @@ def filled(text: str, options: argparse.Namespace, folder: str) -> str:
 
 
 def save_log(label: str, name: str, code: int, text: str, logs: Path) -> None:
-    """Writes a log, unless the case ended otherwise than its label says."""
+    """Write a log, unless the case's outcome differs from its label."""
     wrong = (code == 0) != (label == "clean") or code == 99
     print(f"{label:<8} {name}: exit {code}{' UNEXPECTED' if wrong else ''}: {last(text)}", flush=True)
     if not wrong:
@@ -162,12 +162,12 @@ def save_log(label: str, name: str, code: int, text: str, logs: Path) -> None:
 
 
 def last(text: str) -> str:
-    """The last line that says something."""
+    """Return the last line that is not empty."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")[:150]
 
 
 def main() -> None:
-    """Runs the groups that are named, or all."""
+    """Run the groups that are named, or all."""
     from groups import GROUPS
     from later import LATER_GROUPS, LATER_PROGRAMS
     from programs import PROGRAMS

@@ -1,5 +1,5 @@
 """Cases of several processes: engines, launchers, Ray."""
-# ruff: noqa: E501 - a program of a few lines stands in one string
+# ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Programs that go well, and say much: what triage must be silent about."""
-# ruff: noqa: E501 - a program of a few lines stands in one string
+"""Programs that succeed with noisy output, for which triage must report nothing."""
+# ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations
 

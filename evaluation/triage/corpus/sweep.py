@@ -42,11 +42,11 @@ def state_and_code(rules: Rules, lines: list[str]) -> tuple[str, str]:
 
 
 def cut_lines(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
-    """Without a part of what is before the first line that tells, and after the last."""
+    """Return a log without a part before its first deciding line, and without a part after its last."""
     verdict = triage([Memory(transforms.joined(lines))], rules)
     if not verdict.candidates:
         return lines
-    # What tells may have been broken over two lines by rich.
+    # rich may have broken the deciding text into two lines.
     first, last = verdict.candidates[0].first.line, max(hit.line for hit in verdict.candidates[0].hits) + 1
     before, after = int(numbers.random() * (first - 1)), int(numbers.random() * max(0, len(lines) - last))
     return lines[before : last + after]
@@ -64,7 +64,7 @@ def random_transforms(numbers: random.Random):
 
 
 def main() -> int:
-    """Runs the sweep."""
+    """Run the sweep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Changes that a log goes through between program and reader: prefixes, collectors, terminals, pastes.
+"""Transformations of a log between program and reader: prefixes, collectors, terminals, pastes.
 
 Each takes lines and a source of random numbers and returns lines that mean the same. Logs that show a failure must be
 judged alike before and after, and logs that show none as well.
@@ -185,7 +185,7 @@ def json_records(lines: list[str], numbers: random.Random) -> list[str]:
 
 
 def json_lines(lines: list[str], numbers: random.Random) -> list[str]:
-    """A collector that makes an object of each line, with the pod beside it."""
+    """Format a log like a collector that makes a JSON object of each line, with the pod's name."""
     pod = f"trainer-{numbers.randrange(8)}"
     return [
         json.dumps({"severity": "ERROR", "message": line, "pod": pod}, ensure_ascii=False) for line in lines
@@ -249,7 +249,7 @@ PLAIN: dict[str, Transform] = {
     "shown": as_repr,
     "escaped_twice": escaped_twice,
 }
-# Where the root is broken in two, it is looked for; that it is always found nobody can promise.
+# A root line broken in two is searched; it is not always found.
 BROKEN: dict[str, Transform] = {
     f"broken {width} {'words' if words else 'anywhere'}": broken(width, words=words)
     for width in (80, 100, 120)

@@ -207,7 +207,7 @@ class AccessControl:
         return None
 
     def _body_refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Refuse bodies over the limit, and calls that a proxy could read in another way (request smuggling)."""
+        """Refuse bodies over the limit, and lengths that a proxy could read differently (request smuggling)."""
         path, length = scope["path"], headers.get("content-length", "")
         if not path.startswith("/"):
             return 400, "the target must be a path of this server"
@@ -268,7 +268,7 @@ def _describe_error(error: Any) -> str:
 
 
 def shorten(value: Any) -> str:
-    """Show a value in at most 80 ASCII characters; of a long list only what is shown is read.
+    """Show a value in at most 80 ASCII characters, without reading the rest of a long list.
 
     >>> shorten({"regex": ["a+"] * 1000000})
     "{'regex': ['a+', 'a+', 'a+', 'a+', 'a+', 'a+', ...]}"
@@ -297,7 +297,7 @@ def _add_state_routes(app: FastAPI, queue: EngineQueue, engine: Engine, settings
 
     @app.get("/fingerprint")
     async def fingerprint() -> dict[str, str | None]:
-        """Compute the digest of the weights held; null where the engine can't read them."""
+        """Compute the digest of the loaded weights; null if the engine can't read them."""
         digest, weights = await queue.call(lambda engine: (engine.fingerprint(), queue.weights))
         return {"fingerprint": digest, "weights": weights}
 
@@ -399,7 +399,7 @@ def _check_checksum(size: int, actual: str, expected: str) -> None:
 
 
 def _add_sync_routes(app: FastAPI, queue: EngineQueue, limits: Limits) -> None:
-    """Add the calls by which a client on this machine sends weights through shared memory."""
+    """Add the routes by which a client on this machine sends weights through shared memory."""
     receiver = Receiver()
 
     def check_size(size: int) -> None:

@@ -100,7 +100,7 @@ class EngineQueue:
         await self._wait_for_turn(priority, deadline)
         self._busy = True
         running = loop.run_in_executor(self._thread, function, self._engine)
-        running.add_done_callback(self._end_turn)  # also if nobody waits for the answer any more
+        running.add_done_callback(self._end_turn)  # also if no client waits for the answer any more
         can_abort = self._engine.capabilities.abort
         while not running.done():
             expired = priority == _CALL and loop.time() >= deadline

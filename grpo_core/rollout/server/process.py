@@ -158,7 +158,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _end_with_stdin(server: Any) -> None:
-    """Stop when the trainer is gone; if a call does not end, end the process."""
+    """Stop when the trainer has ended; if a call does not end, end the process."""
     sys.stdin.buffer.read()
     server.should_exit = True
     time.sleep(_GRACE_S + 1)

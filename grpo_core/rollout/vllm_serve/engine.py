@@ -55,7 +55,7 @@ class VllmServerEngine:
     """Samples on a `vllm serve`. One HTTP call per completion, because a call has one seed.
 
     Each update stores a mark of its own in the server (`/update_weight_version`), and each rollout ends by reading it:
-    a server that was started again, or was given weights by somebody else, is noticed before its tokens are used.
+    a server that was restarted, or got weights from another trainer, is detected before its tokens are used.
 
     Attributes:
         capabilities: What this server's version, and the way it was started, allow.
@@ -93,7 +93,7 @@ class VllmServerEngine:
         self._transfer, refusal = choose_transfer(self._http, self._server, folder, sync)
         self._vocabulary, self._shapes = stored_model(self._server)
         self._mark = ""
-        # Each call has an id of its own, also when it is repeated: vLLM wants them unique.
+        # Each call has a new id, also when it is repeated: vLLM requires unique ids.
         self._nonce, self._calls, self._running = secrets.token_hex(6), itertools.count(), set[str]()
         self._aborting, self._idle = threading.Event(), threading.Event()
         self._idle.set()
@@ -215,7 +215,7 @@ class VllmServerEngine:
             deadline = time.monotonic() + _CLEAN_UP_S
             return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
         except EngineError:
-            return True  # the call's own error says enough
+            return True  # the call's own error is sufficient
 
     def _abort_at_server(self) -> None:
         """Abort our own calls if possible; without ids vLLM would abort everybody's."""

@@ -79,8 +79,8 @@ class Flat:
             yield tensor.contiguous().reshape(-1).view(torch.uint8)
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield all bytes in whole blocks of 4 KiB but for the last piece; use each piece before the next."""
-        joined, used = bytearray(PIECE), 0  # collects what is too small or lies on no block boundary
+        """Yield all bytes in whole blocks of 4 KiB, except the last piece; use each piece before the next."""
+        joined, used = bytearray(PIECE), 0  # collects small or unaligned tensors
         for data in map(torch.Tensor.cpu, self.buffers()):
             position = 0
             while position < len(data):

@@ -195,7 +195,7 @@ class Receiver:
 
 
 def _counter_fault(memory: torch.Tensor, generation: int) -> str:
-    """Describe what is wrong if the memory doesn't hold this very update, complete; else an empty text."""
+    """Describe the fault if the memory doesn't contain exactly this update, complete; else return an empty text."""
     started, finished = _counters(memory).tolist()
     if started == finished == generation:
         return ""

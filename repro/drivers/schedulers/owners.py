@@ -1,4 +1,4 @@
-"""Who steps an engine: one caller, two with or without a lock, or a server that steps for all.
+"""Callers that step an engine: one caller, two with or without a lock, or a server loop for all clients.
 
 Each owner is a generator, suspended wherever another thread could run: in the forward pass, and while it waits for a
 lock. `take_turns` is the operating system that switches between them, always in the same order.
@@ -15,14 +15,14 @@ Owner = Generator[None, None, list[Delivered]]
 
 
 def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Owner:
-    """As `LLM.generate`: submits, steps until the engine is empty, returns whatever finished meanwhile."""
+    """Generate like `LLM.generate`: submit, step until the engine is empty, return all completions that finished."""
     for request in requests:
         engine.add(request)
     return (yield from engine.run())
 
 
 def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Owner:
-    """As `generate`, with one lock held around the whole of it."""
+    """Generate like `generate`, with one lock held during the whole call."""
     yield from _acquire(lock)
     try:
         return (yield from generate(engine, requests))
@@ -33,7 +33,7 @@ def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock
 def generate_step_locked(
     engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock
 ) -> Owner:
-    """As `generate`, with the lock held around each step alone."""
+    """Generate like `generate`, with the lock held during each step only."""
     for request in requests:
         engine.add(request)
     finished: list[Delivered] = []
@@ -43,17 +43,17 @@ def generate_step_locked(
             finished += yield from engine.step()
         finally:
             lock.release()
-        yield  # between two steps the other thread gets its chance
+        yield  # another thread may run between two steps
     return finished
 
 
-def one_after_the_other(*owners: Owner) -> list[list[Delivered]]:
-    """Lets one owner return before the next starts: what a queue of one worker does."""
+def run_sequentially(*owners: Owner) -> list[list[Delivered]]:
+    """Run each owner to its end before the next starts, like a queue with one worker."""
     return [take_turns([owner])[0] for owner in owners]
 
 
 class ServingLoop:
-    """As `AsyncLLMEngine`: one loop steps the engine; clients submit, abort, and get their answers by id."""
+    """Server loop like `AsyncLLMEngine`: it steps the engine; clients submit, abort and read answers by request id."""
 
     def __init__(self, engine: V0Engine) -> None:
         self.engine = engine
@@ -62,15 +62,15 @@ class ServingLoop:
         self._aborted: list[str] = []
 
     def submit(self, requests: Iterable[SchedulerRequest]) -> None:
-        """Queues requests; they reach the engine before its next step."""
+        """Queue requests for the engine's next step."""
         self._new += requests
 
     def cancel(self, requests: Iterable[SchedulerRequest]) -> None:
-        """Queues aborts, as the end of a client's coroutine does: the step that is running is left alone."""
+        """Queue aborts, as a cancelled client coroutine does; the running step is not changed."""
         self._aborted += [request.id for request in requests]
 
     def loop(self) -> Owner:
-        """As `AsyncLLMEngine.engine_step`, again and again until nothing is left to do."""
+        """Step the engine like `AsyncLLMEngine.engine_step` until no work is left."""
         while self._new or self._aborted or self.engine.unfinished:
             new, self._new = self._new, []
             aborted, self._aborted = self._aborted, []
@@ -80,14 +80,14 @@ class ServingLoop:
             self._answers += yield from self.engine.step()
         return self._answers
 
-    def answers_to(self, requests: Iterable[SchedulerRequest]) -> list[Delivered]:
-        """Returns what the client that submitted these requests received."""
+    def completions_of(self, requests: Iterable[SchedulerRequest]) -> list[Delivered]:
+        """Return the completions of these requests."""
         ids = {request.id for request in requests}
         return [answer for answer in self._answers if answer.id in ids]
 
 
 def take_turns(owners: Sequence[Owner]) -> list[list[Delivered]]:
-    """Runs owners in turn, each to its next suspension, until all have returned; gives what each received.
+    """Run owners in turn, each to its next suspension, until all have returned; return each owner's completions.
 
     Raises:
         RuntimeError: they only wait for each other.

@@ -1,4 +1,4 @@
-"""Drives the real V0 scheduler of the installed vLLM as `LLMEngine` does, the forward pass aside.
+"""Drive the installed vLLM's real V0 scheduler like `LLMEngine`, without the forward pass.
 
 Real, as released: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the
 output processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
@@ -39,7 +39,7 @@ HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 
 @dataclass(frozen=True)
 class Setup:
-    """How the engine is configured; lengths in tokens.
+    """Engine configuration; lengths in tokens.
 
     Args:
         chunked: chunked prefill.
@@ -88,7 +88,7 @@ class RefusedRequestError(InapplicableError):
 
 
 def prompt_inputs(length: int) -> Any:
-    """Returns a prompt of that many tokens as the engine hands it on; `token_inputs` is there since vLLM 0.6.4."""
+    """Return a prompt of that many tokens as the engine hands it on; `token_inputs` is there since vLLM 0.6.4."""
     import vllm.inputs
 
     ids = [1] * length
@@ -98,7 +98,7 @@ def prompt_inputs(length: int) -> Any:
 
 
 def check_prompt(length: int, max_model_len: int) -> None:
-    """Has `LLMEngine` judge a prompt of that many tokens: its own method, on the little it reads of an engine.
+    """Check a prompt of that many tokens with `LLMEngine`'s own method, on the few attributes it reads.
 
     Raises:
         RefusedRequestError: it is refused.
@@ -109,7 +109,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
         _read_check(length, max_model_len, error)
         return
     model = SimpleNamespace(max_model_len=max_model_len, is_multimodal_model=False)
-    # The last is asked for up to 0.6.3.
+    # The last is required up to 0.6.3.
     engine = SimpleNamespace(model_config=model, tokenizer=None, is_encoder_decoder_model=lambda: False)
     for name in ("_validate_model_input", "_validate_model_inputs"):
         if hasattr(LLMEngine, name):
@@ -125,7 +125,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
 
 
 def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
-    """Reads the check in the source where the engine's module can't be imported (0.10.2 wants openai_harmony)."""
+    """Read the check in the source where the engine's module can't be imported (0.10.2 wants openai_harmony)."""
     tree = ast.parse(upstream.source("vllm/engine/llm_engine.py") or "")
     texts = [
         node.value
@@ -139,7 +139,7 @@ def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
 
 
 def configs(setup: Setup) -> tuple[Any, Any]:
-    """Returns vLLM's own `SchedulerConfig` and `CacheConfig` for a setup."""
+    """Return vLLM's own `SchedulerConfig` and `CacheConfig` for a setup."""
     from vllm.config import CacheConfig, SchedulerConfig
 
     scheduler = _build(
@@ -199,7 +199,7 @@ class V0Engine:
         )
 
     def add(self, request: SchedulerRequest) -> None:
-        """As `LLMEngine.add_request`.
+        """Add a request like `LLMEngine.add_request`.
 
         Raises:
             RefusedRequestError: the engine's own check refuses the prompt.
@@ -222,20 +222,20 @@ class V0Engine:
 
     @property
     def unfinished(self) -> bool:
-        """As `LLMEngine.has_unfinished_requests`."""
+        """Return whether requests are unfinished, like `LLMEngine.has_unfinished_requests`."""
         return bool(self.scheduler.has_unfinished_seqs())
 
     def in_flight(self) -> list[str]:
-        """Returns the ids of all requests that wait, run or are swapped out."""
+        """Return the ids of all requests that wait, run or are swapped out."""
         queues = (self.scheduler.waiting, self.scheduler.running, self.scheduler.swapped)
         return [group.request_id for queue in queues for group in queue]
 
     def abort(self, *request_ids: str) -> None:
-        """As `LLMEngine.abort_request`."""
+        """Abort requests like `LLMEngine.abort_request`."""
         self.scheduler.abort_seq_group(list(request_ids))
 
     def step(self) -> Generator[None, None, list[Delivered]]:
-        """As `LLMEngine.step`, suspended where the forward pass runs.
+        """Step like `LLMEngine.step`, suspended where the forward pass runs.
 
         Returns:
             What finished; the list is the engine's own, and the next step clears it.
@@ -260,7 +260,7 @@ class V0Engine:
         return self._outputs
 
     def run(self, limit: int = 1000) -> Generator[None, None, list[Delivered]]:
-        """As `LLM._run_engine`: steps until the engine is empty, and returns whatever finished meanwhile.
+        """Step until the engine is empty, like `LLM._run_engine`; return all completions that finished meanwhile.
 
         Raises:
             RuntimeError: there is still work after `limit` steps.
@@ -273,15 +273,15 @@ class V0Engine:
         raise RuntimeError(f"the engine still had work after {limit} steps")
 
     def leaked_blocks(self) -> int:
-        """Returns how many KV cache blocks are taken: none, once everything is drained."""
+        """Return how many KV cache blocks are taken: none, once everything is drained."""
         return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
 
     def parked(self) -> int:
-        """Returns how many sequences are held as stopped: none, once everything is drained."""
+        """Return the number of sequences listed as stopped: 0, once everything is drained."""
         return len(self.scheduler._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
 
     def _advance(self, pending: _Pending) -> None:
-        """As `LLMEngine._advance_to_next_step`: tokens are appended before the output is processed."""
+        """Append tokens before the output is processed, like `LLMEngine._advance_to_next_step`."""
         for metadata, scheduled in zip(
             pending.metadata, pending.scheduled.scheduled_seq_groups, strict=False
         ):
@@ -292,7 +292,7 @@ class V0Engine:
                     group.seqs[0].append_token_id(TOKEN, _logprobs())
 
     def _process(self, request_id: str | None = None) -> None:
-        """As `LLMEngine._process_model_outputs`; for one request it is the scheduler's call before a preemption."""
+        """Process outputs like `LLMEngine._process_model_outputs`; one request: as before a preemption."""
         if not self._queue:
             return
         pending = self._queue[0] if request_id else self._queue.popleft()
@@ -313,7 +313,7 @@ class V0Engine:
         self._outputs += [_completion(group) for group in pending.scheduled.ignored_seq_groups]
 
     def _process_group(self, pending: _Pending, index: int) -> bool:
-        """Returns whether the request finished now."""
+        """Return whether the request finished now."""
         metadata, group = pending.metadata[index], pending.scheduled.scheduled_seq_groups[index].seq_group
         if group.is_finished():
             return False

@@ -1,4 +1,4 @@
-"""Drives the real V1 scheduler of the installed vLLM as `EngineCore` does, the model runner aside.
+"""Drive the installed vLLM's real V1 scheduler like `EngineCore`, without the model runner.
 
 Real, as released: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
 `KVCacheManager` with its block pool; `Request`; `VllmConfig`.
@@ -47,7 +47,7 @@ _MODEL = {
 
 @dataclass(frozen=True)
 class V1Setup:
-    """How the engine is configured; lengths in tokens.
+    """Engine configuration; lengths in tokens.
 
     Args:
         asynchronous: asynchronous scheduling: a step is scheduled while the one before still runs.
@@ -97,7 +97,7 @@ class V1Request:
 
 @functools.cache
 def config(setup: V1Setup) -> Any:
-    """Returns vLLM's own `VllmConfig` for a setup.
+    """Return vLLM's own `VllmConfig` for a setup.
 
     The model is a stub, registered as vLLM's plugins do it; nothing loads or calls it. The CPU's platform turns
     asynchronous scheduling off because a CPU gains nothing by it; here it is turned on again, as on a GPU.
@@ -148,7 +148,7 @@ def _same_as_asked(built: Any, setup: V1Setup) -> None:
 
 
 def kv_cache_config(setup: V1Setup) -> Any:
-    """Returns vLLM's own `KVCacheConfig`: one group of full attention, no tensors."""
+    """Return vLLM's own `KVCacheConfig`: one group of full attention, no tensors."""
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
@@ -189,8 +189,8 @@ class Runner:
 
     What it does with a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled
     tokens (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests bring their tokens and blocks, running
-    ones get blocks appended, resumed ones get theirs anew. A request gets a token sampled when the step reaches the
-    end of what is known of it.
+    ones get blocks appended, resumed ones get new ones. A request gets a token sampled when the step reaches the
+    end of its known tokens.
 
     It is also a witness. Like a device it runs steps in the order in which they are scheduled; a slot holds the
     beginning of a text, and the weights' version, that its keys and values were computed from. A step that reads a
@@ -207,11 +207,11 @@ class Runner:
         self._slots: dict[tuple[int, int], int] = {}
 
     def expect(self, request: V1Request) -> None:
-        """Hears of a request: where its stop token falls."""
+        """Register a request, which has the position of its stop token."""
         self._requests[request.id] = request
 
     def execute(self, scheduled: Any) -> Any:
-        """Runs a step.
+        """Run a step.
 
         Args:
             scheduled: vLLM's own `SchedulerOutput`.
@@ -244,7 +244,7 @@ class Runner:
         )
 
     def _update(self, scheduled: Any) -> dict[str, int]:
-        """Takes over tokens and blocks; returns how many tokens each request has computed so far."""
+        """Take over tokens and blocks; return how many tokens each request has computed so far."""
         computed: dict[str, int] = {}
         for new in scheduled.scheduled_new_reqs:
             self._tokens[new.req_id] = list(new.prefill_token_ids or new.prompt_token_ids)
@@ -279,7 +279,7 @@ class Runner:
         return [token]
 
     def _prefixes(self, name: str, end: int) -> list[int]:
-        """Returns what each of the first slots must hold: all tokens up to it, and the weights."""
+        """Return what each of the first slots must hold: all tokens up to it, and the weights."""
         prefixes, so_far = [], hash(self.weights)
         for token in self._tokens[name][:end]:
             so_far = hash((so_far, token))
@@ -340,7 +340,7 @@ class V1Engine:
         self._hasher = _hasher(setup) if setup.prefix_caching else None
 
     def add(self, request: V1Request) -> None:
-        """As `EngineCore.add_request`."""
+        """Add a request like `EngineCore.add_request`."""
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
@@ -366,7 +366,7 @@ class V1Engine:
         )
 
     def abort(self, names: Iterable[str]) -> None:
-        """As `EngineCore.abort_requests`; who aborts gets nothing more."""
+        """Abort requests like `EngineCore.abort_requests`; the aborting client receives nothing more."""
         from vllm.v1.request import RequestStatus
 
         names = list(names)
@@ -380,12 +380,12 @@ class V1Engine:
         return scheduled
 
     def update(self) -> None:
-        """The second half: the oldest result comes back, and goes to whom it is due."""
+        """Run the second half of a step: deliver the oldest result to its requests."""
         scheduled, output = self.in_flight.popleft()
         self.deliver(self.scheduler.update_from_output(scheduled, output))
 
     def deliver(self, outputs: Any) -> None:
-        """Keeps what the clients get."""
+        """Keep what the clients get."""
         for client in outputs.values():
             for output in client.outputs:
                 self.tokens[output.request_id] += output.new_token_ids
@@ -393,16 +393,16 @@ class V1Engine:
                     self.ends[output.request_id].append(str(output.finish_reason))
 
     def reset(self, *, running: bool) -> bool:
-        """As `EngineCore.reset_prefix_cache` after new weights: where it succeeds, nothing old may be read again."""
+        """Reset the prefix cache like `EngineCore.reset_prefix_cache`; afterwards no old block may be read."""
         if running:
-            self.waited_for.clear()  # whoever takes a request's cache away during a pause asked for what follows
+            self.waited_for.clear()  # clearing a request's cache during a pause is a caller's fault, not upstream's
         done = bool(self.scheduler.reset_prefix_cache(running, True))
         if done:
             self.runner.weights += 1
         return done
 
     def pause(self, mode: str) -> None:
-        """As `EngineCore.pause_scheduler` without clearing the cache, which is a call of its own here."""
+        """Pause like `EngineCore.pause_scheduler` without clearing the cache, which is a separate call here."""
         from vllm.v1.core.sched.interface import PauseState
 
         self.pause_mode = mode
@@ -413,7 +413,7 @@ class V1Engine:
         self.scheduler.set_pause_state(PauseState.PAUSED_ALL if mode == "keep" else PauseState.PAUSED_NEW)
 
     def resume(self) -> None:
-        """As `EngineCore.resume_scheduler`."""
+        """Resume like `EngineCore.resume_scheduler`."""
         from vllm.v1.core.sched.interface import PauseState
 
         self.pause_mode = ""
@@ -426,11 +426,11 @@ class V1Engine:
         return bool(self.scheduler.has_requests())
 
     def unfinished(self) -> list[str]:
-        """Returns the requests that were neither finished nor aborted."""
+        """Return the requests that were neither finished nor aborted."""
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
 
     def next_half(self) -> str:
-        """Returns the half of a step that `EngineCore`'s loop comes to now, "" if it has nothing to do.
+        """Return the half of a step that `EngineCore`'s loop comes to now, "" if it has nothing to do.
 
         It fills its pipeline before it waits for the oldest result.
         """
@@ -440,7 +440,7 @@ class V1Engine:
 
 
 def _hasher(setup: V1Setup) -> Any:
-    """Returns vLLM's own block hasher, as `EngineCore.__init__` makes it."""
+    """Return vLLM's own block hasher, as `EngineCore.__init__` makes it."""
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 

@@ -1,4 +1,4 @@
-"""One trained model for all that asks about it."""
+"""Fixtures: one trained model for all audit tests."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tests.diagnostics.audit import world
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """A model this small is computed faster by one; afterwards as it was."""
+    """Use one torch thread, which is faster for this small model, and restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

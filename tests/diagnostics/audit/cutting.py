@@ -1,6 +1,6 @@
 """A Llama in bfloat16 as vLLM's CPU builds of 0.10 and 0.11 compute it: norms, sums, rotations and activations cut off.
 
-Sum, plain norm, rotation and activation were held to the released kernels: all of 4,096 numbers of each are equal.
+Sum, plain norm, rotation and activation were compared with released kernels: all 4,096 numbers of each are equal.
 Products are round_weights, as theirs.
 """
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 class CuttingLlama:
-    """Takes what a model of transformers does, as far as the stand-in asks."""
+    """The interface of a transformers model that the stand-in uses."""
 
     def __init__(self, model: Any) -> None:
         self.device, self._config = model.device, model.config
@@ -44,7 +44,7 @@ class CuttingLlama:
         return int(self._config.hidden_size // self._config.num_attention_heads)
 
     def _normed(self, hidden: Tensor, rest: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
-        """The sum that goes on is cut, and what its norm is of; how large it is, is of the sum before."""
+        """Return the truncated residual sum and its norm; the norm's scale is computed before truncation."""
         full = hidden.float() if rest is None else hidden.float() + rest.float()
         values = truncate(full)
         scale = torch.rsqrt(full.square().mean(-1, keepdim=True) + self._config.rms_norm_eps)

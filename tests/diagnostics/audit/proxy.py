@@ -1,6 +1,6 @@
-"""Between an audit and a real server: what it asks for, or what it is told, is changed on the way.
+"""A proxy between an audit and a real server that changes requests or answers.
 
-So a server that samples by another law than it was asked for is made of one that does as it is told.
+It turns a correct server into one that samples with other parameters than requested.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
 def forwarded(
     url: str, method: str, path: str, body: Any, authorization: str | None = None
 ) -> tuple[int, bytes]:
-    """What the server answers."""
+    """Forward a request to the server and return its answer."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=500)
     try:
         headers = {"Content-Type": "application/json"}
@@ -77,12 +77,12 @@ def forwarded(
 def changed(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     """A request as it reaches the server."""
     if "prompt_logprobs" in body or body.get("logprobs"):
-        return body  # scores, and what the cache is asked: no law has a say in them
+        return body  # scores and cache probes: sampling parameters do not affect them
     body = {**body, **wrong.law}
     if wrong.bias:
         body["logit_bias"] = {str(wrong.bias[0]): wrong.bias[1]}
     if wrong.greedy or wrong.one_seed:
-        # vLLM gives the copies of a prompt seeds of their own, and takes none of the likeliest: a prompt a copy, then.
+        # vLLM gives copies of a prompt different seeds, so send one prompt for each copy.
         body["prompt"] = [prompt for prompt in body["prompt"] for _ in range(body.get("n", 1))]
         body["n"] = 1
     if wrong.greedy:

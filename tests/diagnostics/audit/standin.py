@@ -1,6 +1,6 @@
 """A stand-in for `vllm serve`: the same paths and answers, computed in the engine's type by transformers, with faults.
 
-It is held to the real one by test_audit_cells.py. What it does wrong is said in `Wrong`.
+test_audit_cells.py compares it with the real server. `Wrong` selects its faults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.diagnostics.audit.cutting import CuttingLlama
 
 @dataclass
 class Wrong:
-    """What the server does wrong.
+    """Faults of the stand-in server.
 
     Attributes:
         law: Sampling parameters that go before those of the request.
@@ -40,13 +40,13 @@ class Wrong:
         template: The server's own chat template.
         cut: Kernels that cut numbers off in place of rounding them.
         noise: Kernels that differ: so much is added to a logit, of a normal distribution.
-        batches: Each sequence is computed beside others, of which there are more or fewer each time.
+        batches: Each sequence is computed in a batch whose size varies.
         no_logprobs: Samples without log-probs.
         paused: It is.
         updating: A weight update was begun, and not finished.
         versions: What it calls its weights, one after the other.
         no_priority: A request with a priority is refused.
-        settings: What /server_info says; None: there is none.
+        settings: The answer of /server_info; None: there is none.
     """
 
     law: dict[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Engine:
         return rows
 
     def _batch_neighbours(self, length: int) -> list[list[int]]:
-        """What else is in the batch."""
+        """The other sequences of the batch."""
         if not self.wrong.batches:
             return []
         count = int(torch.randint(0, 8, (1,), generator=self.generator))

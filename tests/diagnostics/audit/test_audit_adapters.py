@@ -46,7 +46,7 @@ def adapters(trained, tmp_path_factory):
 
 
 def served_folder(adapters, times, tmp_path, step=20):
-    """A folder of the base with the adapter added so many times, by nothing of what is tested."""
+    """Save the base with the adapter added so many times, without the code under test."""
     from safetensors.torch import load_file
 
     reported = json.loads((adapters / f"checkpoint-{step}" / "adapter_config.json").read_text())
@@ -84,12 +84,12 @@ def test_how_often_it_is_added_is_told(adapters, tmp_path, times):
 
 
 def test_one_that_is_not_added_is_the_base(adapters, trained):
-    """By the folder's name."""
+    """An adapter that the server does not apply is reported as the base checkpoint, by folder name."""
     assert audit_faults(adapters, trained / "checkpoint-120")[0] == {"weights/version": "checkpoint-120"}
 
 
 def test_an_older_one_is_named(adapters, tmp_path):
-    """As of whole weights."""
+    """The audit names an older adapter, as it does for whole weights."""
     folder = served_folder(adapters, 1, tmp_path, step=10)
     assert audit_faults(adapters, folder)[0] == {"weights/version": "checkpoint-10"}
 

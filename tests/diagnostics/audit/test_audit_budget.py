@@ -1,4 +1,4 @@
-"""How few tokens are shared out: never more than there are, and what is left out is told."""
+"""The token budget is never exceeded, and tests that were left out are reported."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def audit_faults(url, trained, name="checkpoint-120"):
 
 
 def test_nothing_wrong_is_clean(server_url, trained):
-    """With every class asked that can be, but for the cache, in which nothing of it is."""
+    """Every possible check ran, except the cache, which does not contain the prompt."""
     audit, faults = audit_faults(server_url, trained)
     assert faults == {}
     assert audit.outcome == CLEAN
@@ -57,7 +57,7 @@ def test_weights_older_than_the_trainers_are_named(server_url, trained):
     [("temperature", 0.77, 0.02), ("top_p", 0.873, 0.005), ("repetition_penalty", 1.13, 0.01)],
 )
 def test_a_law_that_nobody_asked_for_is_named(server_url, trained, name, value, near):
-    """The request says something else on its way to the engine."""
+    """A proxy changes the request on its way to the engine."""
     with proxy.between(server_url, Wrong(law={name: value})) as url:
         _, faults = audit_faults(url, trained)
     assert list(faults) == [f"sampling/{name}"]

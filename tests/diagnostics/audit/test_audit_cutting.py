@@ -1,4 +1,4 @@
-"""An engine whose kernels cut 16 bits off is not one of other weights; what else is wrong with it is told as ever."""
+"""Kernels that truncate to 16 bits do not look like other weights, and other faults are still reported."""
 
 import pytest
 
@@ -17,14 +17,14 @@ def audited(trained, folder="checkpoint-120", **law):
 
 
 def test_numbers_that_are_cut_off_are_clean(trained):
-    """And said to be, with the same floor as of numbers that are rounded."""
+    """They are reported as truncated, with the same noise floor as rounded numbers."""
     audit, dtype = audited(trained)
     assert (audit.outcome, dtype) == (CLEAN, TRUNCATED)
 
 
 @pytest.mark.long
 def test_an_older_checkpoint_is_named_there_and_a_temperature_beside_it(trained):
-    """What is cut off hides neither."""
+    """Truncated numbers hide neither an older checkpoint nor a different temperature."""
     audit, dtype = audited(trained, "checkpoint-110", temperature=0.77)
     reported = {item.family: item.estimates[0].value for item in audit.select(FAULT)}
     assert reported.keys() == {"weights/version", "sampling/temperature"}

@@ -1,4 +1,4 @@
-"""A folder of weights is of others: of it nothing is asked elsewhere, and what it says of its size is not believed."""
+"""A weights folder is untrusted: nothing in it starts a download, and its reported size is checked."""
 
 import json
 import resource
@@ -28,7 +28,7 @@ LOADS = [
 
 @pytest.fixture
 def asked_hosts(monkeypatch):
-    """The names of machines that were asked for."""
+    """Record the host names that are looked up."""
     pytest.importorskip("transformers")
     audit = []
 
@@ -43,7 +43,7 @@ def asked_hosts(monkeypatch):
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("name", ["gpt2", "someorg/some-model", "no\0name"])
 def test_a_name_that_is_no_folder_is_asked_of_nobody(name, load, asked_hosts, monkeypatch, tmp_path):
-    """Transformers 5 asked the hub for an adapter of it, eight times, though told of files that are here."""
+    """transformers 5 requested an adapter from the hub eight times, despite local_files_only."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises((AuditError, ConfigError)):
         load(name)
@@ -53,7 +53,7 @@ def test_a_name_that_is_no_folder_is_asked_of_nobody(name, load, asked_hosts, mo
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_that_are_in_no_file_are_told(load, tied, tmp_path):
-    """Transformers draws them at random: a run would train from these, an audit tell a sound engine to be wrong."""
+    """transformers initialises missing weights at random, and the audit would then blame a correct engine."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     safetensors = pytest.importorskip("safetensors.torch")
     sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
@@ -119,7 +119,7 @@ LARGE = {
 
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
 def test_a_model_is_counted_before_it_is_made(change, tmp_path, monkeypatch):
-    """By whatever name it is large: for the first five terabytes were asked for."""
+    """A model's size is computed before it is allocated, under every config key that can make it large (once: 5 TB)."""
     pytest.importorskip("transformers")
     model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
     assert folders.load_model(tmp_path).num_parameters() > 0

@@ -1,4 +1,4 @@
-"""The law of a large vocabulary, of which the likeliest ids are kept one by one: held against all of them."""
+"""Distributions over a large vocabulary keep only the likeliest ids: compared with the full vocabulary."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ PLACES, SIZE = 6, 6004
 
 
 def make_observed(monkeypatch, kept, spread):
-    """Samples of a distribution, of which so many ids are kept."""
+    """Make samples of a distribution that keeps so many ids."""
     monkeypatch.setattr(sampling_distribution, "_KEPT", kept)
     generator = torch.Generator().manual_seed(2)
     logits = spread * torch.randn(PLACES, SIZE, generator=generator, dtype=torch.float64)
@@ -21,7 +21,7 @@ def make_observed(monkeypatch, kept, spread):
 
 @pytest.mark.parametrize("spread", [0.3, 3.0], ids=["flat", "peaked"])
 def test_so_is_how_surprising_the_ids_are(monkeypatch, spread):
-    """Else a healthy engine would be told to report raw log-probs."""
+    """Otherwise the audit would report raw log-probs for a healthy engine."""
     part = make_observed(monkeypatch, 500, spread).surprise(Sampling(temperature=0.9))
     assert part == pytest.approx(
         make_observed(monkeypatch, SIZE, spread).surprise(Sampling(temperature=0.9)), rel=0.01
@@ -46,5 +46,5 @@ def test_what_is_left_out_is_counted(monkeypatch, spread, asked):
     full = make_observed(monkeypatch, SIZE, spread).logprobs(asked)
     both = part.isfinite() & full.isfinite()
     assert torch.allclose(part[both], full[both], atol=2e-3)
-    # An id that nothing but the nucleus beyond what is kept holds may be in it or not.
+    # It is unknown whether an id outside the stored ids is in the nucleus.
     assert (part.isfinite() | ~full.isfinite()).all()

@@ -1,4 +1,4 @@
-"""What a live audit says of a server that does one thing wrong; and of one that does nothing wrong."""
+"""A live audit of a server with one fault, and of a server without faults."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 
 def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", seed=1, **asked):
-    """The audit of a stand-in that serves a folder, against checkpoint-120."""
+    """Audit a stand-in that serves a folder, against checkpoint-120."""
     with serving(Engine(trained / folder, dtype, wrong, seed)) as url:
         audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **asked))
     json.dumps(report.shareable_document(audit), allow_nan=False)
@@ -66,7 +66,7 @@ def test_what_the_trainers_staleness_allows_is_no_fault(trained, tmp_path):
 
 
 def test_log_probs_before_the_temperature_are_told_by_the_samples(trained, tmp_path):
-    """The request asks for 0.6, the samples are at 0.6, and what is reported is at 1."""
+    """Temperature 0.6 is requested and used for sampling, but reported log-probs are at 1."""
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": 0.6}))
     audit = audit_standin(trained, Wrong(raw=True, settings=None), trainer=tmp_path / "trainer.json")
     assert {"logprobs/raw"} <= fault_values(audit).keys()
@@ -93,7 +93,7 @@ def test_what_stands_beside_what(trained, wrong, family):
 
 
 def test_keys_of_older_weights_are_seen(trained):
-    """What a prompt gives plain, and with a fresh salt, differs."""
+    """One prompt without and with a fresh cache salt has different log-probs: cached keys of older weights."""
     wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
     assert list(fault_values(audit_standin(trained, wrong))) == ["cache/stale"]
 
@@ -139,7 +139,7 @@ def test_weights_that_are_one_percent_off_are_seen(trained, tmp_path):
     ],
 )
 def test_what_is_missing_is_said_in_one_line(trained, tmp_path, capsys, change, code, said):
-    """With the exit code of wrong usage, or of what could not be asked now."""
+    """The exit code is 2 for wrong usage, or 3 if the server is not available now."""
     wrong = Wrong(no_logprobs=change == "no log-probs", paused=change == "paused")
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))
     with serving(Engine(trained / "checkpoint-120", "float32", wrong)) as url:

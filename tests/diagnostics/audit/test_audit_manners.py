@@ -1,4 +1,4 @@
-"""What an audit does to a server that works: it comes last, and leaves one alone that is being changed."""
+"""A live audit does not disturb a working server: lowest priority, and none during a weight update."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def audited(trained, wrong, **more):
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_its_requests_come_last(trained, refused):
-    """Behind a trainer's, whose priority is 0; where the scheduler knows none, it asks without, and says so once."""
+    """A trainer's requests have priority 0; a scheduler without priorities is reported once."""
     audit, engine = audited(trained, Wrong(no_priority=refused))
     assert audit.outcome == CLEAN
     hosts = [item for item in engine.priorities if item]
@@ -27,7 +27,7 @@ def test_its_requests_come_last(trained, refused):
 
 
 def test_a_server_between_two_halves_of_an_update_is_left_alone(trained):
-    """As vLLM counts them: more were begun than finished. Nothing was sampled or scored."""
+    """vLLM's counters show an update that started and did not finish: nothing is sampled or scored."""
     engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
     with serving(engine) as url, pytest.raises(NotAvailableError, match="being updated"):
         audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
@@ -35,7 +35,7 @@ def test_a_server_between_two_halves_of_an_update_is_left_alone(trained):
 
 
 def test_weights_that_change_meanwhile_are_no_verdict(trained):
-    """What was scored before, and what was sampled after, are of two policies."""
+    """If the weights change during the audit, scores and samples come from two policies: no verdict."""
     with pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
         audited(trained, Wrong(versions=["7", "8"]))
     audit, _ = audited(trained, Wrong(versions=["7"]))
@@ -51,12 +51,12 @@ class Told:
         self.results = answers
 
     def try_call(self, path, _=None):
-        """What a path says."""
+        """Return the answer for a path."""
         return self.results.get(path.strip("/"))
 
 
 def test_a_server_that_takes_no_ids_is_told_as_one():
-    """ms-swift's has TRL's paths beside its own, and is none of TRL's."""
+    """ms-swift's server also has TRL's paths, but is not TRL's."""
     paths = {"get_world_size": {"world_size": 1}}
     assert identify_server(Told(**paths)).name == "trl vllm-serve"
     with pytest.raises(AuditError, match="takes messages, not ids"):

@@ -1,4 +1,4 @@
-"""An engine that went on: told as the checkpoint that it holds, or as newer than all; not where it only differs."""
+"""An engine with later weights is reported as its checkpoint or as newer than all; not if it only differs."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ SIZE = 4000
 
 
 def make_checkpoints(*steps):
-    """Checkpoints whose scores go one way, each with a part of its own."""
+    """Make checkpoints whose scores move in one direction, each with some noise."""
     generator = torch.Generator().manual_seed(1)
     way = torch.randn(SIZE, generator=generator)
     return [
@@ -27,7 +27,7 @@ def make_checkpoints(*steps):
 
 
 def test_what_goes_on_the_same_way_is_newer():
-    """Whichever order they are known in; the newest and the one before it are told."""
+    """In any order of the checkpoints; the newest and the one before it are named."""
     (single, two, three), way = make_checkpoints(10, 20, 30)
     engine = three[1] + 0.1 * way + 0.05 * torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
     audit = weight_versions.find_newer([three, single, two], engine)
@@ -45,7 +45,7 @@ def test_what_goes_elsewhere_is_not(what):
 
 
 def unlike(engine, *names):
-    """What is said of an engine beside the last of these checkpoints, each 0.01 a step along one way."""
+    """Return the verdict on an engine `engine` along a direction on which checkpoint N is at 0.01 N."""
     generator = torch.Generator().manual_seed(4)
     way = torch.randn(SIZE, generator=generator)
     folders = [
@@ -79,7 +79,7 @@ def test_an_engine_from_before_all_of_them_is_told_as_that():
     ],
 )
 def test_what_lies_elsewhere_on_the_way_is_told_as_where(engine, names, family, way):
-    """Between, past the other, or beyond the checkpoint; of a folder without a number no age is told."""
+    """It is between, past the other, or beyond the checkpoint; a folder without a number has no age."""
     answer = unlike(engine, *names)
     assert answer.family == family
     assert answer.values["slope"] > 0

@@ -1,4 +1,4 @@
-"""Of large checkpoints only those are computed whole that the engine may hold; what was left out is told."""
+"""Only the likely ones of large checkpoints are computed completely; others are listed as not compared."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ SIZE, FLOOR = 600, 0.01
 
 
 class Folder:
-    """A checkpoint that is so far away from the one that is asked about."""
+    """A checkpoint at a given distance from the audited one."""
 
     def __init__(self, name, apart=0.0, *, large=True):
         self.name, self.apart, self.large = name, apart, large
@@ -40,7 +40,7 @@ def compared(*folders, large=True, off=FLOOR):
 
 
 def test_what_is_far_away_is_computed_for_few_ids_and_what_is_behind_it_not_at_all():
-    """The engine is at the floor: it can't hold what is fifty floors away."""
+    """The engine is within the noise floor, so a checkpoint at fifty floors is excluded."""
     tolerance, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
     assert compared(tolerance, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
     assert (tolerance.asked, far.asked) == ([checkpoint_identification._FEW], [])

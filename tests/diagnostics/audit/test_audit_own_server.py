@@ -39,7 +39,7 @@ def address_of(own_server):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_nothing_wrong_is_clean_as_far_as_asked(own_server, trained, tmp_path, temperature):
-    """At whichever temperature the trainer samples; what it can't be asked is said, with what could."""
+    """For any trainer temperature; impossible checks are listed with what they need."""
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": temperature}))
     audit, faults = audited(
         address_of(own_server), own_server.token, trained, trainer=tmp_path / "trainer.json"

@@ -1,4 +1,4 @@
-"""Log-probs of temperature 1 where 0.8 was asked for: by the sampled ids they are raw, or of the engine's own law."""
+"""Log-probs at temperature 1 instead of 0.8: the sampled ids show whether they are raw or sampling is wrong."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ ASKED = Sampling(temperature=0.8)
 
 
 def separate(drawn_at, mode="", count=300):
-    """What is told of samples at a temperature whose log-probs are those of temperature 1."""
+    """Return the findings for samples at a temperature whose log-probs are those of temperature 1."""
     generator = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(count, 64, generator=generator, dtype=torch.float64)
     ids = torch.multinomial((logits / drawn_at).softmax(-1), 1, generator=generator)
@@ -26,12 +26,12 @@ def separate(drawn_at, mode="", count=300):
 
 
 def test_ids_of_what_was_asked_for_make_it_raw():
-    """And the law is asked again when that is mended."""
+    """The sampling check must be repeated after that is fixed."""
     assert separate(0.8) == ({"sampling": MASKED, "logprobs/raw": FAULT}, [])
 
 
 def test_ids_of_what_is_reported_make_it_the_engines_law():
-    """As before."""
+    """The ids fit the reported log-probs, so the fault stays with the engine's sampling parameters."""
     assert separate(1.0) == ({"sampling/temperature": FAULT}, [])
 
 
@@ -45,7 +45,7 @@ def test_what_the_server_says_decides_before_the_ids(mode, told):
 
 @pytest.mark.parametrize(("gap", "expected"), [(0.02, True), (2.0, False)])
 def test_ids_at_the_border_of_a_cut_are_no_surprise(gap, expected):
-    """Of 300 about 10 are the sixth where five are allowed; nearly as likely as the fifth, or far from it."""
+    """Ids at the border of top-k are expected: of 300, about 10 are the sixth where five are allowed."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(300, 32, generator=generator, dtype=torch.float64).sort(1, descending=True).values
     logits[:, 5:] -= (logits[:, 5] - logits[:, 4] + gap)[:, None]

@@ -1,4 +1,4 @@
-"""Servers that answer by turns behind one address, by what they say of the same ids."""
+"""Replicas behind one address that answer in turn are detected by their scores of the same ids."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ def check_replies(*offs, exact=EXACT):
 
 @pytest.mark.parametrize("exact", [EXACT, None])
 def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(exact):
-    """And then no weights were to be found in what both said."""
+    """Their mixed scores match no weights."""
     audit = check_replies(0.0, 0.3, exact=exact)
     assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
     assert [item.values["sets"] for item in audit.evidence if item.name == "behind"] == ["3 and 3"]
@@ -34,21 +34,21 @@ def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(ex
 
 
 def test_one_that_is_wrong_is_no_two():
-    """Its weights are what is wrong with it."""
+    """Its weights are wrong, which explains the difference."""
     audit = check_replies(0.3, exact=None)
     assert (audit.family, audit.outcome) == ("replicas", CLEAN)
     assert not cache_replicas.hides_weights(audit, WEIGHTS)
 
 
 def test_weights_that_are_right_are_not_hidden():
-    """By a few calls that were answered by another."""
+    """A few calls that another replica answered do not hide that the weights are right."""
     audit = check_replies(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
     assert not cache_replicas.hides_weights(audit, Result("weights", CLEAN, "P1"))
     assert cache_replicas.hides_weights(audit, Result("weights", NOT_DECIDED, "P1"))
 
 
 def test_a_configuration_that_is_a_text_is_read(tmp_path):
-    """As vLLM 0.10.2 answers; what it leaves out is asked for by name."""
+    """vLLM 0.10.2 returns its configuration as text; missing settings are requested by name."""
     text = "model='m', dtype=torch.bfloat16, max_seq_len=320, kv_cache_dtype=auto, quantization=None, seed=7"
     reported = {"/server_info?config_format=json": {"vllm_config": text}, "/version": {"version": "0.10.2"}}
     audit = servers.VllmServe(SimpleNamespace(try_call=reported.get), [{"id": "policy"}]).settings()

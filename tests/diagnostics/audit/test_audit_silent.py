@@ -16,7 +16,7 @@ BY_A_CHECK = {
     "SYN003": "weights/version, if that is the base",
     "SYN015": "cache/stale: a result does not say why the cache was not reset",
 }
-# Those that no check of an audit shows.
+# Faults that no audit check shows.
 WHY_NOT = {
     "CFG107": "options that a run does not use leave no trace in what it samples; lint reads them",
     "CFG114": "options that the command never sees leave no trace in what it samples; lint reads them",

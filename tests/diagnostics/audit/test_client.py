@@ -1,4 +1,4 @@
-"""The HTTP client's deadline holds for a whole call, whatever the server sends."""
+"""The HTTP client's deadline applies to a whole call."""
 
 import contextlib
 import socket
@@ -14,7 +14,7 @@ from diagnostics.audit.model import AuditError, NotAvailableError
 
 @contextlib.contextmanager
 def server(answer):
-    """A server that sends what `answer` yields, a piece every 50 ms, until the client is gone."""
+    """Serve the pieces of `answer`, one every 50 ms, until the client disconnects."""
     done = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
 

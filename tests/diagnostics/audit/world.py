@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-# What this project's README, DESIGN and docs/outcomes.md once said. It stays as it is: another text is another model,
+# An old text of README, DESIGN and docs/outcomes.md. Do not change it: another text gives another model,
 # and with it other numbers in every test.
 TEXT = Path(__file__).with_name("corpus.txt")
 TEMPLATE = (
@@ -47,7 +47,7 @@ def tokenizer(text: str, size: int) -> PreTrainedTokenizerFast:
 def make(
     folder: Path, *, seed: int = 0, keep: tuple[int, ...] = (20, 280, 300), size: int = 384, width: int = 64
 ) -> Path:
-    """Trains one, keeping its weights after these many steps, and before the first as `base`; returns the last."""
+    """Train one, keeping its weights after these many steps, and before the first as `base`; return the last."""
     torch.manual_seed(seed)
     text = corpus()
     words = tokenizer(text, size)
@@ -86,7 +86,7 @@ def make(
 def _save(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, folder: Path) -> None:
     model.save_pretrained(folder)
     words.save_pretrained(folder)
-    # The class's name of today's transformers is unknown to the one beside vLLM 0.10; both know this one.
+    # The transformers release of vLLM 0.10 lacks the new class name; both releases have this one.
     settings = folder / "tokenizer_config.json"
     reported = json.loads(settings.read_text(encoding="utf-8"))
     settings.write_text(

@@ -1,4 +1,4 @@
-"""Faults, each put into the samples of a real run: what is changed is what the fault changes, nothing else.
+"""Faults injected into the samples of a real run; each changes only what the real fault would.
 
 `ROWS` change samples, which are then written in any format; `FILES` change files of a run's folder.
 """
@@ -77,7 +77,7 @@ def _settle(rows, reward):
 
 
 def _tokens(change):
-    """A change of each row's tokens, by a generator of its own."""
+    """Change each row's tokens, with a separate random generator."""
 
     def inject(rows, seed):
         generator = random.Random(seed)
@@ -230,11 +230,11 @@ ROWS = (
 )  # fmt: skip
 
 
-# Of a folder of a run -----------------------------------------------------------------------------------------------
+# Faults of a run folder ---------------------------------------------------------------------------------------------
 
 
 def _history(change):
-    """Changes each line of metrics of a run of ours."""
+    """Change each line of metrics of a run of ours."""
 
     def inject(folder, seed):
         path = folder / "metrics.jsonl"
@@ -254,7 +254,7 @@ def tensors_of(path):
 
 
 def _weights(choose, change=lambda _body, _stood_before, _start, _end: None):
-    """Gives the tensors of every checkpoint the bytes that they had in the first, or changes them otherwise."""
+    """Give the tensors of every checkpoint the bytes that they had in the first, or changes them otherwise."""
 
     def inject(folder, _seed):
         paths = sorted((folder / "checkpoints").glob("step-*/policy.safetensors"))

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def own(folder, seed=0, steps=10, *more):
-    """Runs our trainer in this process; returns the run's folder."""
+    """Run our trainer in this process; return the run's folder."""
     from grpo_core.run import train
     from grpo_core.settings import load
 

@@ -54,7 +54,7 @@ def law(logits, ids, *, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetiti
 def rows(
     made, *, seed=0, groups=32, size=4, length=32, trainer=1.0, raw=False, step=1, sampler=None, **sampling
 ):
-    """Groups of samples; `trainer` is its temperature, `raw` reports log-probs of the logits as they are.
+    """Make groups of samples; `trainer` is its temperature, `raw` reports log-probs of the logits as they are.
 
     `sampler` is another model, which samples and reports; `made` is then the trainer's alone.
     """
@@ -69,7 +69,7 @@ def rows(
         # Completion again where a special one comes, so that every completion has the same length.
         chances = reported.exp()
         chances[:, :3] = 0
-        # Where a cut leaves none but special ones: any other, as rarely as that is.
+        # If truncation leaves only special tokens, take another one at its rare probability.
         none_left = chances.sum(-1) <= 0
         chances[none_left, 3:] = logits[none_left, 3:].softmax(-1)
         sampled = torch.multinomial(chances, 1, generator=generator)
@@ -107,7 +107,7 @@ def saved(made, folder):
 
 
 def as_texts(found):
-    """The same samples as a text dump has them: no ids, no log-probs."""
+    """Return the same samples as a text dump stores them: no ids, no log-probs."""
     return [
         replace(
             row,

@@ -29,7 +29,7 @@ def fault_families(result):
 
 
 def test_a_run_of_ours_is_clean(run):
-    """Nothing is wrong with it, and what decides was asked."""
+    """It has no fault, and all deciding checks ran."""
     result = audit_run(run)
     assert fault_families(result) == set()
     assert result.outcome == CLEAN
@@ -51,7 +51,7 @@ def test_the_same_samples_in_other_formats_are_clean(rows, tmp_path, form):
     ids=lambda value: value if isinstance(value, str) else value.name.replace(" ", "-"),
 )
 def test_a_fault_in_samples_is_named(rows, tmp_path, fault, form):
-    """By its family and nothing beside it, with a code of the catalogue that claims the family, and a sentence."""
+    """The audit reports the fault's family and no other, with a catalog code for the family, and a sentence."""
     result = audit_run(runs.WRITERS[form](fault.put(rows, 1), tmp_path / form))
     assert fault.family in fault_families(result)
     neighbour = fault_families(result) - {fault.family}

@@ -1,4 +1,4 @@
-"""What is torn, foreign or missing is told, is never fine, and ends no audit; trackers' own files are read."""
+"""Torn, foreign or missing files are reported, never as clean, and end no audit; trackers' files are read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_file_that_is_cut_off_is_told(tmp_path, form):
     "data", [b"", b"\x00" * 64, b"[1, 2]\n", b'{"input": ' + b"[" * 5000 + b"\n", b"\xff\xfe{}"]
 )
 def test_a_foreign_file_under_a_known_name_ends_nothing(tmp_path, data):
-    """Whatever stands in it."""
+    """Its content does not matter."""
     for name in ("1.jsonl", "completions.jsonl", "trainer_state.json", "completions_00001.parquet", "a.wandb",
                  "events.out.tfevents.1", "rollouts.jsonl"):  # fmt: skip
         (tmp_path / name).write_bytes(data)
@@ -93,7 +93,7 @@ def test_bfloat16_is_read_as_numbers():
 
 
 def test_event_files_are_read(tmp_path):
-    """As TensorBoard writes them."""
+    """TensorBoard's event files are read."""
     writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(tmp_path))
     for step in range(4):
         writer.add_scalar("train/reward", 0.5 * step, step)
@@ -119,7 +119,7 @@ def test_a_pasted_log_is_read(tmp_path):
 
 
 def test_a_reward_function_is_called_again(tmp_path):
-    """In both threads; what a worker's thread changes is named, and what an exception says."""
+    """It is called in both threads; a difference in the worker's thread, or the exception, is reported."""
     folder = runs.as_verl(some_rows(), tmp_path / "run")
     module = tmp_path / "mine.py"
     module.write_text(

@@ -1,4 +1,4 @@
-"""Two laws at once in a run's log-probs: both are told where the weights of the samples are there, else one is."""
+"""Two faults in a run's sampling parameters: both are reported if the samples' weights exist, otherwise one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def faults(rows, folder, checkpoint):
 
 
 def test_both_of_two_laws_are_named_with_their_values(llama, checkpoint, tmp_path):
-    """As a server's are: nothing beside them is."""
+    """Two sampling parameters that differ are reported with their values, as for a server, and nothing else."""
     law = {"top_p": 0.91, "repetition_penalty": 1.21}
     reported = faults(sampled.rows(llama, seed=5, groups=8, **law), tmp_path, checkpoint)
     assert {family: item.estimates[0].value for family, item in reported.items()} == {
@@ -39,13 +39,13 @@ def test_both_of_two_laws_are_named_with_their_values(llama, checkpoint, tmp_pat
 
 
 def test_an_engine_of_another_type_is_no_fault(llama, checkpoint, tmp_path):
-    """What arithmetic makes is open without the weights, and with them no law."""
+    """Rounding in another dtype is not reported: without the weights it is undecided, with them it is no fault."""
     halved = copy.deepcopy(llama).bfloat16()
     assert not faults(sampled.rows(llama, seed=5, groups=8, sampler=halved), tmp_path, checkpoint)
 
 
 def test_a_checkpoint_of_other_samples_tells_nothing_of_these(llama, tmp_path):
-    """What the two streams say stays, and that another law beside it would not show."""
+    """With a checkpoint of other samples, the verdict from the two streams stays; no other fault is claimed."""
     foreign = sampled.saved(sampled.model(SEED + 1, SIZE, PEAK), tmp_path / "checkpoint")
     law = {"temperature": 0.74, "top_k": 5}
     reported = faults(sampled.rows(llama, seed=5, groups=8, **law), tmp_path / "run", foreign)

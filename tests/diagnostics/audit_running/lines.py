@@ -25,7 +25,7 @@ def healthy(step, drawn=None):
 
 
 def samples(step, drawn=None, *, groups=4, size=4, reward=None):
-    """Groups of a step with rewards and texts that differ."""
+    """Make groups of a step with different rewards and texts."""
     drawn = drawn or random.Random(step)
     return [
         Sample(
@@ -41,6 +41,6 @@ def samples(step, drawn=None, *, groups=4, size=4, reward=None):
 
 
 def written(path, entries, mode="a"):
-    """As lines of JSON."""
+    """Write rows as JSON lines."""
     with path.open(mode) as file:
         file.writelines(json.dumps(entry) + "\n" for entry in entries)

@@ -17,7 +17,7 @@ WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
 
 
 class Trainer:
-    """As much of a trainer as calls callbacks: its handler, its log of samples, and its logged lines."""
+    """The parts of a trainer that call callbacks: its handler, its log of samples, and its logged lines."""
 
     def __init__(self, folder, *, first=True):
         self.callback_handler = SimpleNamespace(callbacks=[])

@@ -16,7 +16,7 @@ CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.24.0")
 
 
 def watched(cell, folder, how, reward, steps=20, *more):
-    """What the program prints, and the document."""
+    """Return the program's output and its document."""
     done = subprocess.run(
         [cell_python(cell), PROGRAM, folder, how, reward, str(steps), *more],
         capture_output=True, text=True, timeout=1500, check=False, cwd=ROOT,
@@ -36,7 +36,7 @@ def test_a_healthy_run_is_clean(cell, tmp_path):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_reward_that_says_nothing_is_told(cell, tmp_path):
-    """As the metrics show it, within ten steps; in log, scalars and document."""
+    """A constant reward is reported within ten steps: in the log, as scalars and in the document."""
     reported, document = watched(cell, tmp_path, "attached", "constant")
     assert any("REW004" in line for line in reported["lines"])
     assert {logs["audit/faults"] >= 1 for logs in reported["logs"][10:] if logs} == {True}

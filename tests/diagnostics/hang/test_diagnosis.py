@@ -55,7 +55,7 @@ def gathers(number, line=10, **more):
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
 def test_a_kept_snapshot_gets_its_verdict(path):
-    """Of a hang the culprit and the class of its cause; of a healthy job no hang; never a victim."""
+    """A stored hang gets its blocking process and cause class; a healthy job gets no finding; no victim is blamed."""
     case = CASES[path.stem]
     names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
     row = bench.score(case, read_files([str(path)]), names)
@@ -63,7 +63,7 @@ def test_a_kept_snapshot_gets_its_verdict(path):
 
 
 def test_who_ended_while_it_was_looked_at_is_no_dead_process():
-    """Something goes on there: its parent is about to ask for its exit code."""
+    """The job makes progress: the parent is about to read its exit code."""
     sentence = diagnose(read_files([str(KEPT / "healthy_imports.json")])).verdict.sentence
     assert "has just ended" in sentence
     assert "is dead" not in sentence
@@ -77,7 +77,7 @@ def test_there_are_kept_snapshots_of_both_kinds():
 
 
 def test_a_launcher_is_not_said_to_be_in_a_collective():
-    """It waits for its ranks; the sentence tells what the other ranks are in."""
+    """It waits for its ranks; the sentence names the other ranks' collective."""
     snapshot = read_files([str(KEPT / "HNG001-gather_skipped-0.json")])
     sentence = diagnose(snapshot, bench.PATIENCE).verdict.sentence
     assert "is in barrier" in sentence
@@ -111,7 +111,7 @@ def test_of_two_ranks_in_different_collectives_both_are_named():
 
 
 def test_a_rank_without_a_process_is_missing():
-    """Where the store is on this host, all ranks are."""
+    """If the store runs on this host, all ranks do, so a rank without a process is missing."""
     verdict = diagnose(Snapshot((gathers(0), gathers(2)))).verdict
     assert (verdict.cause, verdict.culprits) == ("missing", ("rank 1",))
     assert "has no process among those observed" in verdict.sentence
@@ -131,14 +131,14 @@ def test_a_rank_that_computes_is_no_hang_however_the_others_wait():
 
 
 def test_a_process_that_computes_without_a_stack_is_no_hang():
-    """As one that ends: whoever waits for it waits for something that goes on."""
+    """A process that computes without a stack, such as one that is exiting, is no hang for those that wait for it."""
     ranks = [gathers(0), gathers(1), rank(2, thread={"runnable": 0.98, "syscall": "running", "futex": ""})]
     verdict = diagnose(Snapshot(tuple(ranks))).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("progress", "busy", ("/102",))
 
 
 def test_a_wait_that_is_young_is_no_hang_yet():
-    """It says so, and what it would be."""
+    """The report names the wait and what it would become."""
     young = {"asleep_s": 5.0}
     ranks = (
         gathers(0, thread=young),
@@ -150,7 +150,7 @@ def test_a_wait_that_is_young_is_no_hang_yet():
 
 
 def test_all_ranks_in_one_collective_is_not_known():
-    """Nobody of them is named: Python's stacks do not tell."""
+    """No rank is named: Python stacks do not show which one is missing."""
     verdict = diagnose(Snapshot(tuple(gathers(n) for n in range(3)))).verdict
     assert (verdict.outcome, verdict.culprits) == ("unknown", ())
     assert any("flight recorder" in line for line in verdict.next)
@@ -226,7 +226,7 @@ def test_a_backward_pass_is_looked_for_in_its_own_thread():
 
 
 def test_a_child_that_has_just_died_is_no_hang():
-    """Its parent waits for exactly that; it was seen between the two."""
+    """Its parent waits for its exit; the snapshot was taken in between."""
     waits = Thread(
         1,
         "MainThread",
@@ -281,7 +281,7 @@ def test_a_stopped_worker_of_vllm_is_found_through_the_engine():
 
 
 def test_an_idle_engine_is_not_what_holds_a_program_up():
-    """Kept from the same, before anything was asked: the program reads its standard input, the engine is at rest."""
+    """A snapshot before any request: the program reads its standard input, and the engine is idle."""
     diagnosis = diagnose(read_files([str(KEPT / "vllm" / "idle.json")]))
     assert (diagnosis.verdict.cause, diagnosis.verdict.culprits) == ("input", ("/723",))
     assert {s.kind for s in diagnosis.index.states.values() if s.process.role.startswith("engine")} == {
@@ -390,7 +390,7 @@ def test_a_member_elsewhere_is_not_in_the_collective(thread, text):
 
 
 def test_a_launcher_is_no_member_of_the_group():
-    """Its waitpid is no collective, whoever started it."""
+    """Its waitpid is not a collective."""
     launcher = sleeper(
         50, 1, StackFrame("/job/launch.py", "main", 5, "waitpid"), thread={"syscall": "wait4"}, role="process"
     )

@@ -54,7 +54,7 @@ def node_answer(snapshot):
 
 
 def test_a_connection_between_hosts_leads_to_its_other_end():
-    """Both hosts have the same numbers of processes and inodes: what tells them apart is the host."""
+    """Process ids and inodes are equal on both hosts, so the host must be part of the key."""
     snapshot = join_answers(
         [node_answer(idle_server(received_s=90.0, sent_s=95.0)), node_answer(stuck_client())]
     )
@@ -89,7 +89,7 @@ def test_addresses_of_the_host_itself_never_cross():
     ],
 )
 def test_a_host_without_an_answer_is_not_at_rest(silent, why):
-    """What the others show may be fine: it is not known whether the job is."""
+    """A host without an answer leaves the job undecided, even if the other hosts look healthy."""
     idle = Snapshot((process(7, (), 500),), idle_server().sockets)
     snapshot = join_answers([node_answer(idle), silent])
     diagnosis = diagnose(snapshot)
@@ -99,7 +99,7 @@ def test_a_host_without_an_answer_is_not_at_rest(silent, why):
 
 
 def test_hosts_without_a_job_are_no_job_at_rest():
-    """All answered, and nobody has a process that looks like one."""
+    """All hosts answered, and none has a matching process."""
     empty = node_answer(Snapshot(notes=("no process here looks like a part of a job",)))
     with pytest.raises(NoProcessError, match="none of 2 hosts"):
         join_answers([empty, empty])
@@ -140,10 +140,10 @@ def ray_python():
     return os.environ["GRPO_DOCTOR_RAY"]
 
 
-# Two hosts of their own: other processes, other networks, a wire between them.
+# Two simulated hosts: separate process and network namespaces, connected by a virtual cable.
 @pytest.fixture
 def two_hosts():
-    """The process ids of two machines' first processes, as this kernel knows them."""
+    """Yield the process ids of the first process in two network namespaces."""
     if os.getuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         pytest.skip("needs root, and ip, unshare and nsenter")
     with contextlib.ExitStack() as stack:

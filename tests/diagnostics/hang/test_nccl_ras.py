@@ -1,4 +1,4 @@
-"""NCCL's RAS, asked: a stand-in that speaks its protocol as NCCL's sources have it; no NCCL was here."""
+"""Querying NCCL's RAS: a stand-in implements the protocol from NCCL's sources; not tested with real NCCL."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def standing_in(serve):
 
 
 def speak(document):
-    """Serves the protocol, and ends the connection behind the status."""
+    """Serve the protocol, and end the connection behind the status."""
 
     def serve(client):
         with client.makefile("rb") as lines:
@@ -81,7 +81,7 @@ def test_one_that_says_nothing_is_given_up():
 
 
 def test_one_that_says_too_much_is_given_up(monkeypatch):
-    """Of whatever listens there no more is kept than a status may have."""
+    """A service that sends more than a RAS status can have is disconnected."""
     monkeypatch.setattr(nccl_ras, "MAX_BYTES", 1000)
 
     def serve(client):
@@ -104,7 +104,7 @@ def test_nobody_there_is_no_fault():
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_only_a_process_of_the_job_is_asked(host):
-    """Which one listens at RAS's port, the kernel says."""
+    """The kernel shows which process listens at RAS's port."""
     with socket.create_server((host, 0)) as server:
         port = server.getsockname()[1]
         host_table = peers.Host(discovery.process_table())
@@ -127,7 +127,7 @@ def rank(number):
 
 
 def test_who_has_begun_less_is_named_though_all_stacks_are_alike():
-    """That is what no stack tells: each is in an all_reduce."""
+    """Stacks cannot show this: each rank is in an all_reduce."""
     ranks = tuple(map(rank, range(3)))
     same = diagnose(Snapshot(ranks, seconds=1.5)).verdict
     counts = nccl_ras.collectives_of(status((7, 6, 7)), ranks)
@@ -140,12 +140,12 @@ def test_who_has_begun_less_is_named_though_all_stacks_are_alike():
     "document", [None, {}, [], {"communicators": [{}]}, {"communicators": [1]}, status((5, 5, 5))]
 )
 def test_what_tells_no_ranks_apart_says_nothing(document):
-    """Nor does what is no document of RAS's."""
+    """Neither does a document that is not RAS's."""
     assert nccl_ras.collectives_of(document, map(rank, range(3))) == ()
 
 
 def test_one_rank_and_several_are_told_in_their_own_words():
-    """Who is missing from several is none of them; of one alone that is all there is to say."""
+    """The verdict names the one observed rank, or says that several are all in the collective."""
     alone = replace(rank(0), world=None)
     single = diagnose(Snapshot((alone,), seconds=1.5)).verdict.sentence
     several = diagnose(Snapshot(tuple(map(rank, range(3))), seconds=1.5)).verdict.sentence

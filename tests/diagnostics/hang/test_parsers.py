@@ -1,4 +1,4 @@
-"""Each kind of dump is parsed, and what is none is refused in one line."""
+"""Each dump format is parsed, and other text is refused in one line."""
 
 import contextlib
 import io

@@ -54,7 +54,7 @@ pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
 
 @contextlib.contextmanager
 def running(*command):
-    """A program that has said that it stands."""
+    """Start a program and wait until it reports that it is stuck."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -75,7 +75,7 @@ def observe(pid, **more):
 def interpreter(minor):
     """A Python of this release, if the machine has one."""
     program = shutil.which(f"python3.{minor}")
-    # What a manager of versions puts there may refuse to start.
+    # The shim of a version manager may refuse to start.
     if program and subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0:
         return program
     installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
@@ -93,7 +93,7 @@ def test_a_target_of_each_release(minor):
 
 
 def test_a_target_that_numbers_its_own_threads():
-    """In a container: what py-spy tells are numbers of its own namespace."""
+    """In a container py-spy reports thread numbers of the container's namespace."""
     unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
     isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
@@ -129,7 +129,7 @@ def test_a_target_of_another_user():
 
 @pytest.mark.parametrize("does", ["exec", "fork", "thread", "end"])
 def test_a_target_that_becomes_another_during_observation(does):
-    """Between two samples it is another program, has a child, has a thread more, or is gone: nothing is claimed."""
+    """Between two samples it execs, forks, starts a thread or exits: no verdict."""
     with running(sys.executable, "-c", PROGRAM, does) as process:
         replies = []
 
@@ -146,7 +146,7 @@ def test_a_target_that_becomes_another_during_observation(does):
 
 
 def test_a_reader_of_stacks_that_hangs_itself(tmp_path, monkeypatch):
-    """It is ended at its limit; what it did not say is not known, and not guessed."""
+    """It is killed at its limit; its missing output stays unknown."""
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 600\n")
     tool.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Hands a tensor to a process of its own, which compares it and writes into it: `handed_over.py cpu|cuda`."""
+"""Share a tensor with another process, which compares it and writes into it: `handed_over.py cpu|cuda`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def receive_tensors(tensors, answers) -> None:
 
 
 def main(device: str) -> None:
-    """Prints what the other process has seen, and whether what it wrote is here."""
+    """Print what the other process has seen, and whether what it wrote is here."""
     context = multiprocessing.get_context("spawn")
     tensors, answers = context.Queue(), context.Queue()
     process = context.Process(target=receive_tensors, args=(tensors, answers))

@@ -1,4 +1,4 @@
-"""Starts vLLM once in a cell and says in JSON how it went: `one_engine.py '{"share": 0.3, ...}'`.
+"""Start vLLM once in a cell and print the result as JSON: `one_engine.py '{"share": 0.3, ...}'`.
 
 Keys: `eager` (no graphs are captured), `share` of the device, `kv_bytes` in place of what the share leaves, the longest
 `length`, `held` (a share of the device that this process holds beforehand, as a trainer does), `wanted` (a share of it

@@ -1,4 +1,4 @@
-"""Runs in a cell that has TRL 0.17.0: its own code and ours on the same tensors, in the way of `trl_loss.py`."""
+"""Compare TRL 0.17.0's own loss with ours on the same tensors, in a cell; see `trl_loss.py`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def their_advantages(rewards, weights, scale, group):
 
 
 def defaults():
-    """Settings whose default is not what the records say."""
+    """Return settings whose default differs from the records."""
     from trl import GRPOConfig
 
     fields = GRPOConfig.__dataclass_fields__

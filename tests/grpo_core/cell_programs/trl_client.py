@@ -1,4 +1,4 @@
-"""Runs in a cell that has vLLM: TRL's own VLLMClient, as published, against our server at the given address.
+"""Run TRL's unmodified VLLMClient against our server at the given address, in a cell with vLLM.
 
 Usage: trl_client.py URL MODEL [FOLDER]; FOLDER holds another TRL than the cell's, if one is given. Each step is
 written down as it went: what the client returned, or the error it raised, word for word. Prints one JSON document.
@@ -30,15 +30,15 @@ SEEN: dict[str, object] = {}
 
 
 def step(name, call):
-    """Makes one call of the client and writes down how it went."""
+    """Make one call of the client and write down how it went."""
     try:
         SEEN[name] = {"returned": call()}
-    except Exception as error:  # noqa: BLE001 - whatever it is goes on record
+    except Exception as error:  # noqa: BLE001 - any exception is recorded
         SEEN[name] = {"raised": f"{type(error).__name__}: {error}"}
 
 
 def connect():
-    """By the arguments that this release has."""
+    """Connect with the arguments that this release has."""
     if "base_url" in inspect.signature(VLLMClient.__init__).parameters:
         return VLLMClient(base_url=URL)
     address = urlparse(URL)
@@ -46,7 +46,7 @@ def connect():
 
 
 def largest_difference(answer):
-    """Of a log-prob, between the server's and this process's own model."""
+    """Return the largest difference of a log-prob between the server's and this process's own model."""
     model = AutoModelForCausalLM.from_pretrained(MODEL).float().eval()
     worst = 0.0
     for place, (ids, logprobs) in enumerate(zip(answer["completion_ids"], answer["logprobs"], strict=True)):

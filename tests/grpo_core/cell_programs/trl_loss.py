@@ -1,4 +1,4 @@
-"""Runs in a cell that has TRL 1.16.0: its own code and ours on the same tensors.
+"""Compare TRL 1.16.0's own loss with ours on the same tensors, in a cell.
 
 TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer, which hands it prepared
 log-probs. Its advantages and the weights of its correction are computed in the middle of
@@ -51,7 +51,7 @@ SETTINGS = {  # GRPOConfig's default -> what it is with us
     "vllm_importance_sampling_clip_min": lambda loss: loss.correction_floor or None,
 }
 
-# What sapo and vespo have beside the clip: TRL's name -> ours, and its default.
+# Options of sapo and vespo other than the clip: TRL's name -> ours, and its default.
 SHAPES = {
     "sapo_temperature_pos": ("sapo_temperature_positive", 1.0),
     "sapo_temperature_neg": ("sapo_temperature_negative", 1.05),
@@ -266,7 +266,7 @@ def losses(types):
 
 
 def side_effects():
-    """Worst differences of what stands beside the loss types: off-policy masks, the entropy bonus, a reward each."""
+    """Return the largest differences of other options: off-policy masks, the entropy bonus, separate rewards."""
     torch.set_default_dtype(torch.float64)
     usual = {
         "level": "token",
@@ -305,7 +305,7 @@ def side_effects():
 
 
 def make_data(types):
-    """Worst differences where a tool said a part, or all, of a completion; one advantage a sample, and one a token."""
+    """Return the largest differences if a tool wrote part or all of a completion; advantages per sample and token."""
     torch.set_default_dtype(torch.float64)
     worst, cases = {}, 0
     corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
@@ -397,7 +397,7 @@ def advantages(scales, upstreams, groups):
 
 
 def defaults():
-    """Settings whose default is not what the records say."""
+    """Return settings whose default differs from the records."""
     from trl import GRPOConfig
 
     fields = GRPOConfig.__dataclass_fields__

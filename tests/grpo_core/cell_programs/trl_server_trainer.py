@@ -1,4 +1,4 @@
-"""Runs in the cell with TRL 1.16.0: its GRPOTrainer against our server, as far as TRL lets it without CUDA.
+"""Run TRL 1.16.0's GRPOTrainer against our server in its cell, as far as TRL allows without CUDA.
 
 Usage: trl_server_trainer.py URL MODEL STEPS. First as TRL is meant to be used, `vllm_mode="server"`; the error is
 written down word for word. Then by TRL's own way for other samplers, `rollout_func`: TRL's client samples on our
@@ -34,7 +34,7 @@ WORDS = [f"{a}{b}>" for a in LETTERS for b in LETTERS]
 
 
 def reward(prompts, completions, **_):
-    """How much of the prompt's word is copied, at its place."""
+    """Return the share of the prompt's word that is copied at the right position."""
     pairs = zip(prompts, completions, strict=True)
     return [sum(a == b for a, b in zip(prompt[:-1], text, strict=False)) / 2 for prompt, text in pairs]
 
@@ -57,10 +57,10 @@ def trainer(folder, rollout_func=None, **options):
 
 
 def in_server_mode(folder):
-    """What becomes of `vllm_mode="server"`: the error, and the line of TRL that raised it."""
+    """Try `vllm_mode="server"`; return the error, and the line of TRL that raised it."""
     try:
         trainer(folder, use_vllm=True, vllm_mode="server", vllm_server_base_url=URL).train()
-    except Exception as error:  # noqa: BLE001 - whatever it is goes on record
+    except Exception as error:  # noqa: BLE001 - any exception is recorded
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = where.filename.rpartition("site-packages/")[2]
         return f"{type(error).__name__}: {error}", f"{place}, {where.name}"

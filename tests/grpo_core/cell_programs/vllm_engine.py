@@ -1,4 +1,4 @@
-"""Runs inside a cell: what only vLLM does, to the process and to its engine, as one JSON document.
+"""Record vLLM's effects on the process and its engine as one JSON document, inside a cell.
 
 Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_engine_vllm.py, outside; what every
 engine must do is asked by the conformance suite.
@@ -25,7 +25,7 @@ REQUESTS = [Request(f"r{i}", (1, 2, 3), seed=i) for i in range(64)]
 
 
 def refusal(call) -> str:
-    """What the engine said when it refused; empty if it did not."""
+    """Return the engine's error message; empty if it did not refuse."""
     try:
         call()
     except EngineError as error:
@@ -52,7 +52,7 @@ def interrupted(engine, params: SamplingParams) -> bool:
 
 
 def main(folder: Path) -> None:
-    """Asks all of one engine; an interruption is the last it is asked."""
+    """Run all checks on one engine; the interruption comes last."""
     sys.stdout.flush()
     document, _ = os.fdopen(os.dup(1), "w"), os.dup2(2, 1)  # vLLM may print: stdout is for the document
     make_tiny(folder, ModelConfig(max_length=LENGTH), TaskConfig().letters, seed=0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Broken:
-    """An honest engine inside; what is broken is overridden.
+    """A correct engine inside; subclasses override the broken part.
 
     Attributes:
         kind: The engine inside, as in `cases.start`.
@@ -34,7 +34,7 @@ class Broken:
         self._case, self._inner = case, inner
 
     def __getattr__(self, name: str) -> Any:
-        """What isn't broken."""
+        """Forward every attribute that is not broken."""
         return getattr(self._inner, name)
 
 
@@ -160,7 +160,7 @@ class RawLogProbs(Broken):
 
 
 class OwnTemperature(RawLogProbs):
-    """Samples at the temperature of the model's own file; its log-probs are right for the one asked for."""
+    """Samples at the temperature of the model's file, with log-probs of the requested temperature."""
 
     caught_by = (
         "test_tokens_are_as_frequent_as_their_log_probs_say 1.0",
@@ -221,7 +221,7 @@ class Reseeded(Broken):
 
 
 class NeighboursSeeds(Reseeded):
-    """What a request draws depends on how many there are."""
+    """Engine whose samples depend on the number of requests."""
 
     caught_by = ("test_a_seed_alone_decides_what_is_sampled",)
 
@@ -230,7 +230,7 @@ class NeighboursSeeds(Reseeded):
 
 
 class SeedOfThePlace(Reseeded):
-    """What a request draws depends on where it stands."""
+    """Engine whose samples depend on a request's position in the batch."""
 
     caught_by = ("test_a_seed_alone_decides_what_is_sampled",)
 
@@ -274,7 +274,7 @@ class DropsStopId(Broken):
 
 
 class WrongReason(Broken):
-    """Never says why it ended."""
+    """Never reports the finish reason."""
 
     caught_by = ("test_a_completion_ends_with_the_first_stop_id_or_at_its_length",)
 
@@ -338,7 +338,7 @@ class BeginsAnew(Broken):
 
 
 class IgnoresBudget(Broken):
-    """Samples to the end, whatever was asked for in this call."""
+    """Samples to the end and ignores the call's budget."""
 
     caught_by = ("test_a_completion_goes_on_behind_its_prefix",)
 
@@ -372,7 +372,7 @@ class AbortSticks(Broken):
 
 
 class NoReason(Broken):
-    """Lacks something and doesn't say why."""
+    """Lacks a capability and gives no reason."""
 
     caught_by = ("test_what_it_cannot_do_it_says_and_refuses",)
 

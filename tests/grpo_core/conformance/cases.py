@@ -1,4 +1,4 @@
-"""What the conformance suite is asked with: a model folder, an engine started on it, and the trainer's own numbers.
+"""Inputs of the conformance suite: a model folder, an engine started on it, and the trainer's own numbers.
 
 Runs wherever grpo_core runs: standard library, torch, transformers and pytest. As a program it writes the model folder,
 for a server to be started on: `python -m tests.grpo_core.conformance.cases FOLDER`.
@@ -36,7 +36,7 @@ LIMIT_S = 240
 LETTERS = "abcdefghijklmABCDEFGHIJKLM"
 SEPARATOR, END, PAD = range(len(LETTERS), len(LETTERS) + 3)
 VOCABULARY = len(LETTERS) + 3
-# What an engine that reads the model's own file would sample by.
+# Sampling settings of an engine that reads the model's file.
 MISLEADING = {
     "do_sample": True,
     "temperature": 0.3,
@@ -49,7 +49,7 @@ MISLEADING = {
 
 
 def make_model(folder: Path, layers: int = 2) -> Path:
-    """Writes a random Llama with a tokenizer and a generation_config.json that mislead whoever uses them."""
+    """Write a random Llama with a misleading tokenizer and generation_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     make_tiny(folder, ModelConfig(layers=layers, max_length=MAX_MODEL_LEN), LETTERS, seed=0)
     (folder / "generation_config.json").write_text(json.dumps(MISLEADING), encoding="utf-8")
@@ -71,24 +71,24 @@ class Reference:
         return list(self._model.named_parameters())
 
     def copy(self) -> Reference:
-        """As it is now, whatever becomes of this one."""
+        """Return an independent copy of the current state."""
         return copy.deepcopy(self)
 
     def restore(self) -> None:
-        """Goes back to the weights of the folder."""
+        """Restore the weights of the folder."""
         with torch.no_grad():
             for (_, value), first in zip(self.tensors(), self._first, strict=True):
                 value.copy_(first)
 
     def move(self, seed: int) -> None:
-        """Moves every parameter in place, as a training step would, only further."""
+        """Move every parameter in place, like a large training step."""
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for _, value in self.tensors():
                 value.add_(torch.randn(value.shape, generator=generator) * 0.04)
 
     def probabilities(self, prompt: tuple[int, ...], temperature: float) -> list[float]:
-        """Of each id behind a prompt."""
+        """Return the probability of each id after a prompt."""
         return self._logprobs([prompt], temperature)[0, -1].exp().tolist()
 
     def logprobs(
@@ -137,7 +137,7 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        """The engine, whatever weights it has."""
+        """Return the engine with any weights."""
         if self._engine is None:
             engine = start(self.kind, self.model_dir, self._stack)
             self._engine = engine if self.wrap is None else self.wrap(self, engine)
@@ -153,14 +153,14 @@ class Case:
         return self.engine
 
     def needs(self, *names: str) -> None:
-        """Skips the test if the engine says that it can't do one of these."""
+        """Skip the test if the engine's capabilities lack one of these."""
         capabilities = self.engine.capabilities
         for name in names:
             if not getattr(capabilities, name, name not in capabilities.why_not):
                 pytest.skip(f"{name}: {capabilities.why_not.get(name, 'the engine does not say why')}")
 
     def close(self) -> None:
-        """Ends the engine, and what was started for it."""
+        """End the engine, and what was started for it."""
         engine, self._engine = self._engine, None
         try:
             if engine is not None:
@@ -177,7 +177,7 @@ def make_case(kind: str, folder: Path, model_dir: Path | None = None) -> Case:
 
 
 def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
-    """Starts an engine of a kind.
+    """Start an engine of a kind.
 
     Args:
         kind: `transformers`, `fake` or `vllm`: in this process. `process` or `process:vllm`: in one of its own.

@@ -1,4 +1,4 @@
-"""A fake for tests that are about something else than sampling: fast, and held to the same conformance suite.
+"""A fast fake engine for tests that are not about sampling; it passes the same conformance suite.
 
 It serves a Llama without layers, of which the next token depends on the last alone, by one table of probabilities.
 transformers runs the same model, so the trainer's log-probs are the fake's, and a weight update shows in both.
@@ -37,7 +37,7 @@ class FakeEngine:
     def __init__(
         self, model_dir: Path | str, *, max_model_len: int, between: Callable[[], None] | None = None
     ) -> None:
-        """Reads a checkpoint of a Llama without layers.
+        """Read a checkpoint of a Llama without layers.
 
         Args:
             model_dir: Where `config.json` and `model.safetensors` are.
@@ -61,11 +61,11 @@ class FakeEngine:
 
     @property
     def policy_version(self) -> int:
-        """The version of the weights now held; -1 before the first update."""
+        """The version of the loaded weights; -1 before the first update."""
         return self._version
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Samples one completion a request, in the order of the requests."""
+        """Sample one completion a request, in the order of the requests."""
         self._aborted.clear()
         self._check_open("generate")
         vocabulary, longest = len(self._held[_HEAD]), self._max_model_len
@@ -79,7 +79,7 @@ class FakeEngine:
         self._aborted.set()
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copies the three parameters; names and shapes are compared before anything is touched."""
+        """Copy the three parameters; names and shapes are compared before anything is touched."""
         self._check_open("update_weights")
         given = dict(tensors)
         check_parameters(given, {name: value.shape for name, value in self._held.items()}, self.name)
@@ -90,12 +90,12 @@ class FakeEngine:
         """Nothing is kept of a prompt."""
 
     def fingerprint(self) -> str | None:
-        """The digest of the parameters held."""
+        """The digest of the loaded parameters."""
         self._check_open("fingerprint")
         return spot_digest(self._held.items(), self._version)
 
     def close(self) -> None:
-        """Refuses every call from now on."""
+        """Refuse every call from now on."""
         self._open = False
 
     def _check_open(self, call: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs the conformance suite on an engine named on pytest's command line, with any Python that has pytest.
+"""Pytest plugin: run the conformance suite on an engine named on the command line.
 
 As in `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/conformance/suite.py --engine vllm`.
 """
@@ -23,7 +23,7 @@ WORDS = {"passed": "passed", "skipped": "not applicable", "failed": "failed"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What to test, on which model folder, and where to write what came of it."""
+    """Add options for the engine to test, its model folder, and the results file."""
     group = parser.getgroup("conformance")
     group.addoption("--engine", default="transformers", help="see cases.start")
     group.addoption("--model-dir", help="the folder that a running server was started on")
@@ -31,13 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Writes outcomes as they come: if the engine takes this process down, those before remain."""
+    """Write outcomes as they come: if the engine takes this process down, those before remain."""
     if path := config.getoption("--outcomes"):
         config.pluginmanager.register(Outcomes(Path(path)))
 
 
 class Outcomes:
-    """By test: `outcome` (`passed`, `failed` or `not applicable`) and `why` it isn't `passed`."""
+    """Results by test: `outcome` (`passed`, `failed` or `not applicable`) and `why` it isn't `passed`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._found = path, {}
@@ -53,7 +53,7 @@ class Outcomes:
 
 
 def short(report: pytest.TestReport) -> str:
-    """The first line of what a test failed with."""
+    """Return the first line of a test's failure."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr or "")
     return text.strip().splitlines()[0] if text.strip() else ""

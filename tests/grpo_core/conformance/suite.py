@@ -1,4 +1,4 @@
-"""The conformance suite: what every engine must do, whatever it is and wherever it runs.
+"""The conformance suite that every engine must pass.
 
 Plain test functions, each of one `engine_case` (see `cases.Case`) and of no other test. What an engine says it can't do
 is skipped with its reason, and refused where it is asked for nevertheless.
@@ -49,7 +49,7 @@ def requests(count: int, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> list[R
 
 
 def sampled(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN) -> list[Completion]:
-    """Completions, checked: paired with the requests, of the version held, ended for a reason that is true."""
+    """Return checked completions: in request order, of the loaded version, with a correct finish reason."""
     completions = check_answers(case.engine.generate(asked, params), asked, case.engine.name)
     for request, completion in zip(asked, completions, strict=True):
         total, reason = len(request.prefix) + len(completion.ids), completion.finish_reason
@@ -87,7 +87,7 @@ def check_works(case: Case, reference: Reference | None = None) -> None:
 
 
 def check_shares(case: Case, temperature: float, count: int) -> None:
-    """The first tokens of many completions are as frequent as the trainer's probabilities say."""
+    """Check that the first tokens of many completions have the trainer's frequencies."""
     asked = requests(count, [PROMPTS[0]])
     counts = torch.bincount(
         torch.tensor([one.ids[0] for one in sampled(case, asked, SamplingParams(1, temperature))]),
@@ -101,7 +101,7 @@ def check_shares(case: Case, temperature: float, count: int) -> None:
 
 
 def test_it_has_the_protocols_members(engine_case):
-    """All of them, a name, and `sleep` and `wake` where it says it can."""
+    """It has all members, a name, and `sleep` and `wake` if its capabilities have them."""
     engine = engine_case.engine
     assert isinstance(engine, Engine)
     assert isinstance(engine.capabilities, Capabilities)
@@ -208,7 +208,7 @@ def test_another_seed_gives_another_sample(engine_case):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, temperature):
-    """At the temperature asked for, for short prompts and long ones, for every token."""
+    """At the requested temperature, for short and long prompts, for every token."""
     engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     asked = requests(21)
@@ -218,14 +218,14 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, t
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_tokens_are_as_frequent_as_their_log_probs_say(engine_case, temperature):
-    """Of a thousand samples: log-probs may be right and the sampling another."""
+    """The log-probs may be right while the sampling uses another distribution: count a thousand samples."""
     engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
     check_shares(engine_case, temperature, count=1000)
 
 
 def test_the_models_own_generation_settings_have_no_say(engine_case):
-    """Its generation_config.json asks for a penalty, a temperature, top_k, top_p, other ends and five tokens."""
+    """Its generation_config.json sets a penalty, a temperature, top_k, top_p, other stop ids and five tokens."""
     engine_case.ready()
     asked = requests(24, PROMPTS[:3])
     completions = sampled(engine_case, asked, SamplingParams(max_tokens=60))
@@ -290,7 +290,7 @@ def test_a_completion_goes_on_behind_its_prefix(engine_case):
 
 
 def test_slices_make_up_the_completion_sampled_at_once(engine_case):
-    """The same ids, whether a completion was interrupted or not."""
+    """An interrupted and continued completion has the same ids as an uninterrupted one."""
     engine_case.needs("partial", "seeds", "slices")
     engine_case.ready()
     asked, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
@@ -316,14 +316,14 @@ def test_a_slice_is_sampled_from_the_weights_held_then(engine_case):
 
 @contextmanager
 def aborting(engine: Engine) -> Iterator[None]:
-    """Calls `abort` from another thread, again and again, until the block ends."""
+    """Call `abort` from another thread, again and again, until the block ends."""
     over, failures = threading.Event(), []
 
     def keep_aborting() -> None:
         try:
             while not over.wait(0.01):
                 engine.abort()
-        except Exception as error:  # noqa: BLE001 - told below, in the test's own thread
+        except Exception as error:  # noqa: BLE001 - raised below, in the test's own thread
             failures.append(error)
 
     thread = threading.Thread(target=keep_aborting)
@@ -337,7 +337,7 @@ def aborting(engine: Engine) -> Iterator[None]:
 
 
 def test_abort_from_another_thread_ends_the_call_with_what_there_is(engine_case):
-    """What was sampled is valid, far from all of it was, and the engine goes on as if nothing had been."""
+    """The ids sampled before the abort are valid and incomplete, and the engine goes on as before."""
     engine_case.needs("abort")
     engine = engine_case.ready()
     asked, params = requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
@@ -457,7 +457,7 @@ def test_the_longest_prompt_that_fits_is_served(engine_case):
     assert difference(engine_case.reference, asked, completions) < TOLERANCE
 
 
-# What is asked, how, and what the error speaks of. A server may refuse by a field's name what no engine would see.
+# Request, parameters, and a word of the error. A server may name the field before any engine sees the request.
 IMPOSSIBLE = {
     "too long": (Request("odd", (0,) * 315, 0), PLAIN, "request odd"),
     "empty": (Request("odd", (), 0), PLAIN, "request odd|prompt_ids"),

@@ -1,4 +1,4 @@
-"""Runs the conformance suite on many engines and prints what came of it: the table of tests by engines, as Markdown.
+"""Run the conformance suite on many engines and print the results as a Markdown table of tests by engines.
 
 `python tests/grpo_core/conformance/table.py fake transformers process server` runs those that need nothing else.
 `vllm=.matrix/environments/vllm-0.31.0+trl-1.16.0/bin/python` runs one by another Python, with pytest from the folder
@@ -26,7 +26,7 @@ Outcomes = dict[str, dict[str, str]]
 
 
 def stage(folder: Path) -> None:
-    """Copies the trainer and the suite, so that nothing else of ours can be imported."""
+    """Copy the trainer and the suite, so that nothing else of ours can be imported."""
     ignored = shutil.ignore_patterns("__pycache__", "test_*")
     shutil.copytree(ROOT / "grpo_core", folder / "grpo_core", ignore=ignored)
     shutil.copytree(ROOT / SUITE, folder / SUITE, ignore=ignored)
@@ -34,7 +34,7 @@ def stage(folder: Path) -> None:
 
 
 def run(engine: str, python: str, options: argparse.Namespace) -> tuple[Outcomes, str]:
-    """What came of each test, and a line about the run if it did not end by itself with outcomes for all."""
+    """Return the outcome of each test, and a line if the run crashed or has no outcome for some test."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         stage(folder)
@@ -73,7 +73,7 @@ def run(engine: str, python: str, options: argparse.Namespace) -> tuple[Outcomes
 
 
 def run_served(engine: str, python: Path, options: argparse.Namespace) -> tuple[Outcomes, str]:
-    """The same behind a server that is started, and ended, here."""
+    """Run the suite against an engine behind a server that is started and ended here."""
     sys.path.insert(0, str(ROOT))
     from tests import servers
     from tests.grpo_core.conformance.cases import make_model
@@ -125,13 +125,13 @@ def words(test: str) -> str:
 
 
 def counts(outcomes: Outcomes) -> str:
-    """How many of each."""
+    """Count the outcomes."""
     found = [entry["outcome"] for entry in outcomes.values()]
     return ", ".join(str(found.count(kind)) for kind in MARKS)
 
 
 def main() -> int:
-    """Runs and prints; 1 if anything failed or a run did not end."""
+    """Run and prints; 1 if anything failed or a run did not end."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

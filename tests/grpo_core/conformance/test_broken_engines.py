@@ -17,7 +17,7 @@ FAILURES = (AssertionError, EngineError, pytest.fail.Exception)
 
 @pytest.fixture(scope="module")
 def model_dirs(tmp_path_factory):
-    """By kind of engine."""
+    """Return model folders by kind of engine."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("models")
     return {kind: make_model(folder / kind, layers) for kind, layers in (("fake", 0), ("transformers", 2))}
@@ -28,7 +28,7 @@ EXPECTED = [(engine, named) for engine in BROKEN for named in engine.caught_by]
 
 @pytest.mark.parametrize(("engine", "named"), EXPECTED, ids=lambda it: getattr(it, "__name__", it))
 def test_a_broken_engine_is_caught(model_dirs, engine, named):
-    """By the tests named with it, which pass on the engine inside."""
+    """The tests named with the broken engine fail on it, and pass on the engine inside."""
     name, _, argument = named.partition(" ")
     arguments = [float(argument) if argument[:1].isdigit() else argument] if argument else []
     model_dir = model_dirs[engine.kind]

@@ -1,4 +1,4 @@
-"""Runs in a cell that has TRL: trains a tiny model for two steps, and TRL writes the Parquet files beside this.
+"""Train a tiny model for two steps in a cell with TRL, which writes the Parquet files in this folder.
 
 The files were written by TRL 1.16.0 with transformers 5.17.0, torch 2.13.0 and pyarrow 26.0.1, on a CPU. Arguments:
 the folder to train in; its `completions` folder then holds the files.
@@ -17,7 +17,7 @@ from grpo_core.tasks.model import load_model, load_tokenizer, make_tiny
 
 
 def letters(prompts, completions, *, log_extra, **columns):
-    """The share of letters of the alphabet's first half; nothing to say of what begins with g."""
+    """Reward the share of letters of the alphabet's first half; None for prompts that begin with g."""
     log_extra("length", [len(text) for text in completions])
     return [
         None if text[:1] == "g" else sum(letter in "abcde" for letter in text) / max(len(text), 1)
@@ -26,7 +26,7 @@ def letters(prompts, completions, *, log_extra, **columns):
 
 
 def brief(prompts, completions, **columns):
-    """The shorter the better; nothing to say of prompts that begin with e."""
+    """Reward short completions; None for prompts that begin with e."""
     return [
         None if prompt[0] == "e" else -0.125 * len(text)
         for prompt, text in zip(prompts, completions, strict=True)

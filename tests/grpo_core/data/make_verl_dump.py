@@ -1,4 +1,4 @@
-"""Runs where verl is installed: its own code writes the JSON lines beside this, of samples made up here.
+"""Write the JSON lines in this folder by verl's own code, from made-up samples; needs verl.
 
 The files were written by verl 0.9.1 on a CPU. `plain` is written by `RayPPOTrainer._log_rollout_data`, after its
 `_balance_batch` has reordered the samples for two workers; `keyed` by `_write_generations` of the newer trainer, with

@@ -1,4 +1,4 @@
-"""The fault table: every kind of fault in every phase, each in a training run of its own, and what it came to.
+"""The fault table: every kind of fault in every phase, each in a separate training run, with its outcome.
 
     python -m tests.grpo_core.faults                     all of it
     python -m tests.grpo_core.faults --quick             one case of each kind
@@ -73,7 +73,7 @@ class Hang(BaseException):
 
 @dataclass(frozen=True)
 class Case:
-    """One fault: a kind, a phase, and the seed of what is left open."""
+    """One fault: a kind, a phase, and the seed of its random choices."""
 
     kind: Kind
     phase: str
@@ -113,7 +113,7 @@ class Bench:
         self._check_the_judge()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
-        """Of a run on this bench."""
+        """Return the command-line arguments of a run on this bench."""
         own = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 100}
         own |= {"output.dir": self.folder, "output.name": name}
         return [*SETTINGS, *(f"--{key}={value}" for key, value in {**own, **settings}.items())]
@@ -129,7 +129,7 @@ class Bench:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def second_trainer(self) -> None:
-        """Another run, of the same settings but for its seed, begins beside the first."""
+        """Start a second run with the same settings and another seed during the first."""
         self._second, self._seconds = True, self._seconds + 1
         arguments = self.arguments(
             f"second {self._seconds}", **{"train.seed": 1, "rollout.reconnect_s": LOOKING_S}
@@ -138,7 +138,7 @@ class Bench:
         self.servers.train(arguments, self.folder / "second.json")
 
     def judged(self, case: Case) -> dict[str, Any]:
-        """Does one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
+        """Run one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
         started = os.times()
         self._start = self.servers.log.stat().st_size
         draw = Draw(case.kind.name, case.phase, case.seed)
@@ -164,7 +164,7 @@ class Bench:
             why += judge.misfits(self.folder / name, self.model_dir, self._log())
         except Hang:
             why = [f"it did not end in {BOUND_S:g} s"]
-        except Exception as failure:  # noqa: BLE001 - the next case goes on
+        except Exception as failure:  # noqa: BLE001 - continue with the next case
             why = [f"{type(failure).__name__}: {failure}", traceback.format_exc()[-1500:]]
         self._calm()
         shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -183,7 +183,7 @@ class Bench:
         }
 
     def _after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
-        """What can be said right behind the run with the fault."""
+        """Return the problems that show right after the run with the fault."""
         error = document["error"]
         self.proxy.settle()
         why = self.proxy.problems[:]
@@ -216,7 +216,7 @@ class Bench:
         return judge.differences(self.folder / name, self.folder / "whole", STEPS)
 
     def _resumed(self, name: str) -> list[str]:
-        """A run that ended by an error is gone on with, now undisturbed."""
+        """Resume a run that ended with an error, now without faults."""
         document, _ = self.train(name, resume=True)
         if document["outcome"] != "ok":
             return [f"it can't be resumed: {document['error']}"]
@@ -255,13 +255,13 @@ class Bench:
         assert altered(lambda call: call["answers"].pop())
 
     def close(self) -> None:
-        """Ends server and proxy."""
+        """End server and proxy."""
         self.proxy.close()
         self.servers.close()
 
 
 def share(wanted: list[Case], pipe: int) -> None:
-    """One worker: a bench of its own, and its share of the cases."""
+    """Run one worker: a separate bench, and its share of the cases."""
 
     def hangs(*_: Any) -> None:
         raise Hang
@@ -305,7 +305,7 @@ def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Kind x phase, with how many of which outcome, as Markdown."""
+    """Return the counts of outcomes by kind and phase, as Markdown."""
     short = {"retried": "r", "named error": "n", "FAILURE": "**FAILURE**"}
     rows = [f"| kind | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
     for kind in KINDS:
@@ -390,7 +390,7 @@ rollout. `evaluation`: the evaluation's completions.
 
 
 def main() -> int:
-    """Does the cases that are asked for, and says what they came to."""
+    """Run the requested cases and print their outcomes."""
     parser = argparse.ArgumentParser(prog="python -m tests.grpo_core.faults", description="The fault table.")
     parser.add_argument("--quick", action="store_true", help="one case of each kind")
     parser.add_argument("--only", default="", help="the beginning of the names of cases, as in garbage/probe")

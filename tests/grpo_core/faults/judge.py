@@ -1,4 +1,4 @@
-"""What a run with a fault must have come to, asked of its files and of the server's log, not of the trainer."""
+"""Judge a run with a fault by its files and the server's log, not by the trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALLS = ("/info", "/version", "/openapi.json", "/weights", "/fingerprint", "gen
 
 
 def unnamed(error: str, port: int) -> list[str]:
-    """What an error leaves out: the server, the call, or what can be done."""
+    """Return the parts that an error message lacks: the server, the call, or the fix."""
     missing = []
     if f"127.0.0.1:{port}" not in error:
         missing.append("the server")
@@ -28,7 +28,7 @@ def unnamed(error: str, port: int) -> list[str]:
 
 
 def read_log(path: Path, start: int = 0) -> list[dict[str, Any]]:
-    """What servers sampled, from a place in the log on."""
+    """Return the samples in a server log, from an offset on."""
     with path.open("rb") as file:
         file.seek(start)
         return [json.loads(line) for line in file]
@@ -61,7 +61,7 @@ def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[st
 
 
 def trained_on(folder: Path):
-    """Yields (step, version, (request, prompt ids, ids, log-probs), versions) of every completion recorded."""
+    """Yield (step, version, (request, prompt ids, ids, log-probs), versions) of every completion recorded."""
     path = folder / "rollouts.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     # A later line of a step, written after a restart, replaces the earlier one.
@@ -86,7 +86,7 @@ def weights_of(folder: Path, model_dir: Path, version: int) -> dict[str, str]:
 
 
 def differences(folder: Path, whole: Path, steps: int) -> list[str]:
-    """Where a run is not, bit for bit, one that was never disturbed (wall times aside)."""
+    """Return where a run differs, bit for bit, from one without a fault (wall times aside)."""
     found = []
     for name in ("metrics", "completions"):
         one, other = _lines(folder / f"{name}.jsonl"), _lines(whole / f"{name}.jsonl")

@@ -36,14 +36,14 @@ TIMEOUT_S = 4.0
 
 
 class Bench(Protocol):
-    """What faults are done with."""
+    """Tools for injecting faults."""
 
     servers: Servers
     proxy: Proxy
     model_dir: str
 
     def second_trainer(self) -> None:
-        """Starts another run on the same server."""
+        """Start another run on the same server."""
 
 
 class Draw(random.Random):
@@ -248,7 +248,7 @@ def _refuse(link, bench, draw) -> None:
 
 
 def _queue_full(link, bench, draw) -> None:
-    """The engine is held and calls of others are piled up, until the server says 503; then this call comes."""
+    """Suspend the engine and queue other calls until the server answers 503; then send this call."""
     switch = bench.servers.switch
     switch.hold_in("fingerprint")
     calls = [threading.Thread(target=_ask_fingerprint, args=(bench, refused := threading.Event()))]
@@ -291,7 +291,7 @@ def _flipped(body: bytes, draw: Draw) -> bytes:
 
 
 def _other_client(link, bench, draw) -> None:
-    """Somebody else loads weights of their own, under this run's version or another, and samples; then this call."""
+    """Another client loads other weights, under this run's version or another, and samples; then send this call."""
     engine = RemoteEngine(*bench.proxy.upstream, timeout_s=500)
     version = max(0, engine.policy_version) if draw.index < 2 else 10**6
     tensors = dict(load_model(bench.model_dir).named_parameters())

@@ -71,7 +71,7 @@ def read_message(stream: socket.socket) -> Message | None:
 
 
 def phase_of(request: Message) -> str:
-    """What the trainer is doing when it sends this."""
+    """Return the trainer's phase in which it sends this request."""
     if request.path in _PATHS:
         return _PATHS[request.path]
     if request.path != "/generate":
@@ -89,7 +89,7 @@ class Link:
         self.phase = "connect"
 
     def forward(self, request: Message | None = None) -> Message | None:
-        """Delivers the request (or another one) to the server, and returns the answer; None: the server is gone."""
+        """Deliver the request (or another one) to the server, and return the answer; None: the server has ended."""
         try:
             with socket.create_connection(self.proxy.upstream, timeout=500) as server:
                 server.sendall((request or self.request).raw)
@@ -98,7 +98,7 @@ class Link:
             return None
 
     def deliver_a_part(self, data: bytes) -> None:
-        """Sends the server the beginning of something, and no more."""
+        """Send the server the beginning of something, and no more."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(self.proxy.upstream, timeout=500) as server,
@@ -106,7 +106,7 @@ class Link:
             server.sendall(data)
 
     def reply(self, message: Message | bytes | None) -> None:
-        """Gives the client its answer, or cuts the connection where there is none."""
+        """Give the client its answer, or cuts the connection where there is none."""
         if message is None:
             self.cut()
             return
@@ -115,12 +115,12 @@ class Link:
             self.client.sendall(data)
 
     def cut(self) -> None:
-        """Closes with a reset, as the kernel does for a process that was killed."""
+        """Close with a reset, as the kernel does for a process that was killed."""
         self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.client.close()
 
     def hold(self, drips: bytes = b"", every_s: float = 0.1) -> None:
-        """Says nothing, or one byte at a time, until the client gives up; how long that took is kept."""
+        """Send nothing, or one byte at a time, until the client gives up; record the duration."""
         started = time.monotonic()
         # The request is read whole first: bytes that lie unread would make a late close a reset.
         if self.request is None:
@@ -140,7 +140,7 @@ class Link:
 
 
 class Proxy:
-    """Passes calls on, but for those that a fault is armed for.
+    """Forwards calls, except those with an armed fault.
 
     Attributes:
         upstream: Where the server listens.
@@ -168,7 +168,7 @@ class Proxy:
         self._fault, self._phase, self._number, self._lasting = fault, phase, number, lasting
 
     def disarm(self) -> None:
-        """Passes everything on."""
+        """Pass everything on."""
         self.seen: Counter[str] = Counter()
         self.injected = 0
         self.held_s: list[float] = []
@@ -176,12 +176,12 @@ class Proxy:
         self._fault, self._phase, self._number, self._lasting = None, "", 0, False
 
     def settle(self) -> None:
-        """Waits until no call is under way any more."""
+        """Wait until no call is under way any more."""
         while self._calls:
             self._calls.pop().join(timeout=500)
 
     def refuse(self, seconds: float) -> None:
-        """Stops listening for a while: connections are refused by the kernel."""
+        """Stop listening for a while: connections are refused by the kernel."""
         # A thread that sits in accept() keeps a closed socket alive: it is woken first.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -191,7 +191,7 @@ class Proxy:
         self._calls.append(later)
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

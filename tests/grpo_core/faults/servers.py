@@ -31,7 +31,7 @@ POINTS = ("", "update_weights", "fingerprint", "generate")
 
 
 def hashes(tensors) -> dict[str, str]:
-    """The bits of each tensor, in a few characters: written anew here, as the product's own is what is tested."""
+    """Return a short hash of each tensor; not the product's digest, which is under test."""
     return {
         name: hashlib.sha256(value.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
         for name, value in tensors.items()
@@ -48,7 +48,7 @@ class Switch:
 
     @property
     def files(self) -> tuple[int, ...]:
-        """What a server needs of it."""
+        """Return the pipe ends that a server process inherits."""
         return (self._tell_held, self._let_go)
 
     def kill_in(self, call: str, steps: int) -> None:
@@ -60,12 +60,12 @@ class Switch:
         self._memory[:2] = bytes([POINTS.index(call), 2])
 
     def wait_held(self) -> None:
-        """Waits until the engine is held."""
+        """Wait until the engine is suspended."""
         assert select.select([self.held], [], [], 30)[0], "the engine was not called"
         os.read(self.held, 1)
 
     def let_go(self) -> None:
-        """Lets the engine go on."""
+        """Resume the engine."""
         os.write(self._tell_go, b".")
 
     def clear(self) -> None:
@@ -98,7 +98,7 @@ class _Death:
 
 
 class Recording:
-    """The real engine of a server, with a log of what it was asked, what it answered, and with which weights."""
+    """The real engine of a server, with a log of requests, answers and weights."""
 
     def __init__(self, engine, log: Path, switch: Switch) -> None:
         self._engine, self._switch = engine, switch
@@ -158,28 +158,28 @@ class Servers:
         self.start()
 
     def start(self) -> None:
-        """Starts the server anew, with the weights of its model's folder."""
+        """Restart the server, with the weights of its model's folder."""
         self.port = self._order("start", port=self.port)["port"]
 
     def kill(self) -> None:
-        """SIGKILL; it is gone when this returns."""
+        """Kill it with SIGKILL, and wait until it has ended."""
         self._order("kill")
 
     def ensure(self) -> None:
-        """Starts it if it is not alive."""
+        """Start it if it is not alive."""
         if not self._order("alive")["alive"]:
             self.start()
 
     def train(self, arguments: list[str], result: Path) -> None:
-        """Begins a training run in a process of its own; `joined` waits until its document is in `result`."""
+        """Begin a training run in a process of its own; `joined` waits until its document is in `result`."""
         self._order("train", arguments=arguments, result=str(result))
 
     def joined(self) -> None:
-        """Waits for the run begun last."""
+        """Wait for the run begun last."""
         self._order("join")
 
     def close(self) -> None:
-        """Ends the server, and what starts it."""
+        """End the server, and what starts it."""
         self.kill()
         self._stream.close()
         self._channel.close()
@@ -248,7 +248,7 @@ class Servers:
         return pid
 
     def _child(self, channel: socket.socket, child_in: int, child_out: int) -> None:
-        """Makes a forked process one of its own."""
+        """Detach a forked process from its parent."""
         os.setsid()
         errors = os.open(self.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for place, file in enumerate((child_in, child_out, errors)):
@@ -259,7 +259,7 @@ class Servers:
 
 
 def _close_others(kept: set[int]) -> None:
-    """Closes what was open at a fork: a pipe ends only when nobody else holds its other side."""
+    """Close inherited descriptors: a pipe ends only when every copy of its other end is closed."""
     for file in range(3, 256):
         if file not in kept:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the programs beside this share: the tensors, our side of each comparison, and how far apart two results are.
+"""Shared code of the peer programs: tensors, our side of each comparison, and the difference of two results.
 
 They run in the environment of `peers.txt`, in float64, and print JSON: for each case the largest relative difference of
 the loss and of its gradient.
@@ -43,7 +43,7 @@ def tensors(seed):
 
 
 def make_data(seed, *, by_token):
-    """The same, where an environment said a part of each completion, nonsense by its numbers."""
+    """Make the tensors, with parts of each completion from an environment, whose log-probs are nonsense."""
     data, generator = tensors(seed), torch.Generator().manual_seed(seed)
     holes = torch.rand(data.mask.shape, generator=generator) < 0.4
     holes[:, 0] = False
@@ -93,7 +93,7 @@ def our_advantages(groups, **settings):
 
 
 def records(release, their_loss, their_advantages, length_epsilon=0.0):
-    """The dialects of a release as they stand, against `their_loss(data, form)` and `their_advantages(groups)`."""
+    """Compare a release's dialects, unchanged, with `their_loss(data, form)` and `their_advantages(groups)`."""
     worst = Worst()
     for record in (item for item in DIALECTS.values() if f"{item.project}-{item.version}" == release):
         options = advantage_options(record.loss)
@@ -127,7 +127,7 @@ class Worst(dict):
 
 
 def answer_all(peer, losses, advantages, recorded):
-    """What the programs of today's peers answer."""
+    """Print the results of the current peers' programs."""
     report(
         lambda: {
             "version": version(peer),
@@ -139,7 +139,7 @@ def answer_all(peer, losses, advantages, recorded):
 
 
 def report(compare):
-    """Prints what `compare()` returns as JSON, and nothing else that the peer may print."""
+    """Print what `compare()` returns as JSON, and nothing else that the peer may print."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)

@@ -76,7 +76,7 @@ def load():
 LOSS, UTILS, LOSS_UTILS, MAKER = load()
 
 
-# What the comparison sets: clip low and high. A record describes what OpenRLHF does without.
+# Set by the comparison: clip low and high. A record describes what OpenRLHF does without.
 CLIPS = (0.2, 0.28)
 
 
@@ -179,7 +179,7 @@ def advantages():
 
 
 def recorded():
-    """OpenRLHF's own defaults, but for the form; its GSPO comes with the mean of each sequence."""
+    """Return OpenRLHF's own defaults, except the form; its GSPO comes with the mean of each sequence."""
     return records(
         "openrlhf-0.11.2",
         lambda data, form: theirs(

@@ -175,7 +175,7 @@ def advantages():
 
 
 def recorded():
-    """ms-swift's own defaults, but for the form, and for CISPO's cap, whose default would cap every ratio at 0.2."""
+    """Return ms-swift's own defaults, except the form and CISPO's cap, whose default would cap every ratio at 0.2."""
     from swift.rl_core.advantage import compute_advantages
 
     return records(

@@ -15,19 +15,19 @@ SEEN: dict[str, set[Any]] = defaultdict(set)
 
 
 def note(name: str, value: object) -> None:
-    """Of what is compared in a way of its own."""
+    """Record a value of a setting that the comparison covers."""
     SEEN[name].add(value)
 
 
 def note_advantages(options: object) -> None:
-    """Of what makes an advantage, which has no gradient."""
+    """Record all settings of advantages, which have no gradient to compare."""
     for name, value in vars(options).items():
         if name.startswith("advantage_"):
             note(name, value)
 
 
 def note_loss(options: Any, found: Any, again: Callable[[Any], Any]) -> None:
-    """Of a loss: `found` is its value and gradient, `again` computes both by other settings.
+    """Record the settings used by a loss: `found` is its value and gradient, `again` computes both with other settings.
 
     A setting that could as well have been left at its default has not been compared.
     """

@@ -158,7 +158,7 @@ def losses():
 
 
 def estimated(name, groups, lengths, **options):
-    """verl's estimator by its name: advantages [N, T] of tokens; the reward stands at the last."""
+    """Return verl's advantages [N, T] by an estimator's name; the reward is at the last token."""
     flat = torch.tensor(groups).flatten()
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     rewards = torch.zeros(mask.shape)

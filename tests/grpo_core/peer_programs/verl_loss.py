@@ -57,7 +57,7 @@ CORRECTIONS = {
 }
 
 
-# What the comparison sets; a record describes what verl does without. Its CISPO has a lower bound, too.
+# Set by the comparison; a record describes what verl does without. Its CISPO has a lower bound, too.
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
 
 
@@ -180,7 +180,7 @@ def advantages():
 
 
 def recorded():
-    """verl's own defaults, but for the form."""
+    """Return verl's own defaults, except the form."""
     return records(
         "verl-0.9.1",
         lambda data, form: theirs(data, loss="vanilla" if form == "grpo" else form, clips={}),

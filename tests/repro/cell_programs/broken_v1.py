@@ -1,6 +1,6 @@
-"""Runs inside a cell: the V1 driver with one piece of it broken at a time, to see which check notices.
+"""Inside a cell, break one part of the V1 driver at a time, and record which check detects it.
 
-Upstream is as released; what is broken is what we simulate or mirror. Prints one JSON document: by break, the finding.
+Upstream is as released; only our simulated parts are broken. Prints one JSON document: by break, the finding.
 The assertions are in tests/repro/test_search_in_cells.py, outside.
 """
 
@@ -79,7 +79,7 @@ class LosesAnOutput(V1Engine):
 
 
 class SchedulesTooMuch(V1Engine):
-    """What is scheduled is said to be one token over the budget."""
+    """Scheduler that reports one token more than the budget."""
 
     def schedule(self):
         scheduled = super().schedule()
@@ -108,7 +108,7 @@ class QueuesTwice(V1Engine):
 
 
 class ComputesTooFar(V1Engine):
-    """A request is said to have computed more tokens than it has."""
+    """Reports more computed tokens of a request than there are."""
 
     def update(self):
         super().update()
@@ -125,7 +125,7 @@ class OverwritesTheCache(V1Engine):
 
 
 class ForgetsToReset(V1Engine):
-    """The weights change while requests run, and nobody resets the prefix cache."""
+    """Changes weights while requests run, without a prefix cache reset."""
 
     def update(self):
         super().update()
@@ -151,7 +151,7 @@ class WithholdsAToken(V1Engine):
 
 
 def finding(engine):
-    """What the same story ends with on this engine; asynchronous scheduling shows other things than the plain one."""
+    """Return what the story ends with on this engine; asynchronous and plain scheduling show different faults."""
     actions = type("Actions", (V1Actions,), {"make_engine": engine})
     result = {}
     for asynchronous in (False, True):
@@ -162,7 +162,7 @@ def finding(engine):
 
 
 def main():
-    """Plays the story on the engine as it is, and on each that is broken."""
+    """Play the story on the engine as it is, and on each that is broken."""
     engines = [V1Engine, *V1Engine.__subclasses__()]
     json.dump({engine.__name__: finding(engine) for engine in engines}, ANSWERS, indent=1)
     ANSWERS.close()

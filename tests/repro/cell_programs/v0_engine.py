@@ -1,4 +1,4 @@
-"""Runs inside a cell: lawful work on the driven scheduler, and twenty runs of every trigger in one process.
+"""Inside a cell, run valid work on the driven scheduler, and every trigger twenty times in one process.
 
 Prints one JSON document. The assertions are in tests/repro/test_schedulers_in_cells.py, outside.
 """
@@ -18,7 +18,7 @@ RUNS = 20
 
 
 def lawful(setup: Setup) -> dict[str, object]:
-    """Serves a dozen requests of several lengths, some more than fit at once."""
+    """Serve a dozen requests of several lengths, some more than fit at once."""
     engine = V0Engine(setup)
     requests = [
         SchedulerRequest(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)
@@ -34,7 +34,7 @@ def lawful(setup: Setup) -> dict[str, object]:
 
 
 def main() -> None:
-    """Does both, and prints what was seen."""
+    """Run both and print the results."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     observed = {
@@ -52,7 +52,7 @@ def main() -> None:
                 for result in (judge.attempt(repro, trigger.name, None) for _ in range(RUNS))
             }
         )
-        for code in ("SCH001", "SCH002")  # the others start processes of their own: `python -m repro repeat`
+        for code in ("SCH001", "SCH002")  # the others start separate processes: `python -m repro repeat`
         for repro in [REPROS[code]]
         for trigger in repro.triggers
     }

@@ -1,4 +1,4 @@
-"""Runs inside a cell: the same work on vLLM's whole `LLM` and on our driver of its scheduler, to be compared.
+"""Inside a cell, run the same work on vLLM's whole `LLM` and on our scheduler driver, for comparison.
 
 The whole engine is reached through three interfaces that vLLM offers: a platform plugin, an executor class, and the
 model registry. Only the forward pass is not real. Prints one JSON document: for each piece of work, what came of it on
@@ -129,13 +129,13 @@ class Executor(ExecutorBase):
         return [SamplerOutput(outputs)]
 
 
-Executor.__abstractmethods__ = frozenset()  # what a release asks for beyond this is never called
+Executor.__abstractmethods__ = frozenset()  # other methods of the interface are never called
 
 
 def run_whole_engine(
     folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
 ) -> dict:
-    """What `LLM` makes of it: completions by call, forward passes, blocks left, or where it asserted."""
+    """Run `LLM` on the work; return completions by call, forward passes, leftover blocks, or where it asserted."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
         model=folder,
@@ -171,7 +171,7 @@ def run_whole_engine(
 
 
 def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
-    """The same of our driver."""
+    """Run our driver on the same work."""
     engine = V0Engine(setup)
     passes, fails = 0, failing
 
@@ -193,7 +193,7 @@ def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) 
 
 
 def each_call(calls, generate) -> dict:
-    """Makes one generate() after the other; ends with the first assertion."""
+    """Make one generate() after the other; end with the first assertion."""
     completions = []
     try:
         for requests in calls:
@@ -211,7 +211,7 @@ def each_call(calls, generate) -> dict:
 
 
 def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerRequest]], bool]:
-    """Makes up two calls of generate(): lawful and unlawful lengths, with and without a failing forward pass."""
+    """Make two calls of generate(): valid and invalid lengths, with and without a failing forward pass."""
     chance = random.Random(number)
     chunked = chance.random() < 0.5
     setup = Setup(
@@ -237,7 +237,7 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
 
 
 def main() -> None:
-    """Compares, and prints what was seen."""
+    """Compare both, and print the results."""
     ModelRegistry.register_model("HarnessForCausalLM", HarnessForCausalLM)
     longest = 90
     try:

@@ -1,1 +1,1 @@
-"""Programs for the Python of an examined environment: standard library and what is installed there. Never imported."""
+"""Programs that run in an examined environment's Python and use its packages; never imported by us."""

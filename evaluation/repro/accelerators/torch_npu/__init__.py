@@ -21,7 +21,7 @@ def _count() -> int:
 
 
 def _nothing(*_: object) -> None:
-    """Takes what it is given."""
+    """Take what it is given."""
 
 
 def _compute(*_: object, **__: object) -> NoReturn:
@@ -29,7 +29,7 @@ def _compute(*_: object, **__: object) -> NoReturn:
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("npu_"):  # operators, which transformers imports and nobody here calls
+    if name.startswith("npu_"):  # operators that transformers imports and does not call here
         return _compute
     raise AttributeError(name)
 

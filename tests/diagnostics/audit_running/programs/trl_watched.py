@@ -19,7 +19,7 @@ from repro.drivers import tiny_trl
 
 
 class Behind(transformers.TrainerCallback):
-    """What callbacks that write curves are given."""
+    """Collect the audit's curves from the logs that later callbacks receive."""
 
     def __init__(self):
         self.logs = []
@@ -34,7 +34,7 @@ def spread(completions, **_):
 
 
 def constant(completions, **_):
-    """Says nothing."""
+    """Return nothing."""
     return [0.5 for _ in completions]
 
 

@@ -1,6 +1,6 @@
-"""Tells vLLM's plugin search of a platform for tests, which `harness_platform` describes."""
+"""Register the test platform of `harness_platform` with vLLM's plugin search."""
 
 
 def register():
-    """Returns where vLLM finds the platform."""
+    """Return where vLLM finds the platform."""
     return "harness_platform.Platform"
