@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -139,7 +140,11 @@ class Context:
         existing = next(folder for folder in self.store.folder.parents if folder.is_dir())
         arguments = ["python", "find", "--system", "--no-config", "--no-python-downloads", minor]
         result = self.run_command([self.uv, *arguments], timeout_s=60, folder=existing)
-        return Path(result.output.strip()) if result.code == 0 else None
+        if result.code == 0:
+            return Path(result.output.strip())
+        # uv does not look where this Python itself comes from, such as a folder of pyenv.
+        own = Path(sys.base_prefix, "bin", f"python{minor}")
+        return own if own.is_file() else None
 
     def stage(self) -> Path:
         """Return a folder that holds copies of grpo_core, repro and the catalog's issues as they are now."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import platform
+import sys
 from pathlib import Path
 
 import msgspec
@@ -280,3 +282,11 @@ def test_every_layer_comes_after_the_layers_it_needs():
     assert len(set(names)) == len(names)
     for position, layer in enumerate(LAYERS):
         assert set(layer.needs) <= set(names[:position]), layer.name
+
+
+def test_the_running_python_serves_where_uv_finds_none(workplace, tmp_path):
+    """uv looks on PATH and in its own folder, not in a folder of pyenv."""
+    tmp_path.joinpath("empty").mkdir()
+    workplace.environ = {"PATH": str(tmp_path / "empty"), "UV_PYTHON_INSTALL_DIR": str(tmp_path / "empty")}
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert workplace.interpreter(minor)[1] == platform.python_version()
