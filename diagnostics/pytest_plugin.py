@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--grpo-doctor-hang", metavar="SECONDS", type=float, default=0.0,
-        help="look at a test that takes longer from outside: who waits for whom, over all its processes",
+        help="if a test takes longer, observe all its processes from outside and report which process blocks which",
     )  # fmt: skip
     parser.addini("grpo_doctor", "triage what failing tests printed", type="bool", default=False)
     parser.addini("grpo_doctor_only", "only tests that have this marker", default="")

@@ -47,7 +47,7 @@ class TaskConfig:
     """The shipped task: generated words, with a reward computed from the text."""
 
     kind: str = option("repeat", choices=("repeat", "reverse"))
-    """Write a word again, or write it backwards. Ignored if data.path is set."""
+    """Repeat a word, or write it backwards. Ignored if data.path is set."""
     letters: str = option("abcdefghij")
     """The letters of the words."""
     min_length: int = option(3, low=1)
@@ -122,7 +122,7 @@ class ModelConfig:
     float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))
     """With a lower dtype: the parts that compute in float32."""
     loss_scale: float = option(1024.0, above=0)
-    """With float16: the factor of gradients inside of the model."""
+    """With float16: the factor by which gradients are scaled."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class SamplingConfig:
     max_resample_times: int = option(3, low=1)
     """Further rollouts that a step may sample; then groups without a signal fill it."""
     overlong_filter: bool = option(default=False)
-    """Completions cut off at max_tokens get a reward, but no gradient."""
+    """Completions truncated at max_tokens get a reward, but no gradient."""
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ class TrainConfig:
     sharding: str = option("replicate", choices=("replicate", "fsdp2"))
     """Under torchrun: each process has the full policy, or a shard (PyTorch's FSDP2)."""
     stall_s: float = option(0.0, low=0)
-    """Write the stacks of all threads to stalls.txt after so many seconds without progress. 0: off."""
+    """Write the stacks of all threads to stalls.txt after this many seconds without progress. 0: off."""
     stall_look: bool = option(default=False)
-    """Then `grpo-doctor hang` also examines the run and its child processes, and writes to hang.txt."""
+    """With train.stall_s: `grpo-doctor hang` also examines the run and its child processes, and writes to hang.txt."""
     mini_batches: int = option(1, low=1)
     """Optimizer updates per pass over a rollout batch (verl's train_batch_size / ppo_mini_batch_size, TRL's
     steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the first of them."""
@@ -274,15 +274,15 @@ class LossConfig:
     sigmoid of the ratio. `vespo`, `dppo_tv`, `dppo_kl`, `clip_cov`, `kl_cov`, `geo_mean` (GMPO), `moved` (prime-rl),
     `dro`: see grpo_core/learn/losses.py."""
     clip_low: float = option(0.2, low=0)
-    """The ratio is clipped at 1 minus this. 1: not from below."""
+    """The ratio is clipped at 1 minus this. 1: no lower clipping."""
     clip_high: float = option(0.2, low=0)
     """The ratio is clipped at 1 plus this."""
     ratio_cap: float = option(0.0, low=0)
     """Cap of the ratio where it is not clipped (TRL's delta). 0: none."""
     dual_clip: float = option(0.0, low=0)
-    """A token of negative advantage A costs at most this times -A. Above 1, or 0 for no limit."""
+    """Upper limit of a token's loss for a negative advantage A: this times -A. Above 1, or 0 for no limit."""
     log_ratio_limit: float = option(0.0, low=0)
-    """The log of the ratio is clamped to plus or minus this. 0: not."""
+    """The log of the ratio is clamped to plus or minus this. 0: no clamp."""
     sapo_temperature_positive: float = option(1.0, above=0)
     """sapo: temperature for a positive advantage."""
     sapo_temperature_negative: float = option(1.05, above=0)
@@ -294,11 +294,11 @@ class LossConfig:
     kl_estimator: str = option("k3", choices=("k1", "k2", "k3"))
     """Schulman's estimator."""
     kl_importance: bool = option(default=False)
-    """Multiply the KL estimate by the ratio: its gradient is unbiased after the first update of a step, too."""
+    """Multiply the KL estimate by the ratio: its gradient then also stays unbiased after the first update of a step."""
     kl_log_ratio_limit: float = option(0.0, low=0)
-    """The log of reference / current is clamped to plus or minus this in the KL. 0: not."""
+    """The log of reference / current is clamped to plus or minus this in the KL. 0: no clamp."""
     kl_limit: float = option(0.0, low=0)
-    """A token's KL estimate is clamped to plus or minus this. 0: not."""
+    """A token's KL estimate is clamped to plus or minus this. 0: no clamp."""
     entropy_quantile: float = option(0.0, low=0, below=1)
     """This share of a step's tokens, those of lowest entropy, gets no gradient except the KL's. 0: none."""
     aggregation: str = option("token", choices=("token", "sequence", "sequence_sum", "constant", "token_sum"))
@@ -333,7 +333,7 @@ class LossConfig:
     cov_low: float = option(1.0)
     """clip_cov: selects tokens with a covariance above this."""
     cov_high: float = option(5.0)
-    """clip_cov: and below this."""
+    """clip_cov: selects tokens with a covariance below this."""
     cov_kl: float = option(1.0, low=0)
     """kl_cov: weight of |log ratio| at the selected tokens."""
     quadratic: float = option(0.001, low=0)
@@ -355,7 +355,7 @@ class LossConfig:
     reject_low: float = option(0.5, above=0)
     """Lower bound of k1, as a ratio."""
     reject_high: float = option(2.0, above=0)
-    """Upper bound: of k1 as a ratio, of k2 and k3 as they are."""
+    """Upper bound. k1: as a ratio. k2 and k3: as the value itself."""
 
 
 @dataclass(frozen=True)
@@ -363,9 +363,9 @@ class EvalConfig:
     """Evaluation during training, with exactly one policy version."""
 
     every: int = option(0, low=0)
-    """Evaluate every this many steps, before the step trains. 0: never."""
+    """Evaluate every N steps, before the step trains. 0: never."""
     prompts: int = option(64, low=1)
-    """Prompts, the same each time, with one completion each."""
+    """Number of evaluation prompts (the same each time), with one completion per prompt."""
     temperature: float = option(1.0, low=0.01)
     """Temperature of these completions."""
     path: str = option("")
@@ -378,7 +378,7 @@ class CheckpointConfig:
     """Checkpoints, from which a killed run continues exactly."""
 
     every: int = option(1, low=0)
-    """Save everything every this many steps, and at the last. 0: never."""
+    """Save a checkpoint every N steps and after the last step. 0: never."""
     keep: int = option(1, low=1)
     """Number of checkpoints to keep, the newest."""
 
@@ -390,12 +390,12 @@ class OutputConfig:
     dir: str = option("runs")
     """Folder of all runs."""
     name: str = option("")
-    """Folder of this run in it. Empty: the rollout mode and the time. An existing run is resumed (--resume) or refused,
-    never overwritten."""
+    """Folder of this run, inside output.dir. Empty: the rollout mode and the time. An existing run is
+    resumed (--resume) or refused, never overwritten."""
     completions_every: int = option(10, low=0)
-    """Write the completions of the first step, every this many steps after it, and of the last. 0: none."""
+    """Write the completions of the first step, of every Nth step after it, and of the last. 0: none."""
     record_every: int = option(0, low=0)
-    """Record the full first step, every this many steps after it, and the last, for `replay`. 0: none."""
+    """Record all data of the first step, of every Nth step after it, and of the last, for `replay`. 0: none."""
     tensorboard: bool = option(default=False)
     """Write metrics for TensorBoard."""
     wandb: bool = option(default=False)

@@ -1,4 +1,4 @@
-"""`python -m repro`: makes known failures happen on the code that is installed, and tries each mitigation."""
+"""`python -m repro`: reproduce known failures on the installed packages, and test each mitigation."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Repros = Mapping[str, Repro]
 _USAGE = "2 wrong usage, or a fault of the program"
 _RUN = (
     "0 everything went as recorded",
-    "1 something did not, or upstream's files are modified",
+    "1 a result differs from the recorded one, or upstream's files are modified",
     _USAGE,
-    "3 something gave no answer, and nothing worse",
+    "3 incomplete: a repro gave no result; no other fault",
 )
 
 
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         registry: module with the repros by code.
 
     Returns:
-        0: everything went as recorded. 1: something did not, or upstream's files are modified. 2: wrong usage.
-        3: something gave no answer, and nothing worse. 130: interrupted.
+        0: everything went as recorded. 1: a result differs from the recorded one, or upstream's files are
+        modified. 2: wrong usage. 3: incomplete: a repro gave no result; no other fault. 130: interrupted.
     """
     options = _parser().parse_args(arguments)
     # Before standard output is kept: its width counts where a person reads the answer.
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 
     option = add(
         _list,
-        "list the failures; with --verbose triggers, mitigations and what each helps against, too",
+        "list the failures; --verbose adds triggers, mitigations and the triggers that each mitigation fixes",
         ("list", "list --verbose", "list | grep SCH"),
         ("0 listed", _USAGE),
     )
@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _run,
-        "make failures happen in this environment, as it is and with each mitigation",
+        "reproduce failures in this environment, without and with each mitigation",
         ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 SCH002 --json"),
         _RUN,
     )
@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _repeat,
-        "make the same attempts many times, and report whether the same comes of each",
+        "repeat the same attempts, and report whether all give the same result",
         ("repeat SCH001", "repeat SCH002 --times 200 --mitigation none", "repeat SCH001 --json"),
         _RUN,
     )
@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _imports,
-        "import modules, each in a process of its own, and report which can't be",
+        "import each module in a separate process, and report the imports that fail",
         ("imports vllm", "imports vllm trl.trainer.grpo_trainer", "imports torch --timeout 60 --json"),
         ("0 each can be imported", "1 one can't", _USAGE, "3 one took too long, and no other failed"),
     )
@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(option)
     option = add(
         _fuzz,
-        "search for stories in which a scheduler fails, or play one that was saved",
+        "search for request sequences that make a scheduler fail, or replay a saved one",
         ("fuzz --engine v0", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
         (
             "0 no failure was found, or a saved story ends as it did",

@@ -63,7 +63,7 @@ def rule_table() -> str:
         framework_names = ", ".join(model.FRAMEWORKS[name] for name in frameworks if name in model.FRAMEWORKS)
         where = ", ".join(checks_of_code.get(code, {"catalogue": None}))
         rows.append((code, (issues.get(code) or checks[code]).title, where, framework_names))
-    return table(("code", "what", "told under", "frameworks"), rows)
+    return table(("code", "finding", "check", "frameworks"), rows)
 
 
 def _linted() -> set[str]:
@@ -89,7 +89,8 @@ def layers() -> str:
         if layer in repros[1:]:
             continue
         name = layer.name if layer not in repros else f"repro:CODE ({len(repros)} of them)"
-        question = layer.question if layer not in repros else "Does this known issue happen, and what helps?"
+        repro_question = "Does this known issue happen, and which mitigations help?"
+        question = layer.question if layer not in repros else repro_question
         file = layer.code[0].rpartition(".")[2]
         rows.append(
             (f"`{name}`", question, layer.evidence.value, ", ".join(layer.needs) or "-", f"`{file}.py`")

@@ -66,7 +66,7 @@ def seen() -> str:
     second = ("train:colocate", "train:async", "train:server", "conformance", "serve:vllm", "serve:trl")
     third = sorted({name for cell in cells for name in cell["layers"] if name.startswith("repro:")})
     return (
-        f"{_layers(cells, first)}\nFive are asked to train with the reference trainer, three of them to serve:\n\n"
+        f"{_layers(cells, first)}\nFive cells also train with the reference trainer; three of these also serve:\n\n"
         f"{_layers(cells, second)}\nAnd known issues other than the scheduler's, where a release may have them "
         f"(*pass*: it does not happen):\n\n{_layers(cells, third)}"
     )

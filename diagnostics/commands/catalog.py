@@ -22,7 +22,7 @@ from diagnostics.output import json_output
     exit_codes={1: None, 2: "an entry that cannot be used", 3: None},
 )
 @click.option(
-    "--check", is_flag=True, help="Check every entry and its samples; of the CODEs given, list all records."
+    "--check", is_flag=True, help="Check every entry and its samples. With CODE: also list all its records."
 )
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 @click.argument("codes", nargs=-1, metavar="[CODE]...")

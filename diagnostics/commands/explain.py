@@ -35,7 +35,7 @@ Explained = tuple[dict[str, Any], Fix | None]
 )
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: str) -> int:  # noqa: A002
-    """Explain a code: what it means, why it happens, what helps. Or find the code of a log line or of words."""
+    """Explain a code: its meaning, cause and fix. Or find the code that matches a log line or a description."""
     if list_all or not words:
         return list_codes(kind, as_json=format == "json")
     is_code = [bool(_CODE.fullmatch(word)) or word in model.FAMILIES for word in words]

@@ -39,7 +39,7 @@ KINDS = {
     "lock": "waits for a lock",
     "event": "waits for an event",
     "sleep": "sleeps and polls",
-    "start": "waits until what it started is ready",
+    "start": "waits until a process or thread that it started is ready",
     "loop": "is idle in its event loop",
     "idle": "is idle",
     "listen": "waits for connections",

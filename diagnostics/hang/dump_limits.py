@@ -28,9 +28,9 @@ _THREAD_START = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|start_thread|thre
 _INFERENCES = {
     "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
     "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
-    "shared": ("absent", "all ranks must join what it waits for, and one has not come or is in another"),
+    "shared": ("absent", "all ranks must join the operation; one has not arrived or is in another one"),
     "threads": ("lock", "a fork has none of its threads, and a library's threads may hold a lock"),
-    "step": ("device", "what it started on its device does not finish"),
+    "step": ("device", "an operation that it started on its device does not finish"),
 }
 # A scheduler receives requests from its first rank in a collective: that is how the others idle.
 _IDLE_FUNCTIONS = {"recv_requests", "recv_requests_non_zmq"}

@@ -242,7 +242,7 @@ def _mark(document: dict[str, Any], members: list[dict[str, Any]]) -> str:
 def _observed(document: dict[str, Any]) -> str:
     count = count_of(len(document["processes"]), "process")
     if document["source"] != "live":
-        return f"read from: {document['source']}; {count}; nothing is known of what is not in it"
+        return f"read from: {document['source']}; {count}; processes outside it were not checked"
     return (
         f"{count} observed for {document['watched_s']:g} s; nothing was stopped, no local variable was read"
     )

@@ -151,7 +151,7 @@ def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
         names = _first_names([f"{_name(index, key)} {_doing(index.states[key])}" for key in busy])
         return f"Nothing hangs: {names}."
     count = count_of(len(index.states), "process")
-    return f"Nothing hangs: {count} idle, and nobody waits for a response."
+    return f"Nothing hangs: {count} idle; no process waits for a response."
 
 
 def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
@@ -159,7 +159,7 @@ def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
     count = count_of(len(index.states), "process")
     if busy:
         return f"Unknown: {len(busy)} of {count} may compute, which one sample does not show; none waits for another."
-    return f"Unknown: {count} idle; a dump alone does not show whether somebody waits for a response."
+    return f"Unknown: {count} idle; a dump alone does not show whether a client waits for a response."
 
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
@@ -205,7 +205,7 @@ def could_not_inspect(index: JobIndex) -> str:
     ]
     names += index.snapshot.missing
     if not names:
-        return "Unknown: nothing shows what a process waits for."
+        return "Unknown: no wait could be identified."
     return f"Unknown: {_first_names(names)} could not be inspected."
 
 

@@ -296,7 +296,7 @@ def _common_releases(run: LintRun) -> dict[str, str]:
 
 def _notes(run: LintRun) -> Iterator[str]:
     plans = run.plans
-    yield "read, not run: what a script does at run time can differ"
+    yield "lint read the files and ran nothing: a script can set other values at run time"
     if run.passed_over:
         names = sorted(run.passed_over)
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""

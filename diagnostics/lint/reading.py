@@ -291,7 +291,9 @@ def _follow_launcher_files(settings: Settings) -> None:
 
 def _report_missing(settings: Settings, named: Value) -> None:
     name = str(named.data) if named.known else named.key
-    reason = "it is not here, or cannot be read" if named.known else "its path is set outside of the script"
+    reason = (
+        "the file was not found or cannot be read" if named.known else "its path is set outside the script"
+    )
     settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(named.place)))
 
 

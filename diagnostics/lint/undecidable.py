@@ -14,7 +14,7 @@ from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
 
 # Name of the check that reports unread input.
-READING = "what the run is told"
+READING = "run settings"
 _MAX_NAMED = 12
 _MAX_PLACES = 3
 
@@ -34,7 +34,7 @@ def take_unknowns(plans: Iterable[RunPlan], *, decides: bool) -> list[NotChecked
                 reason = "nothing that was read sets the number of training processes"
                 entries.append(NotChecked("process count", reason, remedy, decides=decides))
             else:
-                reason = "its value is set outside of what was read"
+                reason = "its value is set outside the files that were read"
                 entries.append(NotChecked(value.key or name, reason, "", str(value.place), decides))
         plan.unknown.clear()
     return entries
@@ -161,8 +161,8 @@ def _release_dependent(plan: RunPlan) -> list[NotChecked]:
     )
     some = count_of(len(partial), "option")
     verb = "is" if len(partial) == 1 else "are"
-    reason = f"it is not known, and {some} of this run {verb} not in every release: {where}"
-    remedy = f"give it: --{plan.framework} VERSION"
+    reason = f"the release is unknown, and {some} of this run {verb} not in every release: {where}"
+    remedy = f"pass --{plan.framework} VERSION"
     what = f"release of {SHOWN[plan.framework]}"
     return [NotChecked(what, reason, remedy, str(plan.settings.place), decides=not releases)]
 

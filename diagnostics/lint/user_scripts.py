@@ -100,7 +100,9 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     path = find_script(settings.target, file, module=module)
     if path is None:
         _report(
-            settings, "it is not here, so its use of the options was not read", "lint it where the script is"
+            settings,
+            "the script was not found, so its options were not checked",
+            "lint it where the script is",
         )
         return
     settings.files.add(str(path))

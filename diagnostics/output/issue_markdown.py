@@ -60,7 +60,7 @@ def _signature(signature: Mapping[str, Any] | None) -> list[str]:
         parts.append(
             {
                 "cascade": "It follows from another failure.",
-                "confirmation": "It counts only beside a failure.",
+                "confirmation": "It counts only together with a failure.",
             }[signature["role"]]
         )
     if signature["any"]:

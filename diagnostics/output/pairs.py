@@ -216,7 +216,7 @@ def _releases(vllm: str, trl: str) -> str:
 def _recommendation(kept: list[TriedPair], recommended: TriedPair | None) -> str:
     if recommended:
         undeclared = "" if recommended.declared else " (their metadata does not allow it)"
-        failed = ", but for what is marked ✘" if recommended.failed else ""
+        failed = ", except the checks marked ✘" if recommended.failed else ""
         return f"install vLLM {recommended.vllm} with TRL {recommended.trl}; the pair ran{failed}{undeclared}"
     if any(pair.state == "part" for pair in kept):
         return "ran in part, without the engine"

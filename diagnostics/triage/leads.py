@@ -183,7 +183,7 @@ def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
     """Return the lead for a line that failures of other causes also print."""
     return Lead(
         issue,
-        "a line that other failures print, too",
+        "a line that other failures also print",
         "the first traceback of that process: what failed before this line?",
         hit,
     )

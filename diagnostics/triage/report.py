@@ -121,7 +121,7 @@ def _stall(messages: Sequence[Hit], lines: int) -> NotChecked:
     return NotChecked(
         _STALL,
         f"the last {lines} lines repeat {fixes.count_of(len(messages), 'message')} without a change: {shown}{idle}",
-        "run grpo-doctor hang where it runs; give the logs of the other processes, too",
+        "run grpo-doctor hang where it runs; pass the logs of the other processes as well",
         messages[0].location,
     )
 

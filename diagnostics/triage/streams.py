@@ -436,4 +436,4 @@ def _text_blocks(raw: io.BufferedReader) -> Iterator[bytes]:
             started = True
         yield block
     if not is_empty and not started:
-        raise NoLogError("nothing but NUL bytes in it; nothing was read")
+        raise NoLogError("it contains only NUL bytes")

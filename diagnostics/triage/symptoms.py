@@ -147,7 +147,8 @@ def _rows_without_entropy(rows: Sequence[MetricRow]) -> Matches:
 _RULES = (
     SymptomRule(
         "nothing was trained: the run ended at once",
-        "More than 100 steps a second are no GRPO steps. The run resumed at its last step, or its data set is empty.",
+        "A rate above 100 steps per second means that no step trained. The run resumed at its last step, or its "
+        "dataset is empty.",
         _rows_where("steps_per_second", lambda rate: rate > _MAX_STEPS_PER_S),
         (
             Cause("", "does resume_from_checkpoint name the last step? Raise max_steps or num_train_epochs"),

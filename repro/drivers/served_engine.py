@@ -48,7 +48,7 @@ def wait_for(port: int, path: str) -> None:
 
 
 def request_status(port: int, path: str, limit: float | None, document: dict[str, Any] | None = None) -> int:
-    """The status of an answer; 0 where none came within the limit: an error in place of a hang."""
+    """The status of an answer; 0 where none came within the limit: an error instead of a hang."""
     body = None if document is None else json.dumps(document).encode()
     requests = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     with contextlib.suppress(TimeoutError):

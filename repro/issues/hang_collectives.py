@@ -379,7 +379,7 @@ def one_too_many(mitigation: str) -> None:
 
 @hangs.trigger("HNG015", hangs.RANK_NAMES, ("torch",))
 def other_port(mitigation: str) -> None:
-    """A rank has another MASTER_PORT than the others, and waits for a store that does not exist."""
+    """A rank has another MASTER_PORT than the others, and waits for a store that no rank serves."""
     import torch.distributed as dist
 
     sample, wrong = hangs.blocking_rank(1), hangs.free_port()

@@ -68,7 +68,7 @@ def raised_with_lock(mitigation: str) -> None:
 
 @hangs.trigger("HNG006", hangs.TRAINER)
 def fork_with_lock(mitigation: str) -> None:
-    """A worker is forked while a thread owns a lock: in the worker it is never released, and the trainer joins it."""
+    """A worker is forked while a thread holds a lock: no thread of the worker releases it, and join() never ends."""
     import multiprocessing
 
     threading.Thread(target=_hold_lock, daemon=True).start()
@@ -137,7 +137,7 @@ def holder_stopped(mitigation: str) -> None:
 
 @hangs.trigger("HNG007", LOCKER, ("torch",))
 def baton_left(mitigation: str) -> None:
-    """Leave the lock file of a killed PyTorch extension build; the next build waits until the file is removed."""
+    """A killed build of a PyTorch extension left its lock file: the next process waits until it is removed."""
     from torch.utils.file_baton import FileBaton
 
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")

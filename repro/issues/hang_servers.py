@@ -103,7 +103,7 @@ TRL_CLIENT = "trl.generation.vllm_client"
 
 @hangs.trigger("HNG010", hangs.TRAINER, ("fastapi", "uvicorn"))
 def task_lost(mitigation: str) -> None:
-    """An endpoint awaits an event of a background task; the task raised, and its exception was not read."""
+    """An endpoint awaits a value from a background task; the task raised, and the error was not reported."""
     fastapi, uvicorn = import_module("fastapi"), import_module("uvicorn")
     app, port = fastapi.FastAPI(), hangs.free_port()
 

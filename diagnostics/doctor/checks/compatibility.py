@@ -90,7 +90,7 @@ def _static_finding(
     return finding(
         "CMP901", Severity.INFO, evidence,
         Fix.of("Try this pair, or move to one that passed. The command reads it again; it runs nothing.", again),
-        detail=f"{_sentence(known, pair)} Nobody ran the pair, so whether it works is unknown.",
+        detail=f"{_sentence(known, pair)} The pair was never run, so its result is unknown.",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ LITTLE_MEMORY_GB = 8.0
 _FOLDERS = {
     "environment": (1.0, "", "Installers write there."),
     "hub cache": (10.0, "HF_HOME", "Models from the Hugging Face hub are stored there."),
-    "vllm cache": (1.0, "VLLM_CACHE_ROOT", "vLLM stores what it compiles there."),
+    "vllm cache": (1.0, "VLLM_CACHE_ROOT", "vLLM stores compiled code there."),
     "temporary": (2.0, "TMPDIR", "Programs write temporary files there."),
     "ray": (
         2.0,

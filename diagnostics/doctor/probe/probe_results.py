@@ -217,7 +217,7 @@ def platform_findings(
                 "its driver first.",
                 Explain("ENG004"),
             )
-            detail = "In a process of its own vLLM reports no platform: no engine starts here."
+            detail = "In a separate process vLLM reports no platform: no engine starts here."
             evidence = Evidence(f"current_platform is {platform}", vllm.what)
             results.append(_issue_finding(issues["ENG004"], detail, evidence, fix))
         elif gpus and device == "cpu":

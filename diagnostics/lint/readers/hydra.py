@@ -42,7 +42,7 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     if folder is None or not stem or not (folder / f"{stem}.yaml").is_file():
         place = path or name
         if required and place is not None:
-            reason = "the file is not here, or its path is set outside of the script"
+            reason = "the file is not here, or its path is set outside the script"
             what = f"{stem}.yaml" if stem else "the config"
             settings.not_checked.append(
                 NotChecked(what, reason, "lint it where that file is", str(place.place))
@@ -54,7 +54,7 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     settings.files.add(str(folder / f"{stem}.yaml"))
     settings.script_options = frozenset(settings.script_options | set(composed_options(folder, stem)))
     for file in missing:
-        reason = "a list of defaults names it, and it is not here"
+        reason = "a defaults list names this file, and the file was not found"
         settings.not_checked.append(NotChecked(f"{file}.yaml", reason, "", str(folder / f"{stem}.yaml")))
 
 

@@ -36,7 +36,7 @@ def used_devices(plan: RunPlan) -> set[str]:
     return set(visible[:count])
 
 
-@rule("CFG108", check="trainer beside server", scope="pair")
+@rule("CFG108", check="trainer with server", scope="pair")
 def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """A trainer and the server it uses cannot share a GPU: NCCL refuses two ranks on one device."""
     if not server_is_local(trainer):
@@ -55,7 +55,7 @@ def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Itera
     yield Problem(
         message,
         [*trainer.evidence("devices.ids"), *server.evidence("devices.ids"), *trainer.evidence("server.host")],
-        fix=f"Give the server GPUs of its own, or use colocate mode{newer}.",
+        fix=f"Give the server its own GPUs, or use colocate mode{newer}.",
         severity=Severity.ERROR if used else Severity.WARNING,
     )
 

@@ -76,7 +76,7 @@ def sleep_has_an_effect(plan: RunPlan) -> Iterator[Problem]:
             "a server ignores it" if mode == "server" else "it costs time and frees memory that nothing needs"
         )
         yield Problem(
-            f"{sleep.key} is set, but the engine has devices of its own: {effect}.",
+            f"{sleep.key} is set, but the engine has its own devices: {effect}.",
             [sleep, *plan.evidence("rollout.mode")], fix=f"Leave {sleep.key} out.", severity=Severity.INFO,
         )  # fmt: skip
 

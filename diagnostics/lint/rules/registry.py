@@ -13,7 +13,7 @@ from diagnostics.lint.values import Value
 # Groups of rules, in the order of the report.
 CHECKS = (
     "mode and resources", "devices", "batches and groups", "lengths", "memory and sleep", "servers and ports",
-    "sampling", "options", "engine", "catalogue", "trainer beside server",
+    "sampling", "options", "engine", "catalogue", "trainer with server",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value, parse_count
 
 CHECK = "servers and ports"
-PAIRS = "trainer beside server"
+PAIRS = "trainer with server"
 _WITH_SERVER = ("trl", "ms-swift")
 _MAX_PORT = 65535
 

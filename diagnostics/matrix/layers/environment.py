@@ -71,7 +71,7 @@ LAYERS = (
     Layer(
         name="install",
         group="environment",
-        question="Can the environment in which this cell runs without a GPU be built from its committed lock?",
+        question="Can the cell's GPU-free environment be built from its committed lock?",
         evidence=EvidenceLevel.EXECUTED,
         check=_install,
         code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),

@@ -21,7 +21,7 @@ from diagnostics.matrix.verdicts import Answer, Outcome
 TRL_ENGINES = {"alone": "sampling with transformers", "vllm": "sampling with vLLM in its own process"}
 TRAIN_MODES = {
     "colocate": "trainer and engine take turns",
-    "async": "the engine samples in a process of its own, one policy version ahead",
+    "async": "the engine samples in its own process, one policy version ahead",
     "server": "the engine is a server on loopback",
 }
 SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
@@ -173,7 +173,7 @@ ENGINE_LAYERS = (
     program_layer(
         "logprobs",
         "training",
-        "Are vLLM's log-probs of its samples those of a plain forward pass in transformers?",
+        "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
         ("repro.questions.agreement",),
         "grpo-doctor.logprobs.v1",
         logprobs_answer,

@@ -133,7 +133,7 @@ LAYERS = (
     Layer(
         name="resolve",
         group="read",
-        question="Have the declared requirements of this pair a solution, with nothing newer than the date cut?",
+        question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
         evidence=EvidenceLevel.STATIC,
         check=_check,
         code=_CODE,
@@ -145,7 +145,7 @@ LAYERS = (
     Layer(
         name="resolve:today",
         group="read",
-        question="Have the declared requirements of this pair a solution with the packages of today?",
+        question="Do the declared requirements of this pair have a solution with today's packages?",
         evidence=EvidenceLevel.STATIC,
         check=_check_today,
         code=_CODE,
