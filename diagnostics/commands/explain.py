@@ -79,7 +79,7 @@ def search(text: str) -> tuple[list[str], str]:
         catalog.find(text)  # its error names similar codes
     if not similar:
         raise catalog.CatalogueError(
-            f"no known issue matches {text!r}; `explain --list` lists all codes, `triage LOG` reads a whole log, "
+            f"no known issue matches {text[:80]!r}; `explain --list` lists all codes, `triage LOG` reads a whole log, "
             "`audit RUN` checks a run's metrics"
         )
     return similar, "near"

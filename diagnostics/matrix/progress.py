@@ -28,7 +28,7 @@ class ConsoleProgress(QuietProgress):
     def started(self, question: Question) -> None:
         """Display which layer runs."""
         self._running = f"{question.cell.id} {question.layer.name}"
-        self._status.update(self._running)
+        self._status.update(sanitize.escape_line(self._running))
         if not self._console.is_terminal:
             self.note(f"{self._running} …")
 
@@ -38,12 +38,12 @@ class ConsoleProgress(QuietProgress):
 
     def say(self, text: str) -> None:
         """Display the current action in the status line."""
-        self._status.update(f"{self._running}: {sanitize.escape(mask(text))}")
+        self._status.update(f"{self._running}: {sanitize.escape_line(mask(text))}")
 
     def note(self, text: str) -> None:
         """Print a line."""
         elapsed = time.monotonic() - self._start
-        self._console.print(f"[{elapsed:7.1f} s] {sanitize.escape(mask(text))}", soft_wrap=True)
+        self._console.print(f"[{elapsed:7.1f} s] {sanitize.escape_line(mask(text))}", soft_wrap=True)
 
 
 def result_line(result: LayerResult) -> str:

@@ -48,6 +48,12 @@ _BAR = re.compile(r"\d%\|")
 _POSITION = re.compile(
     r"^(?:(?P<name>[^|%\[\]]{0,60}?):? *)?\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \["
 )
+_ANY_POSITION = re.compile(r"\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \[")
+# A step of a run that goes on.
+_STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|reward|kl|grad_norm)['\"]:")
+# Counters that are 0, such as those of an idle server.
+_ZERO_COUNTER = re.compile(r"[\w#-]+ ?[:=] ?0(?:\.0+)?(?![\d.%])")
+_PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)?\W{1,3}[1-9]")
 _FAILING = re.compile(
     r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
     r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
@@ -123,14 +129,7 @@ def find_end(log: LogFacts) -> LogEnd:
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
     return LogEnd(
         last,
-        next(
-            (
-                hit
-                for hit, level in reversed(lines)
-                if level != "error" and _reports_end(hit.text, open_total)
-            ),
-            None,
-        ),
+        _find_end_line(lines, open_total),
         last if times >= min(_REPEATS, len(lines)) else None,
         times,
         stalled,
@@ -154,12 +153,40 @@ def _open_total(texts: Iterable[str]) -> int:
     return max((total for (_, total), position in positions.items() if position != total), default=0)
 
 
+def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | None:
+    """Return the last line that reports the end of the run; None if the run goes on after it."""
+    repeated = _repeated_totals([hit.text for hit, _ in lines])
+    for hit, level in reversed(lines):
+        if level != "error" and _reports_end(hit.text, open_total, repeated):
+            return hit
+        position = _ANY_POSITION.search(hit.text)
+        if _STEP.search(hit.text) or (position and position["n"] != position["total"]):
+            return None
+    return None
+
+
+def _repeated_totals(texts: Sequence[str]) -> set[str]:
+    """Return the totals of unnamed bars that were full more than once, with other lines in between: one per step."""
+    repeated: set[str] = set()
+    seen: set[str] = set()
+    after_line: set[str] = set()
+    for text in texts:
+        full = _FULL.search(text)
+        if full and not full["of"]:
+            if full["n"] in after_line:
+                repeated.add(full["n"])
+            seen.add(full["n"])
+        elif not _BAR.search(text):
+            after_line |= seen
+    return repeated
+
+
 def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
     """Yield the last lines that are not empty, each with `error`, `fine`, or an empty level."""
     raw = log.tail.split(b"\n")
     if raw and not raw[-1]:
         raw.pop()
-    if len(log.tail) >= TAIL:
+    if len(log.tail) >= TAIL and len(raw) > 1:
         raw = raw[1:]
     ignored = 0
     for number, data in list(enumerate(raw, log.lines - len(raw) + 1))[-_LINES:]:
@@ -175,13 +202,22 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
             ignored = 0 if is_exception else max(0, ignored - 1)
 
 
-def _reports_end(text: str, open_total: int) -> bool:
-    """Whether a line reports the end of the run; `open_total` is the largest total of a bar that is not full.
+def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
+    """Whether a line reports the end of the run.
 
-    A full bar of 32 samples is not the end of a run at step 56 of 2290.
+    Args:
+        text: The line.
+        open_total: The largest total of a bar that is not full. A full bar of 32 samples is not the end of a run at
+            step 56 of 2290.
+        repeated: Totals of unnamed bars that are full again and again.
     """
     full = _FULL.search(text)
-    is_full_bar = bool(full and _RUN_BAR.search(full["of"] or "") and int(full["n"]) >= open_total)
+    is_full_bar = bool(
+        full
+        and _RUN_BAR.search(full["of"] or "")
+        and int(full["n"]) >= open_total
+        and (full["of"] or full["n"] not in repeated)
+    )
     return is_full_bar or bool(_ENDED.search(text) and not _BAR.search(text))
 
 
@@ -210,6 +246,12 @@ def _find_stall(hits: Sequence[Hit]) -> tuple[tuple[Hit, ...], int]:
     if before is None or len(keys) - 1 - before > _MAX_CYCLE:
         return (), 0
     cycle = set(keys[before:])
+    messages = [_ZERO_COUNTER.sub("", text) for _, text in cycle]
+    # An idle server and a heartbeat repeat themselves, too; metrics are progress.
+    if not any(_WAITING.search(text) or _PENDING.search(text) for text in messages) or any(
+        map(_STEP.search, messages)
+    ):
+        return (), 0
     start = next((place + 1 for place in range(len(keys) - 1, -1, -1) if keys[place] not in cycle), 0)
     if len(keys) - start < max(_MIN_STALL, _REPEATS * len(cycle)):
         return (), 0

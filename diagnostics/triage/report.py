@@ -131,6 +131,8 @@ def _note(verdict: Diagnosis) -> str:
     if verdict.state == "empty" and verdict.problems:
         return _NOT_READ
     note = NOTES[verdict.state]
+    if verdict.state == "not_judged" and verdict.second_look.symptoms:
+        note = "no known failure in these logs; the metrics show a fault, and not its cause"
     if verdict.state != "wrapper":
         return note
     searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]

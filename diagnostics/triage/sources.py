@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from diagnostics.fixes import count_of
 from diagnostics.triage.streams import LogSource, NoLogError, SourceError, looks_like_log, zip_members
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
@@ -48,7 +49,7 @@ class SkippedFiles:
             names = ", ".join(f"{count} {kind}" for kind, count in common)
             remaining = total - sum(count for _, count in common)
             names += f", {remaining} of other kinds" if remaining else ""
-            notes.append(f"passed over {total} files that are no logs by name or first bytes: {names}")
+            notes.append(f"{count_of(total, 'file')} not read, no logs by name or first bytes: {names}")
         if self.unread:
             notes.append(f"could not be looked at: {', '.join(self.unread[:_MAX_UNREAD])}")
         return "; ".join(notes)

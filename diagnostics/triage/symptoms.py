@@ -144,12 +144,18 @@ def _rows_without_entropy(rows: Sequence[MetricRow]) -> Matches:
     return matches if matches and matches[-1][0] is list(_rows_with(rows, "entropy"))[-1] else []
 
 
+def _rows_that_trained_nothing(rows: Sequence[MetricRow]) -> Matches:
+    """Return the summary of a run whose steps are too fast, if no step logged anything."""
+    logged = any("steps_per_second" not in row.metrics for row in rows)
+    return [] if logged else _rows_where("steps_per_second", lambda rate: rate > _MAX_STEPS_PER_S)(rows)
+
+
 _RULES = (
     SymptomRule(
         "nothing was trained: the run ended at once",
         "A rate above 100 steps per second means that no step trained. The run resumed at its last step, or its "
         "dataset is empty.",
-        _rows_where("steps_per_second", lambda rate: rate > _MAX_STEPS_PER_S),
+        _rows_that_trained_nothing,
         (
             Cause("", "does resume_from_checkpoint name the last step? Raise max_steps or num_train_epochs"),
         ),

@@ -112,6 +112,50 @@ def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
     assert ranks.second_look.stalled == ()
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            "Train: 10%|#         | 10/100 [00:10<01:30]",
+            "Evaluation complete",
+            "Train: 11%|#         | 11/100 [00:11<01:29]",
+        ],
+        [
+            line
+            for step in range(4)
+            for line in (f"step {step} reward 0.1", "100%|##########| 32/32 [00:07<00:00]")
+        ],
+        ["100%|##########| 50/50 [00:07<00:00]", "Evaluating:  55%|#####     | 11/20 [00:07<00:06]"],
+    ],
+    ids=["evaluation within training", "a full bar each step", "evaluation after training"],
+)
+def test_a_run_that_goes_on_after_a_sign_of_its_end_has_not_ended(judge, lines):
+    assert judge(LAUNCHED, *lines).state == "not_judged"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET /health HTTP/1.1 200 OK",
+        "INFO heartbeat ok",
+        "Running: 0 reqs, Waiting: 0 reqs",
+        "{'loss': 0.0, 'reward': 0.0}",
+    ],
+)
+def test_an_idle_server_a_heartbeat_and_metrics_are_no_stall(judge, line):
+    assert judge(*STEPS, *[line] * 30).second_look.stalled == ()
+
+
+def test_a_fast_run_that_logged_steps_did_train(judge):
+    summary = "{'train_runtime': 0.8, 'train_steps_per_second': 250.0, 'train_loss': 1.0}"
+    assert judge("{'loss': 1.2, 'reward': 0.1}", "{'loss': 0.9, 'reward': 0.3}", summary).state == "clean"
+
+
+def test_one_long_line_has_an_end(judge):
+    bar = "\r".join(f"{n // 5}%|#| {n}/500 [00:07<00:00]" for n in range(1000))[: 1 << 15]
+    assert judge(f"{bar}\r100%|##########| 500/500 [00:07<00:00]").state == "clean"
+
+
 def test_an_excerpt_needs_no_end(judge):
     """With --excerpt a missing end of the run is expected."""
     assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
