@@ -46,21 +46,21 @@ def main() -> int:
         by_package["vllm"][vllm] = find_lines(engine, lines)
         ruled = [
             (ruling.rule.subject, ruling.case.outcome if ruling.case else None)
-            for ruling in rules.rulings(trainer, engine)
+            for ruling in rules.apply_rules(trainer, engine)
         ]
         pairs.append({"trl": trl, "vllm": vllm, "rulings": ruled})
     TARGET.write_text(json.dumps({"pairs": pairs, **by_package}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-def find_lines(sources: Sources, lines: list[rules.Line]) -> dict[str, list[str]]:
+def find_lines(sources: Sources, lines: list[rules.SourceLine]) -> dict[str, list[str]]:
     """Return the rules' lines in each file; a file without any has an empty list."""
     by_file: dict[str, list[str]] = {}
     for line in lines:
         for file in line.files:
             if file in sources.names():
                 of_file = by_file.setdefault(file, [])
-                if rules.Line((file,), line.text).place(sources) and line.text not in of_file:
+                if rules.SourceLine((file,), line.text).place(sources) and line.text not in of_file:
                     of_file.append(line.text)
     return by_file
 

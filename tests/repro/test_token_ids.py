@@ -22,10 +22,10 @@ def test_an_id_at_the_tokenizers_end_has_no_text():
 
 def test_allowed_and_biased_ids_are_one_anothers_rest():
     """Together they are all rows of the model."""
-    allowed = repro._limits("allowed_ids")["allowed_token_ids"]
-    biased = repro._limits("logit_bias")["logit_bias"]
+    allowed = repro._mitigation_params("allowed_ids")["allowed_token_ids"]
+    biased = repro._mitigation_params("logit_bias")["logit_bias"]
     assert sorted([*allowed, *biased]) == list(range(whole_engine.VOCABULARY))
-    assert repro._limits(None) == {}
+    assert repro._mitigation_params(None) == {}
 
 
 @pytest.mark.slow  # it imports transformers

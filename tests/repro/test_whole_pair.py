@@ -54,7 +54,7 @@ def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
     def fail(_engine):
         raise RuntimeError("weights <gone>")
 
-    monkeypatch.setattr(trl_steps, "_trained", fail)
+    monkeypatch.setattr(trl_steps, "_train", fail)
     document = trl_steps.observe("alone")
     assert (document["outcome"], document["error"]) == ("failed", "RuntimeError: weights <gone>")
     monkeypatch.setattr(trl_steps, "_why_no_colocation", lambda: "no such mode")
