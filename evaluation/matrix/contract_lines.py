@@ -60,7 +60,7 @@ def find_lines(sources: Sources, lines: list[rules.SourceLine]) -> dict[str, lis
         for file in line.files:
             if file in sources.names():
                 of_file = by_file.setdefault(file, [])
-                if rules.SourceLine((file,), line.text).place(sources) and line.text not in of_file:
+                if rules.SourceLine((file,), line.text).find(sources) and line.text not in of_file:
                     of_file.append(line.text)
     return by_file
 
