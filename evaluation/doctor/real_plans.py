@@ -201,7 +201,7 @@ def render_document(rows: dict[str, dict[str, object]]) -> str:
     counts = collections.Counter(str(row["outcome"]) for row in rows.values())
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
-        f"{today}, `nox -s doctor-plans` (`python -m evaluation.doctor.real_plans`).", "",
+        f"{today}, `python -m evaluation.doctor.real_plans`.", "",
         "| outcome | environments |", "|---|---|",
         *(f"| {outcome} | {count} |" for outcome, count in sorted(counts.items())), "",
         "| environment | what importing did | found | typed | importing again | found again | outcome |",
