@@ -20,7 +20,6 @@ Words = tuple[str, ...]
 
 # Result of testing a mitigation against the triggers of the case at hand; the values are those of the JSON document.
 VERIFIED, NOT_TESTED, DOES_NOT_HELP = "shown", "untried", "fails"
-RESULT_TEXT = {VERIFIED: "verified", NOT_TESTED: "not tested", DOES_NOT_HELP: "does not help (tested)"}
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,6 @@ class JobIndex:
             if child.ppid == process.pid and child.host == process.host and child.role != "helper"
         ]
 
-    def part_of_job(self) -> list[BlockedState]:
-        """Return the states of all processes that are not mere services."""
-        return [state for state in self.states.values() if state.process.role not in SERVICES]
-
     def socket(self, process: Process, fd: int) -> Socket | None:
         """Return the socket behind a descriptor."""
         item = next((item for item in process.fds if item.fd == fd and item.kind in ("tcp", "unix")), None)

@@ -58,6 +58,8 @@ _METRIC_WORDS = re.compile(
     r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
 )
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
+MAX_STEPS_PER_S = 100
+"""A GRPO step samples and trains: no hardware makes so many in a second."""
 # Most rows that are read of one log.
 _MOST_ROWS = 800
 

@@ -48,11 +48,10 @@ _BAR = re.compile(r"\d%\|")
 _POSITION = re.compile(
     r"^(?:(?P<name>[^|%\[\]]{0,60}?):? *)?\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \["
 )
-_ANY_POSITION = re.compile(r"\d+%\|[^|]{0,400}\| *(?P<n>\d+)/(?P<total>\d+) \[")
 # A step of a run that goes on.
 _STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|reward|kl|grad_norm)['\"]:")
-# Counters that are 0, such as those of an idle server.
-_ZERO_COUNTER = re.compile(r"[\w#-]+ ?[:=] ?0(?:\.0+)?(?![\d.%])")
+ZERO_COUNTER = re.compile(r"([#\w/-]*[A-Za-z][\w/-]*(?: [\w()/]+)?) ?[:=] ?0(?:\.0+)?(?![\d.%])")
+"""A counter that is 0, such as `#running-req: 0` of an idle server or `buffer_size=0`; group 1 is its name."""
 _PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)?\W{1,3}[1-9]")
 _FAILING = re.compile(
     r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
@@ -159,7 +158,7 @@ def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | N
     for hit, level in reversed(lines):
         if level != "error" and _reports_end(hit.text, open_total, repeated):
             return hit
-        position = _ANY_POSITION.search(hit.text)
+        position = _POSITION.search(hit.text)
         if _STEP.search(hit.text) or (position and position["n"] != position["total"]):
             return None
     return None
@@ -246,7 +245,7 @@ def _find_stall(hits: Sequence[Hit]) -> tuple[tuple[Hit, ...], int]:
     if before is None or len(keys) - 1 - before > _MAX_CYCLE:
         return (), 0
     cycle = set(keys[before:])
-    messages = [_ZERO_COUNTER.sub("", text) for _, text in cycle]
+    messages = [ZERO_COUNTER.sub("", text) for _, text in cycle]
     # An idle server and a heartbeat repeat themselves, too; metrics are progress.
     if not any(_WAITING.search(text) or _PENDING.search(text) for text in messages) or any(
         map(_STEP.search, messages)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_finding, print_text
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.leads import MAX_LEADS, Lead
+from diagnostics.triage.log_end import ZERO_COUNTER
 from diagnostics.triage.model import Hit
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
@@ -53,8 +53,6 @@ _HEADINGS = {
 }
 _STYLES = {"known": "bold red", "clean": "green"}
 _STALL = "why the run stalls"
-# A counter of a monitor, such as `#running-req: 0` or `buffer_size=0`.
-_ZERO = re.compile(r"([#\w/-]*[A-Za-z][\w/-]*(?: [\w()/]+)?) ?[:=] ?0(?:\.0+)?(?![\d.%])")
 _MAX_SYMPTOMS, _MAX_RANKS, _MAX_FAILING = 2, 16, 3
 
 
@@ -115,7 +113,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 
 def _stall(messages: Sequence[Hit], lines: int) -> NotChecked:
     """Return the messages of a stalled run and the counters in them that are 0, which show who is idle."""
-    zeros = [match[1].strip() for hit in messages for match in _ZERO.finditer(hit.text)]
+    zeros = [match[1].strip() for hit in messages for match in ZERO_COUNTER.finditer(hit.text)]
     shown = " / ".join(mask_and_cut(hit.text, 120) for hit in messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
     return NotChecked(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnostics.logs.metric_names import MetricRow
+from diagnostics.logs.metric_names import MAX_STEPS_PER_S, MetricRow
 from diagnostics.triage.model import Hit
 
 # Rows that show a symptom, each with the metrics that show it.
@@ -52,8 +52,6 @@ _NO_SPREAD = "no group has any spread of rewards"
 _MAX_DIFF, _MAX_MULT, _MIN_RATIO, _MAX_RATIO, _MAX_KL = 0.02, 1.05, 0.8, 1.25, 0.05
 _MIN_ENTROPY = 1e-3
 _MIN_CAPPED, _MIN_LENGTH = 0.95, 16
-# A GRPO step samples and trains: no hardware makes 100 a second.
-_MAX_STEPS_PER_S = 100
 _WEIGHTS_OR_TEMPERATURE = (
     Cause(
         "SYN003",
@@ -145,9 +143,13 @@ def _rows_without_entropy(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_that_trained_nothing(rows: Sequence[MetricRow]) -> Matches:
-    """Return the summary of a run whose steps are too fast, if no step logged anything."""
-    logged = any("steps_per_second" not in row.metrics for row in rows)
-    return [] if logged else _rows_where("steps_per_second", lambda rate: rate > _MAX_STEPS_PER_S)(rows)
+    """Return the summary of a run whose steps are too fast, if no step logged anything or the loss is 0.
+
+    Rows before the summary may be those of an earlier run in the same file.
+    """
+    has_steps = any("steps_per_second" not in row.metrics for row in rows)
+    fast = _rows_where("steps_per_second", lambda rate: rate > MAX_STEPS_PER_S)(rows)
+    return [(row, names) for row, names in fast if not has_steps or row.value("loss") == 0]
 
 
 _RULES = (

@@ -130,7 +130,7 @@ def test_hostile_input_is_read_or_refused_in_bounded_time(name):
     syntax, text = HURTFUL[name]
     started = time.process_time()
     assert own_faults(text, syntax, Versions()) == []
-    assert time.process_time() - started < 60
+    assert time.process_time() - started < 30
 
 
 def test_a_large_file_is_refused_unread(tmp_path):

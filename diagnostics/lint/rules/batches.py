@@ -12,7 +12,6 @@ CHECK = "batches and groups"
 # verl's programs that call validate_config; its experiments have other batches.
 VERL_VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPING = ("trl", "ms-swift")
-_GROUPED_ESTIMATORS = {"grpo", "rloo", "dr_grpo", "group_norm", "reinforce_baseline", "grpo_passk"}
 # Options that TRL added after 0.14, whose trainer made one group per prompt. Copies of that trainer are still
 # in use, under scripts that look the same.
 _SINCE_TRL_0_15 = {
