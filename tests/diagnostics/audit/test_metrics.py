@@ -133,3 +133,11 @@ def test_headline_counts_passed_and_skipped_checks(tmp_path, capsys):
     written(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
     assert main(["audit", str(tmp_path / "metrics.jsonl")]) == 0
     assert capsys.readouterr().out.startswith("audit: 3 checks passed, 8 skipped (they need: ")
+
+
+def test_a_fast_run_that_logged_its_steps_did_train(tmp_path, capsys):
+    steps = [{"loss": 1.2 - step / 10, "reward": 0.1 * step} for step in range(3)]
+    summary = {"train_runtime": 0.8, "train_steps_per_second": 250.0, "train_loss": 1.1}
+    (tmp_path / "run.log").write_text("\n".join(map(str, [*steps, summary])))
+    main(["audit", str(tmp_path / "run.log")])
+    assert "nothing was trained" not in capsys.readouterr().out
