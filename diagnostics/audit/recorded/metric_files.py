@@ -32,7 +32,7 @@ from diagnostics.output.redact import mask_and_cut
 MAX_STEPS = 20_000
 _STEPS = ("step", "global_step", "_step", "train/global_step", "training/global_step", "trainer/global_step")
 _HEAD, _TAIL = safe_io.MIB, 256 * safe_io.KIB
-_SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second)': '?([0-9.e+]{1,20})")
+_SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?([0-9.e+]{1,20})")
 
 
 def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> MetricRow | None:
@@ -155,7 +155,8 @@ def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     rows = _log_rows(metric_names.metric_rows(path.name, lines, head, tail))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
-    return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if len(printed) == 2 else None])
+    is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)
+    return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if is_summary else None])
 
 
 def parse_log_lines(name: str, first: int, text: bytes) -> list[MetricRow]:
