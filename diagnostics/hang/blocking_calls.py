@@ -1,66 +1,25 @@
-"""Classify what a thread blocks on: by its Python and native frames, else by the system call it is in."""
+"""Classify what a thread is blocked on: by its Python and native frames, else by the system call it is in."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diagnostics.frameworks import TOP_MODULES
-from diagnostics.hang import blocking_call_table
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
+from diagnostics.hang.wait_kinds import (
+    COMPUTING,
+    KIND_OF_SOURCE_CALL,
+    KIND_OF_SYSCALL,
+    KINDS,
+    LIBRARY_NAMES,
+    SIDE_SERVICE,
+    WaitKind,
+    is_idle_frame,
+    kinds_of_frame,
+)
 from diagnostics.output.redact import redact_path
-
-KINDS = {
-    "collective": "waits in a collective",
-    "rendezvous": "waits for other ranks at the rendezvous",
-    "ray": "waits for a result from Ray",
-    "ring_read": "waits for a message in the engine's ring buffer",
-    "ring_write": "waits for room in the engine's ring buffer",
-    "file_lock": "waits for a file lock",
-    "data_loader": "waits for a data loader worker",
-    "input": "waits for input",
-    "http": "waits for an HTTP response",
-    "socket": "waits for data on a socket",
-    "connect": "waits for a connection to be accepted",
-    "rpc": "waits for the result of a remote call",
-    "device": "waits for its device",
-    "threads": "waits for threads of a native pool",
-    "child": "waits for a child process",
-    "pool": "waits for a pool's result",
-    "future": "waits for a future's result",
-    "join": "waits for another thread",
-    "queue": "waits for an item in a queue of its own",
-    "queue_full": "waits for room in a queue of its own",
-    "processes_queue": "waits for an item in a queue between processes",
-    "pipe": "waits for data in a pipe",
-    "pipe_full": "waits for room in a pipe",
-    "processes_lock": "waits for a lock shared between processes",
-    "lock": "waits for a lock",
-    "event": "waits for an event",
-    "sleep": "sleeps and polls",
-    "start": "waits until a process or thread that it started is ready",
-    "loop": "is idle in its event loop",
-    "idle": "is idle",
-    "listen": "waits for connections",
-    "supervise": "supervises its children",
-    "compile": "compiles",
-    "load": "loads",
-    "import": "imports modules",
-    "symbolic": "computes a symbolic expression",
-    "regex": "matches a regular expression",
-    "compute": "computes",
-    "native": "is in native code",
-    "file": "waits for a file operation",
-    "kernel": "is in the kernel, where no signal reaches it",
-    "stopped": "is stopped",
-    "dead": "is dead",
-    "between": "is between collectives",
-    "unseen": "could not be inspected",
-}
-"""What a thread can be in, and how a sentence says it."""
-COMPUTING = ("compile", "load", "import", "symbolic", "regex", "compute")
-IDLE = ("loop", "idle", "supervise", "listen")
 
 
 @dataclass(frozen=True)
@@ -81,11 +40,12 @@ class BlockingCall:
     caller: StackFrame | None = None
     detail: str = ""
 
+    @property
+    def wait(self) -> WaitKind:
+        """The properties of its kind."""
+        return KINDS[self.kind]
 
-_TABLE = tuple(
-    (kind, re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$"))
-    for kind, path, names in blocking_call_table.ROWS
-)
+
 # Library frames below which the caller decides whether a thread is idle.
 _MACHINERY = re.compile(
     r"(?:^|.*/)(?:threading|queue|selectors|socket|ssl|contextlib|functools|_weakrefset)\.py$"
@@ -94,68 +54,35 @@ _MACHINERY = re.compile(
     r"|(?:^|.*/)(?:zmq|asyncio|redis)/.*|(?:^|.*/)(?:select|_?socket|_?thread)module\.c(?:\.h)?$"
     r"|(?:^|.*/)(?:lib(?:c|pthread|zmq|stdc\+\+|python[\d.]*)(?:-[\d.]+)?\.so[.\d]*|python[\d.]*)$"
 )
-_SIDE_SERVICE = re.compile(rf"(?:^|.*/){blocking_call_table.SIDE_SERVICES}")
-_IDLE_FRAMES = tuple(
-    (re.compile(rf"(?:^|.*/)(?:{path})$"), re.compile(rf"(?:{names})$"))
-    for path, names in blocking_call_table.IDLE_FRAMES
-)
-# Ray's core loop only polls, and on a busy machine seems to compute.
-_RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-_THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64|32)?/python\d[.\d]*/|^<frozen|^<string>"
     # As py-spy's text shortens paths: from the folder of packages on.
-    rf"|^(?:{'|'.join(TOP_MODULES)}|{blocking_call_table.LIBRARIES})/"
+    rf"|^(?:{'|'.join(TOP_MODULES)}|{LIBRARY_NAMES})/"
     r"|^(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|functools|runpy|socketserver)\.py$"
     r"|\.so[.\d]*$|\.(?:dylib|dll|pyd)$|\.(?:cpp|cc|cu|c|h|S|pyx)$|^\[native\]$|(?:^|/)python[\d.]*$"
 )
-# Waits that may spin.
-_SPINNING = ("collective", "rendezvous", "ring_read", "ring_write", "device", "threads")
-# Kinds that are more specific than the event, selector or pipe inside them.
-_SPECIFIC = (
-    "queue", "queue_full", "future", "join", "pool", "processes_queue", "data_loader", "start", "supervise", "child",
-    "ray", "ring_read", "ring_write", "rendezvous", "collective", "file_lock", "pipe_full",
-)  # fmt: skip
-# Kinds that may be the means of a more specific one further out.
-_UNSPECIFIC = ("event", "loop", "pipe", "http", "lock", "socket", "device")
-# Native waits that count only if Python code called them.
-_NEEDS_PYTHON_CALLER = ("device", "threads")
+_THREADING = re.compile(r"(?:^|.*/)threading\.py$")
+# Frames as "path:function".
+# Ray's core loop only polls, and on a busy machine seems to compute.
+_RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
+_FORK = re.compile(r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$")
+_RELEASE = re.compile(r"(?:threading|logging/__init__)\.py:(?:_release_save|release|_releaseLock)$")
+_LOG_WRITE = re.compile(r".*logging/__init__\.py:(?:emit|flush|handle|_acquireLock|acquire)$")
+_SOCKET_READ = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py:(?:readinto|read|recv|recv_into|recvfrom)$")
+# A driver's own threads and those of a native pool rest in such a wait: it counts only if the program called it.
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
-_PROGRAM_CALLS = re.compile(
+_PROGRAM_CALL = re.compile(
     r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed"
 )
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
 _PYTHON_FRAME = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
-_FORK_FRAME = re.compile(
-    r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$"
-)
-_RELEASE_FRAME = re.compile(r"(?:threading|logging/__init__)\.py:(?:_release_save|release|_releaseLock)$")
-_LOG_WRITES = ("emit", "flush", "handle", "_acquireLock", "acquire")
-# The kind of a blocking C function named in the innermost source line.
-_KIND_OF_CALL = {
-    "input": "input", "getpass": "input", "acquire": "lock", "join": "join", "sleep": "sleep", "flock": "file_lock",
-    "lockf": "file_lock", "waitpid": "child", "recv": "socket", "recvfrom": "socket", "recv_into": "socket",
-    "accept": "listen", "connect": "connect", "barrier": "collective", "select": "loop",
-}  # fmt: skip
-# The same for a function's own name in a dump, where no system call is known.
-_KIND_OF_FUNCTION = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
-_SOCKET_MODULE = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
-_SOCKET_READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
+# Functions whose own name shows the wait in a dump, where no system call is known.
+_BLOCKING_FUNCTIONS = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective it started."""
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
-_KIND_OF_SYSCALL = {
-    "connect": "connect", "flock": "file_lock", "fcntl lock": "file_lock", "wait4": "child", "waitid": "child",
-    "nanosleep": "sleep", "clock_nanosleep": "sleep", "accept": "listen", "accept4": "listen", "pause": "idle",
-    "rt_sigsuspend": "idle", "rt_sigtimedwait": "idle",
-}  # fmt: skip
-_FILE_SYSCALLS = {
-    "open", "openat", "openat2", "creat", "stat", "lstat", "fstat", "newfstatat", "statx", "access", "faccessat",
-    "faccessat2", "getdents", "getdents64", "unlink", "unlinkat", "rename", "renameat2", "mkdir", "mkdirat", "readlink",
-    "readlinkat", "fsync", "fdatasync", "statfs", "truncate", "ftruncate", "close", "pread64", "pwrite64", "sendfile",
-    "copy_file_range", "mmap", "msync", "execve",
-}  # fmt: skip
+_CHILD_WAITS = ("wait4", "waitid")
 _FILE_CHANNEL = re.compile(r"fuse_|request_wait_answer|nfs\d?_|rpc_wait|ceph_|cifs_|ptlrpc|ldlm_|gpfs|beegfs")
 # Programs that wait for input by design.
 _FILTERS = re.compile(
@@ -183,35 +110,17 @@ def short_path(path: str) -> str:
         if mark in path:
             return path.rpartition(mark)[2]
     parts = redact_path(path).split("/")  # before the part that shows a user's name is cut off
-    if len(parts) > 2 and parts[-2].startswith("python3."):
-        return parts[-1]
-    if len(parts) > 3 and parts[-3].startswith("python3."):
-        return "/".join(parts[-2:])
+    for kept in (1, 2):
+        if len(parts) > kept + 1 and parts[-1 - kept].startswith("python3."):
+            return "/".join(parts[-kept:])
     return "/".join(parts[-3:]).lstrip("/")
 
 
-@lru_cache(maxsize=4096)
-def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
-    """Return what a frame waits for, the first row of the table first.
-
-    >>> kinds_of_frame("/usr/lib/python3.12/queue.py", "get")
-    ('queue',)
-    """
-    return tuple(kind for kind, paths, names in _TABLE if names.match(function) and paths.match(path))
-
-
-def classify_thread(process: Process, thread: Thread) -> BlockingCall:  # noqa: PLR0911
+def classify_thread(process: Process, thread: Thread) -> BlockingCall:
     """Return what a thread is in."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
-    if process.state in ("Z", "X"):
-        return BlockingCall("dead", caller=caller)
-    if {"T", "t"} & {process.state, thread.state}:
-        return BlockingCall("stopped", caller=caller)
-    if _FILE_CHANNEL.match(thread.wchan) and thread.syscall != "poll":
-        where = f"{thread.syscall or 'a system call'} in {thread.wchan}"
-        return BlockingCall("kernel" if thread.state == "D" else "file", caller=caller, detail=where)
-    if thread.state == "D":
-        return BlockingCall("kernel", caller=caller, detail=thread.wchan)
+    if state := _by_state(process, thread):
+        return replace(state, caller=caller)
     if not thread.frames:
         return _without_stack(process, thread)
     call = _lock_on_entry(thread, caller) or _by_frames(process, thread, caller)
@@ -220,19 +129,29 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:  # noqa: 
     return call or _by_syscall(process, thread, caller)
 
 
+def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
+    """Return the call if the kernel's state alone shows it: dead, stopped, asleep in the kernel or a file system."""
+    if process.state in ("Z", "X"):
+        return BlockingCall("dead")
+    if {"T", "t"} & {process.state, thread.state}:
+        return BlockingCall("stopped")
+    if _FILE_CHANNEL.match(thread.wchan) and thread.syscall != "poll":
+        where = f"{thread.syscall or 'a system call'} in {thread.wchan}"
+        return BlockingCall("kernel" if thread.state == "D" else "file", detail=where)
+    return BlockingCall("kernel", detail=thread.wchan) if thread.state == "D" else None
+
+
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
-    if (
-        not process.python
-        and _FILTERS.search(process.title.split(" ")[0])
-        and thread.syscall not in _CHILD_WAITS
-    ):
+    is_filter = not process.python and _FILTERS.search(process.title.split(" ")[0])
+    if is_filter and thread.syscall not in _CHILD_WAITS:
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
     if thread.busy and thread.runnable is not None:
         return BlockingCall("compute")  # in native code, as a process that ends
     return _by_syscall(process, thread, None) if thread.syscall or thread.wchan else BlockingCall("unseen")
 
 
-_CHILD_WAITS = ("wait4", "waitid")
+def _location(frame: StackFrame) -> str:
+    return f"{frame.path}:{frame.function}"
 
 
 def _lock_on_entry(thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
@@ -245,25 +164,23 @@ def _lock_on_entry(thread: Thread, caller: StackFrame | None) -> BlockingCall | 
 def _writes_after_fork(thread: Thread) -> bool:
     """Return whether it writes to a log or stream whose lock a fork copied, or while it releases a lock."""
     inner = thread.frames[0]
-    logs = inner.path.endswith("logging/__init__.py") and inner.function in _LOG_WRITES
+    logs = bool(_LOG_WRITE.match(_location(inner)))
     flushes = inner.path == NATIVE and inner.function in ("flush", "write")
     if not thread.stack_only or not (logs or flushes):
         return False
-    return is_forked(thread) or (
-        logs and any(_RELEASE_FRAME.search(f"{frame.path}:{frame.function}") for frame in thread.frames)
-    )
+    return is_forked(thread) or (logs and any(_RELEASE.search(_location(frame)) for frame in thread.frames))
 
 
 def is_forked(thread: Thread) -> bool:
     """Return whether a thread's stack begins in a fork of a Python process."""
-    return any(_FORK_FRAME.search(f"{frame.path}:{frame.function}") for frame in thread.frames)
+    return any(_FORK.search(_location(frame)) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
     """Return whether a thread computes and therefore does not wait."""
-    if not thread.busy or (call and call.kind in (*_SPINNING, *COMPUTING)):
+    if not thread.busy or (call and (call.wait.spins or call.kind in COMPUTING)):
         return False
-    if _RAY_LOOP.match(f"{thread.frames[0].path}:{thread.frames[0].function}"):
+    if _RAY_LOOP.match(_location(thread.frames[0])):
         return False
     # Without counters a stack tool guessed it from one sample: a wait with a name is more reliable.
     return call is None or thread.runnable is not None or thread.gil
@@ -274,13 +191,11 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
         return BlockingCall(idle, thread.frames[0], caller=caller)
     call: BlockingCall | None = None
     for frame in thread.frames:
-        for kind in kinds_of_frame(frame.path, frame.function):
-            if not _counts(thread, call, kind):
-                continue
+        kind = next((k for k in kinds_of_frame(frame.path, frame.function) if _counts(thread, call, k)), None)
+        if kind is not None:
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
-            if kind not in _UNSPECIFIC:
-                return _refine(process, thread, call)
-            break
+            if call.wait.frame != "means":
+                break
         if not _MACHINERY.match(frame.path) and not LIBRARY.search(frame.path):
             break  # user code: the outer frames called it and do not show its blocking call
     if call:
@@ -292,52 +207,48 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
 
 def _counts(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
     """Return whether a frame's kind is more specific than that of the inner frames."""
-    if kind in _NEEDS_PYTHON_CALLER and _is_librarys_own(thread, kind):
+    if kind in ("device", "threads") and _is_librarys_own(thread, kind):
         return False
     if kind in COMPUTING and not thread.busy and thread.runnable is not None:
         return False
-    if inner is None:
+    if inner is None or (inner.kind, kind) == ("lock", "event"):
         return True
-    if (inner.kind, kind) == ("lock", "event") or (
-        (inner.kind, kind) == ("loop", "pipe") and not thread.syscall
-    ):
-        return True
-    return kind in (("rendezvous", "collective") if inner.kind == "device" else _SPECIFIC)
+    if (inner.kind, kind) == ("loop", "pipe"):
+        return not thread.syscall
+    return kind in ("rendezvous", "collective") if inner.kind == "device" else KINDS[kind].frame == "names"
 
 
 def _is_librarys_own(thread: Thread, kind: str) -> bool:
     """Return whether it is a driver's own thread or one of a native pool: those rest there."""
     if kind == "threads":
         return not any(_PYTHON_FRAME.search(f"{frame.path} {frame.function}") for frame in thread.frames)
-    if any(_PROGRAM_CALLS.fullmatch(frame.function) for frame in thread.frames):
+    if any(_PROGRAM_CALL.fullmatch(frame.function) for frame in thread.frames):
         return False
     return all(_DRIVER.search(frame.path) or frame.function in _THREAD_START for frame in thread.frames)
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
     """Add details from the system call."""
-    caller = call.caller
+    only_machinery = all(_MACHINERY.match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
-        return BlockingCall("listen", call.frame, caller=caller)
-    if call.kind == "socket" and all(_MACHINERY.match(frame.path) for frame in thread.frames):
-        # A stack cut off before the caller: it may be an idle listener.
-        return BlockingCall("unseen", call.frame, caller=caller)
+        return replace(call, kind="listen")
+    if call.kind == "socket" and only_machinery:
+        return replace(call, kind="unseen")  # a stack cut off before the caller: it may be an idle listener
     if call.kind == "event" and any(_THREADING.match(f.path) and f.function == "join" for f in thread.frames):
-        return BlockingCall("join", call.frame, caller=caller)
-    if call.kind == "loop" and not any("asyncio" in frame.path for frame in thread.frames):
-        below = next((frame for frame in thread.frames if not _MACHINERY.match(frame.path)), None)
-        by_syscall = _by_syscall(process, thread, caller)
-        return by_syscall if below and by_syscall.kind != "loop" else call
+        return replace(call, kind="join")
+    if call.kind == "loop" and not only_machinery and not any("asyncio" in f.path for f in thread.frames):
+        by_syscall = _by_syscall(process, thread, call.caller)
+        return by_syscall if by_syscall.kind != "loop" else call
     if call.kind == "processes_queue" and thread.futex.startswith("sem:"):
-        return BlockingCall("processes_queue", call.frame, caller=caller, detail=thread.futex)
+        return replace(call, detail=thread.futex)
     return call
 
 
 def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:
     """Return `loop` or `idle` for a thread that only waits for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
-        if any(names.match(frame.function) and path.match(frame.path) for path, names in _IDLE_FRAMES):
-            if _SIDE_SERVICE.match(frame.path) and thread.stack_only and caller:
+        if is_idle_frame(frame.path, frame.function):
+            if SIDE_SERVICE.match(frame.path) and thread.stack_only and caller:
                 return ""
             if "asyncio" in frame.path:
                 return "loop"
@@ -366,17 +277,16 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
     """Return the kind of a system call, with the call in the source line if it is known."""
     syscall = thread.syscall
     kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
-    by_line = (_KIND_OF_CALL.get(frame.calls, "") or _kind_of_function(thread, frame)) if frame else ""
+    by_line = (KIND_OF_SOURCE_CALL.get(frame.calls) or _kind_of_function(thread, frame)) if frame else ""
     reads_stdin = syscall in _READING_SYSCALLS and 0 in thread.waits_fds
     rules = (
         ("input", reads_stdin and (syscall == "read" or by_line == "input" or "tty" in kinds)),
-        (_KIND_OF_SYSCALL.get(syscall, ""), syscall in _KIND_OF_SYSCALL),
+        (KIND_OF_SYSCALL.get(syscall, ""), syscall in KIND_OF_SYSCALL),
         ("pipe_full", "pipe" in kinds and syscall in ("write", "writev")),
         ("pipe", "pipe" in kinds),
         ("loop", syscall.startswith("epoll")),
         ("device", frame is not None and frame.calls in _DEVICE_COPIES and thread.stack_only),
         ("socket", bool(kinds & {"tcp", "unix", "socket"})),
-        ("file", syscall in _FILE_SYSCALLS),
         (_futex_kind(process, thread, frame, by_line), syscall == "futex"),
     )
     return next((kind for kind, holds in rules if holds), by_line or "native")
@@ -386,11 +296,11 @@ def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
     """Return the kind of the innermost function's own name in a dump."""
     if not thread.stack_only:
         return ""
-    if _SOCKET_MODULE.match(frame.path):
-        return "socket" if frame.function in _SOCKET_READS else ""
+    if re.search(r"(?:^|/)(?:socket|ssl)\.py$", frame.path):
+        return "socket" if _SOCKET_READ.match(_location(frame)) else ""
     if frame.function == "_flush_std_streams" and is_forked(thread):
         return "lock"  # the fork copied the stream's lock while another thread owned it
-    return _KIND_OF_CALL[frame.function] if frame.function in _KIND_OF_FUNCTION else ""
+    return KIND_OF_SOURCE_CALL[frame.function] if frame.function in _BLOCKING_FUNCTIONS else ""
 
 
 def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_line: str) -> str:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnostics.hang.blocking_calls import IDLE, BlockingCall, classify_thread
+from diagnostics.hang.blocking_calls import BlockingCall, classify_thread
 from diagnostics.hang.snapshot import Process, Thread
+from diagnostics.hang.wait_kinds import IDLE, WITHIN_PROCESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Calls = Mapping[int, BlockingCall]
-
-_WITHIN_PROCESS = ("join", "queue", "queue_full", "future", "pool", "lock", "event")
-"""Waits that another thread of the same process can end."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def blocked_state(process: Process) -> BlockedState:
     return BlockedState(
         process,
         steps,
-        locked=_locked_threads(process, calls) if call.kind in _WITHIN_PROCESS else (),
+        locked=_locked_threads(process, calls) if call.kind in WITHIN_PROCESS else (),
         collectives=tuple(t for t in process.threads if calls[t.tid].kind == "collective"),
         loop_blocked=call.kind not in IDLE and _runs_event_loop(thread),
         serves=any(calls[t.tid].kind in ("loop", "listen") for t in process.threads if t.tid != first.tid),
@@ -90,7 +88,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
     steps = [(start, calls[start.tid])]
     while True:
         kind = steps[-1][1].kind
-        if kind not in _WITHIN_PROCESS and kind not in IDLE:
+        if kind not in WITHIN_PROCESS and kind not in IDLE:
             return tuple(steps)
         visited = {thread.tid for thread, _ in steps}
         candidates = [
@@ -106,7 +104,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
         # A wait for something outside this process is better evidence than one for another thread.
         best = min(
             candidates,
-            key=lambda t: (calls[t.tid].kind in _WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
+            key=lambda t: (calls[t.tid].kind in WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
         )
         if kind in IDLE and calls[best.tid].kind == "native":
             return tuple(steps)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +13,9 @@ import click
 
 from diagnostics import UserError
 from diagnostics.cli import Command
+from diagnostics.collect.remote import Answer, NodeError, Program
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
-from diagnostics.hang import hosts, watch
+from diagnostics.hang import watch
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
 from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
@@ -20,9 +23,10 @@ from diagnostics.hang.known_issues import with_issue
 from diagnostics.hang.parsers import bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import build_report, print_hang_report
-from diagnostics.hang.snapshot import Snapshot
-from diagnostics.node_options import node_options
+from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
+from diagnostics.node_options import NodeOptions, node_options, query_nodes
 from diagnostics.output import progress
+from diagnostics.output.redact import mask
 
 FORMATS = ("terminal", "json", "markdown", "html")
 MAX_SECONDS = 1e6
@@ -139,9 +143,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
         progress.update("reading the dumps")
         return read_files(request.files)
     if request.nodes:
-        return hosts.take_snapshots(
-            request.nodes, hosts.collector(request.pattern, request.seconds, request.samples)
-        )
+        return observe_hosts(request.nodes, collector(request.pattern, request.seconds, request.samples))
     progress.update(f"observing processes for {request.seconds:g} s")
     selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
     return take_snapshot(selection)
@@ -195,18 +197,15 @@ def _watch(request: SimpleNamespace) -> int:
 
 def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
     """Return the options that selected the processes, to be repeated in a suggested command."""
-    words = [word for pid in request.pids for word in ("--pid", str(pid))]
-    words += ["--match", request.pattern] if request.pattern else []
-    words += ["--all"] if request.everything else []
-    words += ["--hosts", str(request.nodes.hosts)] if request.nodes.hosts else []
-    words += ["--ray", request.nodes.ray] if request.nodes.ray else []
-    words += ["--host-command", request.nodes.host_command] if request.nodes.host_command else []
-    words += ["--host-python", request.nodes.host_python] if request.nodes.host_python else []
-    return tuple(words)
+    nodes = request.nodes
+    options = [("--pid", pid) for pid in request.pids]
+    options += [("--match", request.pattern), ("--hosts", nodes.hosts), ("--ray", nodes.ray)]
+    options += [("--host-command", nodes.host_command), ("--host-python", nodes.host_python)]
+    words = [word for name, value in options if value for word in (name, str(value))]
+    return (*words, "--all") if request.everything else tuple(words)
 
 
 def _check_usage(request: SimpleNamespace) -> None:
-    limit_s = request.nodes.node_limit
     remote = [
         name for name, value in (("--hosts", request.nodes.hosts), ("--ray", request.nodes.ray)) if value
     ]
@@ -221,7 +220,6 @@ def _check_usage(request: SimpleNamespace) -> None:
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
         (f"--pid is a number of this host; with {' and '.join(remote)} use --match", remote and request.pids),
-        (f"--node-limit {limit_s:g}: expected seconds, up to 3600", not 0 < limit_s <= 3600),
     )  # fmt: skip
     for text, applies in problems:
         if applies:
@@ -230,3 +228,51 @@ def _check_usage(request: SimpleNamespace) -> None:
         re.compile(request.pattern)
     except re.error as error:
         raise UserError(f"hang: --match {request.pattern!r}: no valid pattern: {error}") from None
+
+
+# Other hosts.
+
+_SOURCES = (
+    "__init__.py",
+    "safe_io.py",
+    "hang/__init__.py",
+    "hang/snapshot.py",
+    "hang/collect/*.py",
+    "hang/collect/*.txt",
+)
+"""Sources that travel: standard library only."""
+
+
+def collector(pattern: str, seconds: float, samples: int) -> Program:
+    """Return the program that runs on a host."""
+    options = {"pattern": pattern, "seconds": seconds, "samples": samples}
+    return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", _SOURCES, options)
+
+
+def observe_hosts(nodes: NodeOptions, program: Program) -> Snapshot:
+    """Return what all hosts observed, as one job; a host without an answer is named as missing."""
+    members = query_nodes(nodes, lambda _: program)
+    # The report may be shared, so host names are printed on standard error only.
+    for number, member in enumerate(members, start=1):
+        reason = f": {member.answer.problem}" if member.answer.problem else ""
+        print(mask(f"host-{number} is {member.name}{reason}"), file=sys.stderr)
+    return join_answers([member.answer for member in members])
+
+
+def join_answers(answers: Sequence[Answer]) -> Snapshot:
+    """Return one snapshot of all answers; hosts are called host-1, host-2, ... in order.
+
+    Raises:
+        NoProcessError: All answered, and none has a process of a job.
+    """
+    parts = []
+    for number, answer in enumerate(answers, start=1):
+        host = f"host-{number}"
+        try:
+            parts.append(Snapshot.from_json(answer.document()).on_host(host))
+        except (NodeError, SnapshotError) as error:
+            parts.append(Snapshot(blind=(f"{host}: {error}",), missing=(host,)))
+    joined = join_snapshots(parts)
+    if not joined.processes and not joined.missing:
+        raise NoProcessError(f"none of {len(parts)} hosts has such a process: {'; '.join(joined.notes)}")
+    return joined

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from diagnostics.fixes import quote_command
 from diagnostics.hang import dump_limits, sentences
-from diagnostics.hang.blocking_calls import IDLE
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.job_index import JobIndex
@@ -14,6 +13,7 @@ from diagnostics.hang.root_blockers import RootBlocker, find_root_blocker
 from diagnostics.hang.snapshot import Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
+from diagnostics.hang.wait_kinds import IDLE
 
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0

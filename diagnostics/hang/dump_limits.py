@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import replace
 
 from diagnostics.hang import sentences
-from diagnostics.hang.blocking_calls import COMPUTING, LIBRARY, frame_text
+from diagnostics.hang.blocking_calls import LIBRARY, frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import RootBlocker
 from diagnostics.hang.snapshot import WATCHDOG_DUMP
 from diagnostics.hang.verdict import HANG, UNKNOWN, Verdict
+from diagnostics.hang.wait_kinds import COMPUTING
 
 # Computing that a stack names, rather than a tool's guess whether a thread runs.
 _NAMED_WORK = ("compile", "load", "import")

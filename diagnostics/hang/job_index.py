@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from diagnostics.hang.blocking_calls import COMPUTING, IDLE, BlockingCall
+from diagnostics.hang.blocking_calls import BlockingCall
 from diagnostics.hang.blocking_thread import BlockedState, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
+from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
@@ -113,6 +114,11 @@ class JobIndex:
             for child in self.snapshot.processes
             if child.ppid == process.pid and child.host == process.host and child.role != "helper"
         ]
+
+    def siblings(self, process: Process) -> list[Process]:
+        """Return the processes with the same parent, and the process itself."""
+        parent = (process.host, process.ppid)
+        return [p for p in self.snapshot.processes if (p.host, p.ppid) == parent]
 
     def socket(self, process: Process, fd: int) -> Socket | None:
         """Return the socket behind a descriptor."""

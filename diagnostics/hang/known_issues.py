@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from diagnostics import catalog
 from diagnostics.catalog import mitigation_ranking
@@ -24,70 +27,30 @@ from diagnostics.hang.verdict import HANG
 _load = cache(catalog.load)
 
 
-@dataclass(frozen=True)
-class StackFix:
-    """A fix for what a stack shows.
+class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    frames: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    forked: bool = False
 
-    Attributes:
-        causes: Causes of verdicts that it is for.
-        trigger: The trigger of the known issue; empty if none is recorded.
-        advice: What to change.
-    """
+
+class StackFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fix for what a stack shows; `stack_fixes.toml` explains the fields."""
 
     name: str
     causes: tuple[str, ...]
-    trigger: str
+    when: tuple[_Condition, ...]
     advice: str
+    trigger: str = ""
 
 
-_STACK_FIXES = {
-    fix.name: fix
-    for fix in (
-        StackFix(
-            "openmp_after_fork", ("lock",), "fork_with_lock",
-            "Start the process with spawn or forkserver, or set OMP_NUM_THREADS=1 before the fork: a forked child has "
-            "none of OpenMP's or BLAS's threads.",
-        ),
-        StackFix(
-            "fork_with_lock", ("lock",), "fork_with_lock",
-            'Start the process with multiprocessing.get_context("spawn") or "forkserver": the fork copied a lock that '
-            "another thread held, and that thread does not exist in the child.",
-        ),
-        StackFix(
-            "import_lock", ("lock", "locks"), "",
-            "Import the module once in the main thread before other threads start: these threads wait for each other's "
-            "import locks.",
-        ),
-        StackFix(
-            "semaphore", ("lock", "dead"), "",
-            "Hold the multiprocessing lock only inside `with lock:`, and restart the job if its holder died: the "
-            "kernel does not release a semaphore when a process ends.",
-        ),
-        StackFix(
-            "two_orders", ("locks",), "two_orders", "Take the two locks in the same order in every thread.",
-        ),
-        StackFix(
-            "raised_with_lock", ("lock",), "raised_with_lock",
-            "Hold the lock with `with lock:`: a thread that raises between acquire() and release() never releases it.",
-        ),
-        StackFix(
-            "queue_not_drained", ("full_pipe", "deadlock"), "join_before_get",
-            "Take every item out of the queue before join(): a process with items in a multiprocessing queue ends only "
-            "when they were read.",
-        ),
-        StackFix(
-            "output_not_read", ("full_pipe", "deadlock"), "wait_before_read",
-            "Read the child's output while waiting: communicate() or subprocess.run(capture_output=True) instead of "
-            "wait() with PIPE.",
-        ),
-        StackFix(
-            "backlog", ("connect",), "",
-            "The server's queue of connections is full because it accepts none: look at what its accept() loop waits "
-            "for; raise the backlog only if it merely starts slowly.",
-        ),
-    )
-}  # fmt: skip
-_OPENMP = re.compile(r"(?i)gomp|kmp_|openmp|blas")
+class _StackFixes(msgspec.Struct, forbid_unknown_fields=True):
+    fixes: list[StackFix]
+
+
+@cache
+def _stack_fixes() -> list[StackFix]:
+    text = Path(__file__).with_name("stack_fixes.toml").read_bytes()
+    return msgspec.toml.decode(text, type=_StackFixes).fixes
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
@@ -131,48 +94,27 @@ def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
     """Return the fix for what the stacks show; None if they show nothing particular."""
     verdict = diagnosis.verdict
-    states = [diagnosis.index.states[key] for key in verdict.culprits if key in diagnosis.index.states]
-    if not states:
-        return None
-    name = _stack_pattern(diagnosis, states)
-    fix = _STACK_FIXES.get(name)
-    return fix if fix and verdict.cause in fix.causes else None
+    threads = [thread for state in _culprits(diagnosis) for thread, _ in state.steps]
+    locations = [f"{frame.path}:{frame.function}" for thread in threads for frame in thread.frames]
+    waits = {edge.kind for edge in verdict.chain} | {state.kind for state in _culprits(diagnosis)[:1]}
+    forked = any(is_forked(thread) for thread in threads)
+
+    def holds(condition: _Condition) -> bool:
+        return (
+            (forked or not condition.forked)
+            and (not condition.waits or not waits.isdisjoint(condition.waits))
+            and all(
+                any(re.search(pattern, location) for location in locations) for pattern in condition.frames
+            )
+        )
+
+    fixes = (fix for fix in _stack_fixes() if verdict.cause in fix.causes and any(map(holds, fix.when)))
+    return next(fixes, None) if threads else None
 
 
-def _stack_pattern(diagnosis: Diagnosis, states: list[BlockedState]) -> str:  # noqa: PLR0911
-    cause = diagnosis.verdict.cause
-    state = states[0]
-    frames = [frame for entry in states for thread, _ in entry.steps for frame in thread.frames]
-    functions = {frame.function for frame in frames}
-    forked = any(is_forked(thread) for thread, _ in state.steps)
-    if cause == "connect":
-        return "backlog"
-    if cause in ("full_pipe", "deadlock"):
-        writes = any(f.function in ("_feed", "join_thread", "_finalize_join") for f in frames)
-        joins = any("multiprocessing/" in f.path and f.function in ("join", "wait", "poll") for f in frames)
-        if writes or (joins and cause == "deadlock" and _has_full_pipe(diagnosis)):
-            return "queue_not_drained"
-        waits = any(f.path.endswith("subprocess.py") and f.function in ("wait", "_wait") for f in frames)
-        return "output_not_read" if waits else ""
-    if state.kind == "threads" or (forked and any(_OPENMP.search(name) for name in functions)):
-        return "openmp_after_fork"
-    if any(
-        "importlib" in f.path and f.function in ("acquire", "_lock_unlock_module", "__enter__")
-        for f in frames
-    ):
-        return "import_lock"
-    chain = diagnosis.verdict.chain
-    if state.kind == "processes_lock" or (chain and chain[-1].kind == "processes_lock"):
-        return "semaphore"
-    if cause == "locks":
-        return "two_orders"
-    if cause == "lock" and forked:
-        return "fork_with_lock"
-    return "raised_with_lock" if cause == "lock" and state.kind == "lock" else ""
-
-
-def _has_full_pipe(diagnosis: Diagnosis) -> bool:
-    return any(edge.kind == "pipe_full" for edge in diagnosis.verdict.chain)
+def _culprits(diagnosis: Diagnosis) -> list[BlockedState]:
+    states = diagnosis.index.states
+    return [states[key] for key in diagnosis.verdict.culprits if key in states]
 
 
 def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -1,154 +1,119 @@
-"""Draw the wait graph as SVG: in columns on wide screens, one below the other on narrow ones."""
+"""Lay out the wait graph as a picture: boxes in columns, a waiting process left of its blocker, and arrows."""
 
 from __future__ import annotations
 
 import textwrap
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.hang.groups import group_name, same_place_groups
+from diagnostics.hang.document import group_name, same_place_groups
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _EDGE = 270, 66, 110, 26, 34
-# Letters in a line of a box.
-_WRAP = 40
-# Below this scale the picture is unreadable.
-_SMALLEST = 0.75
-# Margins and largest width of a page (output/look.css).
-_MARGINS, _WIDEST = 80, 1152
-
-Positions = dict[str, tuple[int, int]]
+WIDTH, HEIGHT = 270, 66
+_GAP_X, _GAP_Y, _MARGIN = 110, 26, 34
+_LETTERS = 40
+"""Letters in a line of a box."""
 
 
-def draw(document: dict[str, Any]) -> tuple[str, str]:
-    """Return the graph twice, for wide and narrow screens, and the style that chooses."""
-    nodes, edges, on = _graph(document)
-    depth = _depths(list(nodes), list(edges))
-    label = escape(document["sentence"])
-    images, widths = "", {}
-    for name, arrange in (("wide", _in_columns), ("tall", _in_rows)):
-        places = arrange(nodes, depth)
-        width = max((x for x, _ in places.values()), default=0) + _WIDTH + _EDGE
-        height = max((y for _, y in places.values()), default=0) + _HEIGHT + _EDGE
-        shapes = [
-            _arrow(name, places, pair, certain=certain, on=pair in on) for pair, certain in edges.items()
-        ]
-        shapes += [_box(places[key], *nodes[key], hang=document["outcome"] == "hang") for key in nodes]
-        # With its size as attributes: an SVG without fills its container.
-        frame = f"class='{name}' width='{width}' height='{height}' viewBox='0 0 {width} {height}'"
-        images += f"<svg role='img' aria-label='{label}' {frame}>{_HEAD.format(name)}{''.join(shapes)}</svg>"
-        widths[name] = width
-    needed = int(_SMALLEST * widths["wide"]) + _MARGINS
-    narrow = f"(max-width:{needed}px)" if needed <= _WIDEST else "all"
-    return images, f".tall{{display:none}}@media {narrow}{{.tall{{display:block}}.wide{{display:none}}}}"
+@dataclass
+class Box:
+    """Processes that are in the same place; those that block others have a box of their own."""
+
+    name: str
+    where: str
+    blocks: bool
+    x: int = 0
+    y: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines below the name."""
+        return textwrap.wrap(self.where, _LETTERS, max_lines=2, placeholder=" …")
 
 
-_HEAD = (
-    "<defs><marker id='{}-head' viewBox='0 0 8 8' refX='8' refY='4' markerWidth='10' markerHeight='10' orient='auto' "
-    "markerUnits='userSpaceOnUse'>"
-    "<path d='M0 0L8 4L0 8z'/></marker></defs>"
-)
+@dataclass(frozen=True)
+class Arrow:
+    """A wait: its SVG path, whether it is certain, and whether it is on the chain to the blocker."""
+
+    path: str
+    certain: bool
+    on_chain: bool
 
 
-def _graph(
-    document: dict[str, Any],
-) -> tuple[dict[str, tuple[str, str, bool]], dict[tuple[str, str], bool], set[tuple[Any, Any]]]:
-    """Return boxes by name, arrows with whether they are certain, and the arrows of the chain.
+@dataclass(frozen=True)
+class Picture:
+    """The wait graph in pixels."""
 
-    Processes in the same place are one box, unless they block the others.
-    """
-    nodes, member = _nodes(document)
+    boxes: list[Box]
+    arrows: list[Arrow]
+    width: int
+    height: int
+
+
+def draw(document: dict[str, Any]) -> Picture:
+    """Return the picture of a report's document."""
+    boxes, box_of = _boxes(document)
     edges: dict[tuple[str, str], bool] = {}
-    on = {(member.get(e["source"]), member.get(e["target"], e["target"])) for e in document["chain"]}
-    labels = {e["target"]: e["label"] for e in document["edges"]}
     for edge in document["edges"]:
-        target = member.get(edge["target"])
-        if target is None:
-            target = edge["target"]
-            nodes.setdefault(target, (labels[target], "not observed", target in document["culprits"]))
-        source = member.get(edge["source"])
+        source, target = box_of.get(edge["source"]), box_of.setdefault(edge["target"], edge["target"])
+        if target not in boxes:
+            boxes[target] = Box(edge["label"], "not observed", target in document["culprits"])
         if source and source != target:
             edges[source, target] = edges.get((source, target), False) or edge["certain"]
-    return nodes, edges, on
+    rows: dict[int, int] = {}
+    for key, column in _columns(list(boxes), list(edges)).items():
+        row = rows[column] = rows.get(column, -1) + 1
+        boxes[key].x = _MARGIN + column * (WIDTH + _GAP_X)
+        boxes[key].y = _MARGIN + row * (HEIGHT + _GAP_Y)
+    chain = {(box_of.get(edge["source"]), box_of.get(edge["target"])) for edge in document["chain"]}
+    arrows = [
+        Arrow(_curve(boxes[source], boxes[target]), certain, (source, target) in chain)
+        for (source, target), certain in edges.items()
+    ]
+    width = max((box.x for box in boxes.values()), default=0) + WIDTH + _MARGIN
+    height = max((box.y for box in boxes.values()), default=0) + HEIGHT + _MARGIN
+    return Picture(list(boxes.values()), arrows, width, height)
 
 
-def _nodes(document: dict[str, Any]) -> tuple[dict[str, tuple[str, str, bool]], dict[str, str]]:
-    """Return boxes by name, and the box of each process."""
-    nodes: dict[str, tuple[str, str, bool]] = {}
-    member: dict[str, str] = {}
+def _boxes(document: dict[str, Any]) -> tuple[dict[str, Box], dict[str, str]]:
+    """Return the boxes by key, and the key of each process's box."""
+    boxes: dict[str, Box] = {}
+    box_of: dict[str, str] = {}
     for where, members in same_place_groups(document):
-        guilty = [process for process in members if process["key"] in document["culprits"]]
-        for part in (
-            *([process] for process in guilty),
-            [process for process in members if process not in guilty],
-        ):
+        blocking = [process for process in members if process["key"] in document["culprits"]]
+        others = [process for process in members if process not in blocking]
+        for part in (*([process] for process in blocking), others):
             if part:
-                name = part[0]["key"]
-                nodes[name] = (group_name(part, 4), where, bool(part[0] in guilty))
-                member |= dict.fromkeys((process["key"] for process in part), name)
-    return nodes, member
+                boxes[part[0]["key"]] = Box(group_name(part, 4), where, part[0] in blocking)
+                box_of |= {process["key"]: part[0]["key"] for process in part}
+    return boxes, box_of
 
 
-def _depths(nodes: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
-    """Return the column of each box: a waiting process is left of its blocker; cycles are cut where they close."""
-    depth = dict.fromkeys(nodes, 0)
-    for _ in range(len(nodes)):
-        moved = False
+def _columns(keys: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
+    """Return the column of each box; cycles are cut where they close."""
+    depth = dict.fromkeys(keys, 0)
+    for _ in keys:
         for source, target in edges:
-            if (target, source) in edges and source > target:
-                continue
-            if depth[target] < depth[source] + 1 <= len(nodes) - 1:
-                depth[target], moved = depth[source] + 1, True
-        if not moved:
-            break
+            closes_cycle = (target, source) in edges and source > target
+            if not closes_cycle and depth[target] <= depth[source] < len(keys) - 1:
+                depth[target] = depth[source] + 1
     levels = sorted(set(depth.values()))
     return {key: levels.index(value) for key, value in depth.items()}
 
 
-def _in_columns(nodes: dict[str, Any], depth: dict[str, int]) -> Positions:
-    """Return positions in columns, left to right."""
-    counts: dict[int, int] = {}
-    places = {}
-    for key in nodes:
-        column = depth[key]
-        row = counts.get(column, 0)
-        counts[column] = row + 1
-        places[key] = (_EDGE + column * (_WIDTH + _GAP_X), _EDGE + row * (_HEIGHT + _GAP_Y))
-    return places
-
-
-def _in_rows(nodes: dict[str, Any], depth: dict[str, int]) -> Positions:
-    """Return positions one below the other, who is waited for last."""
-    ordered = sorted(nodes, key=lambda key: depth[key])
-    return {key: (_EDGE, _EDGE + row * (_HEIGHT + _GAP_Y)) for row, key in enumerate(ordered)}
-
-
-def _arrow(name: str, places: Positions, pair: tuple[str, str], *, certain: bool, on: bool) -> str:
+def _curve(source: Box, target: Box) -> str:
     """Return a curve from the right side of a box to the left side of another; backwards a little lower."""
-    (x1, y1), (x2, y2) = places[pair[0]], places[pair[1]]
-    middle, half = _WIDTH // 2, _HEIGHT // 2
-    if x2 > x1:
-        start, end, bend = (x1 + _WIDTH, y1 + half), (x2, y2 + half), (40, -40)
-    elif x2 < x1:
-        start, end, bend = (x1, y1 + half + 12), (x2 + _WIDTH, y2 + half + 12), (-40, 40)
-    elif y2 - y1 == _HEIGHT + _GAP_Y:
-        start, end, bend = (x1 + middle, y1 + _HEIGHT), (x2 + middle, y2), (0, 0)
+    middle, half = WIDTH // 2, HEIGHT // 2
+    if target.x > source.x:
+        start, end, bends = (source.x + WIDTH, source.y + half), (target.x, target.y + half), (40, -40)
+    elif target.x < source.x:
+        start, end, bends = (
+            (source.x, source.y + half + 12),
+            (target.x + WIDTH, target.y + half + 12),
+            (-40, 40),
+        )
+    elif target.y - source.y == HEIGHT + _GAP_Y:
+        start, end, bends = (source.x + middle, source.y + HEIGHT), (target.x + middle, target.y), (0, 0)
     else:
-        start, end, bend = (x1, y1 + half), (x2, y2 + half), (-40, -40)
-    curve = f"{start[0] + bend[0]} {start[1]} {end[0] + bend[1]} {end[1]} {end[0]} {end[1]}"
-    classes = "edge" + (" on" if on else "") + ("" if certain else " guess")
-    return f"<path class='{classes}' marker-end='url(#{name}-head)' d='M{start[0]} {start[1]}C{curve}'/>"
-
-
-def _box(place: tuple[int, int], name: str, where: str, guilty: bool, *, hang: bool) -> str:
-    x, y = place
-    mark = " class='bad'" if guilty and hang else ""
-    lines = textwrap.wrap(where, _WRAP, max_lines=2, placeholder=" …")
-    details = "".join(
-        f"<text class='dim' x='{x + 10}' y='{y + 38 + 15 * n}'>{escape(line)}</text>"
-        for n, line in enumerate(lines)
-    )
-    return (
-        f"<g><title>{escape(name)}: {escape(where)}</title>"
-        f"<rect{mark} x='{x}' y='{y}' width='{_WIDTH}' height='{_HEIGHT}' rx='6'/>"
-        f"<text x='{x + 10}' y='{y + 20}'>{escape(name[:_WRAP])}</text>{details}</g>"
-    )
+        start, end, bends = (source.x, source.y + half), (target.x, target.y + half), (-40, -40)
+    curve = f"{start[0] + bends[0]} {start[1]} {end[0] + bends[1]} {end[1]} {end[0]} {end[1]}"
+    return f"M{start[0]} {start[1]}C{curve}"

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.fixes import count_of
 from diagnostics.hang import picture
-from diagnostics.hang.blocking_calls import KINDS, frame_text
-from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.diagnosis import Diagnosis
-from diagnostics.hang.groups import group_name, same_place_groups, stack_tree
-from diagnostics.hang.known_issues import finding_of, issue_document
-from diagnostics.hang.verdict import CAUSES
+from diagnostics.hang.document import Members, document_of, group_name, same_place_groups, stack_tree
+from diagnostics.hang.known_issues import finding_of
 from diagnostics.output import prepare
 from diagnostics.output.html import render_page
 from diagnostics.output.report_output import ReportOptions, print_report
 from diagnostics.output.terminal import print_finding, print_text
 
-SCHEMA = "grpo-doctor.hang.v1"
-MAX_FRAMES = 12
 MIN_GROUPS = 3
 """Groups of processes on the first screen, however much stands above them."""
 _HEADINGS = {
@@ -42,7 +36,6 @@ class HangReport:
     documents: tuple[dict[str, Any], ...]
     findings: tuple[Finding | None, ...] = ()
     stacks: bool = False
-    sections: tuple[tuple[str, str], ...] = field(default=SECTIONS)
 
     def document(self, _report: Report) -> dict[str, Any]:
         """Return the published document of the worst job; its notes list the other jobs."""
@@ -65,7 +58,8 @@ class HangReport:
                 console.print()
             _print_job(console, document, finding, verbose=verbose or self.stacks, stacks=self.stacks)
 
-    # For the templates.
+    # For the template.
+    sections = SECTIONS
     groups = staticmethod(same_place_groups)
     group_name = staticmethod(group_name)
     stack_tree = staticmethod(stack_tree)
@@ -86,71 +80,6 @@ def print_hang_report(report: Report, form: str, *, verbose: bool) -> None:
         print(html_page(report), end="")
     else:
         print_report(report, ReportOptions(form, verbose=verbose))
-
-
-def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the document `grpo-doctor.hang.v1` of a diagnosis."""
-    verdict, index = diagnosis.verdict, diagnosis.index
-    states = sorted(index.states.values(), key=_order)
-    return {
-        "schema": SCHEMA,
-        "outcome": verdict.outcome,
-        "cause": verdict.cause,
-        "cause_means": CAUSES.get(verdict.cause, ""),
-        "certainty": verdict.certainty,
-        "code": verdict.code,
-        "sentence": verdict.sentence,
-        "culprits": list(verdict.culprits),
-        "victims": list(verdict.victims),
-        "cycle": verdict.cycle,
-        "waited_s": verdict.waited_s,
-        "chain": [_edge_document(edge) for edge in verdict.chain],
-        "evidence": list(verdict.evidence),
-        "excluded": list(verdict.excluded),
-        "unseen": list(verdict.unseen),
-        "next": list(verdict.next),
-        "helps": issue_document(diagnosis),
-        "processes": [_process_document(state) for state in states],
-        "edges": [_edge_document(edge) for edges in diagnosis.graph.values() for edge in edges],
-        "watched_s": index.snapshot.seconds,
-        "source": index.snapshot.source,
-        "notes": list(index.snapshot.notes),
-    }
-
-
-def _order(state: BlockedState) -> tuple[int, int, int]:
-    process = state.process
-    return (0 if process.rank is not None else 1, process.rank or 0, process.pid)
-
-
-def _edge_document(edge: Any) -> dict[str, Any]:
-    return asdict(edge) | {"evidence": list(edge.evidence)}
-
-
-def _process_document(state: BlockedState) -> dict[str, Any]:
-    process, thread = state.process, state.thread
-    frame = state.call.caller or state.call.frame
-    text = KINDS[state.kind]
-    if state.kind in ("native", "file", "kernel") and state.call.detail:
-        text = f"{text} ({state.call.detail})"
-    return {
-        "key": process.key,
-        "pid": process.pid,
-        "ppid": process.ppid,
-        "host": process.host,
-        "role": process.role,
-        "rank": process.rank,
-        "label": process.label,
-        "state": process.state,
-        "stands": state.kind,
-        "text": text,
-        "where": frame_text(frame) if frame else "",
-        "frames": [frame_text(item) for item in (thread.frames if thread else ())[:MAX_FRAMES]],
-        "threads": len(process.threads),
-        "asleep_s": state.asleep_s,
-        "unseen": list(process.unseen),
-        "runnable": round(thread.runnable, 2) if thread and thread.runnable is not None else None,
-    }
 
 
 # Terminal.
@@ -185,7 +114,7 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
     groups = same_place_groups(document)
     room = max(MIN_GROUPS, console.height - 16) if console.is_terminal else len(groups)
     for text, members in groups[:room]:
-        print_text(console, f"{_mark(document, members)}{group_name(members)}: {text}")
+        _print_group(console, document, text, members)
     if len(groups) > room:
         print_text(console, f"  and {len(groups) - room} more groups", "dim")
     for text in document["unseen"][:2]:
@@ -203,11 +132,9 @@ def _print_everything(
     if finding:
         console.print()
         print_finding(console, finding, verbose=True)
-    groups = [
-        f"{_mark(document, members)}{group_name(members)}: {text}"
-        for text, members in same_place_groups(document)
-    ]
-    _print_section(console, "All processes", groups)
+    print_text(console, "\nAll processes:", "bold")
+    for text, members in same_place_groups(document):
+        _print_group(console, document, text, members, indent=2)
     for title, key in (*SECTIONS, ("Notes", "notes")):
         _print_section(console, title, document[key])
     if stacks:
@@ -234,9 +161,17 @@ def _print_section(console: Console, title: str, lines: Sequence[str]) -> None:
             print_text(console, line, indent=2)
 
 
-def _mark(document: dict[str, Any], members: list[dict[str, Any]]) -> str:
-    blocks = document["outcome"] == "hang" and {m["key"] for m in members} & set(document["culprits"])
-    return "▶ " if blocks else "  "
+def _print_group(
+    console: Console, document: dict[str, Any], text: str, members: Members, indent: int = 0
+) -> None:
+    mark = "▶ " if _blocks(document, members) else "  "
+    print_text(console, f"{mark}{group_name(members)}: {text}", indent=indent)
+
+
+def _blocks(document: dict[str, Any], members: Members) -> bool:
+    """Return whether one of the processes blocks the job."""
+    keys = {process["key"] for process in members}
+    return document["outcome"] == "hang" and not keys.isdisjoint(document["culprits"])
 
 
 def _observed(document: dict[str, Any]) -> str:
@@ -256,15 +191,13 @@ def html_page(report: Report) -> str:
     extra = prepare.for_screen(report).extra
     assert isinstance(extra, HangReport)
     document = extra.document(report)
-    drawing, choice = picture.draw(document)
-    guilty = set(document["culprits"]) if document["outcome"] == "hang" else set()
     groups = [
-        (group_name(members), text, bool({m["key"] for m in members} & guilty))
+        (group_name(members), text, _blocks(document, members))
         for text, members in same_place_groups(document)
     ]
     return render_page(
         "hang.html.j2", title=f"hang: {document['outcome']} {document['code']}".strip(), document=document,
         names={process["key"]: process["label"] for process in document["processes"]},
-        drawing=Markup(drawing), choice=Markup(choice),  # noqa: S704 - escaped in `picture`
-        sections=SECTIONS, groups=groups, stacks="\n".join(stack_tree(document)),
+        picture=picture.draw(document), box=(picture.WIDTH, picture.HEIGHT), sections=SECTIONS, groups=groups,
+        stacks="\n".join(stack_tree(document)),
     )  # fmt: skip

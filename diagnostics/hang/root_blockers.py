@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from diagnostics.hang.blocking_calls import COMPUTING, DEVICE_CALLS, IDLE, is_forked
+from diagnostics.hang.blocking_calls import DEVICE_CALLS, is_forked
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import Edge
+from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
 # The last edge decides the cause, not the call of the process at its end.
 _CAUSE_BY_EDGE = {
     "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
 }  # fmt: skip
 _GONE = ("stopped", "dead", "kernel")
-# Calls of a rank outside the collective that give no better cause than its absence.
-_OUTSIDE_COLLECTIVE = (
-    "sleep", "idle", "supervise", "loop", "listen", "join", "unseen", "event", "between", "file",
-)  # fmt: skip
-_OUTSIDE_IN_DUMP = (
-    "device", "rpc", "http", "socket", "connect", "queue", "processes_queue", "pipe", "future", "pool", "child",
-    "data_loader",
-)  # fmt: skip
 # Native waits that a collective's completion may use.
 _AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
 _ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
-# The cause if nothing else explains what a process is in.
-_CAUSE_BY_KIND = {
-    "lock": "lock", "processes_lock": "lock",
-    "pipe_full": "full_pipe", "queue_full": "full_pipe", "ring_write": "full_pipe",
-    "queue": "lost_message", "processes_queue": "lost_message", "pipe": "lost_message", "event": "lost_message",
-    "ring_read": "lost_message", "data_loader": "lost_message", "future": "lost_message", "pool": "lost_message",
-    "http": "elsewhere", "socket": "elsewhere", "rpc": "elsewhere", "connect": "connect", "ray": "pending",
-    "sleep": "poll", "file_lock": "file_lock", "idle": "lost_message", "loop": "lost_message",
-    "listen": "lost_message", "file": "kernel",
-}  # fmt: skip
 # Levels, the most telling first. Who waits for all of several follows the first of these ...
 _ORDER_ALL = ("gone", "cycle", "stuck", "busy", "quiet")
 # ... and who waits for one of several is blocked by none as long as one of them works.
@@ -168,12 +151,13 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         # At its end a queue waits for its feeder thread, which only a full pipe blocks.
         ("full_pipe", kind == "join" and not live and _joins_queue(state)),
     )
-    return next((cause for cause, holds in rules if holds), _CAUSE_BY_KIND.get(kind, "native"))
+    return next((cause for cause, holds in rules if holds), state.call.wait.cause)
 
 
 def is_outside_collectives(index: JobIndex, state: BlockedState) -> bool:
     """Return whether what a rank is in cannot be the collective itself."""
-    if state.kind in _OUTSIDE_COLLECTIVE or (state.kind in _OUTSIDE_IN_DUMP and not index.snapshot.live):
+    absent = state.call.wait.absent
+    if absent == "always" or (absent == "dump" and not index.snapshot.live):
         return True
     thread = state.thread
     if state.kind != "native" or thread is None or not thread.frames or not index.snapshot.live:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnostics.fixes import count_of
-from diagnostics.hang.blocking_calls import KINDS, frame_text
+from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import name_collective
 from diagnostics.hang.job_index import JobIndex
@@ -95,7 +95,7 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
 
 
 def _doing(state: BlockedState) -> str:
-    text, detail = KINDS[state.kind], state.call.detail
+    text, detail = state.call.wait.text, state.call.detail
     if state.kind in ("native", "file") and detail:
         text = f"waits in the system call {detail}"
     frame = state.call.caller or state.call.frame
@@ -122,7 +122,7 @@ def evidence_of_culprits(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
             stack = " ← ".join(frame_text(frame) for frame in thread.frames[:_MAX_NAMES])
             name = f" thread {thread.name!r}" if len(state.steps) > 1 else ""
             lines.append(
-                f"pid {process.pid}{name} {KINDS[call.kind]}: {stack or call.detail or thread.wchan or 'no stack'}"
+                f"pid {process.pid}{name} {call.wait.text}: {stack or call.detail or thread.wchan or 'no stack'}"
             )
         # Ranks that wait for each other have unread bytes on many connections.
         if verdict.cause in _WITH_OPEN_REQUESTS and state.kind not in ("collective", "rendezvous"):
@@ -141,7 +141,7 @@ def evidence_of_victims(index: JobIndex, keys: tuple[str, ...]) -> tuple[str, ..
         state = index.states[key]
         frames = state.thread.frames if state.thread else ()
         stack = " ← ".join(frame_text(frame) for frame in frames[:_MAX_NAMES])
-        lines.append(f"pid {state.process.pid} {KINDS[state.kind]}: {stack}")
+        lines.append(f"pid {state.process.pid} {state.call.wait.text}: {stack}")
     return tuple(lines)
 
 

@@ -46,14 +46,11 @@ class Thread:
     Attributes:
         frames: Frames of the last sample, innermost first.
         steady: Whether every sample had the same functions on its stack.
-        stem: Number of outermost frames that were the same in every sample.
-        samples: Number of samples with a stack.
         active: Whether the stack tool called it active; None if unknown.
         runnable: Share of the time in which it ran or wanted to run; None if unknown.
         asleep_s: Seconds since it last ran; None if unknown.
         waits_fds: Descriptors that its system call waits for.
         futex: Address it waits at, or "sem:INODE" for a semaphore shared between processes.
-        limited: Whether its system call has a timeout; None if unknown.
         opens: Path that its system call opens.
     """
 
@@ -61,8 +58,6 @@ class Thread:
     name: str = ""
     frames: tuple[StackFrame, ...] = ()
     steady: bool = True
-    stem: int = 0
-    samples: int = 0
     active: bool | None = None
     gil: bool = False
     state: str = ""
@@ -70,7 +65,6 @@ class Thread:
     syscall: str = ""
     waits_fds: tuple[int, ...] = ()
     futex: str = ""
-    limited: bool | None = None
     opens: str = ""
     runnable: float | None = None
     asleep_s: float | None = None
@@ -120,7 +114,6 @@ class Process:
     job: str = ""
     python: bool = True
     state: str = ""
-    age_s: float | None = None
     threads: tuple[Thread, ...] = ()
     fds: tuple[Descriptor, ...] = ()
     shared: tuple[str, ...] = ()

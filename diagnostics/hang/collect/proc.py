@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import struct
 import threading
@@ -14,10 +15,24 @@ from pathlib import Path
 from stat import S_ISFIFO
 from typing import TypeVar
 
-from diagnostics.hang.collect.syscalls import SYSCALLS
 from diagnostics.hang.snapshot import Descriptor, cut_at_word
 
 T = TypeVar("T")
+
+
+def _load_syscalls(machine: str) -> dict[int, str]:
+    """Read the names of system calls: runs of consecutive numbers, `number:name name name`."""
+    file = "syscalls_generic.txt" if machine in {"aarch64", "arm64"} else "syscalls_x86_64.txt"
+    names, number = {}, 0
+    for word in Path(__file__).with_name(file).read_text(encoding="ascii").split():
+        first, colon, name = word.partition(":")
+        number = int(first) if colon else number
+        names[number] = name if colon else word
+        number += 1
+    return names
+
+
+SYSCALLS = _load_syscalls(platform.machine())
 ENVIRONMENT = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "NCCL_RAS_ADDR",
 )  # fmt: skip
@@ -119,15 +134,6 @@ def environment(pid: int) -> dict[str, str]:
         if name in ENVIRONMENT and len(value) <= MAX_VALUE:
             values[name] = value
     return values
-
-
-def age_s(pid: int) -> float | None:
-    """Return seconds since the process was started."""
-    fields = stat_fields(pid)
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        uptime = float(read_file("/proc/uptime").split()[0])
-        return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
-    return None
 
 
 def runnable_ns(pid: int, tid: int) -> int | None:
@@ -233,14 +239,12 @@ class SystemCall:
     Attributes:
         fds: Descriptors it waits for.
         futex: Address it waits at.
-        limited: Whether it has a timeout; None if unknown.
         path: File that it opens; a named pipe is marked.
     """
 
     name: str = ""
     fds: tuple[int, ...] = ()
     futex: str = ""
-    limited: bool | None = None
     path: str = ""
 
 
@@ -254,7 +258,7 @@ def system_call(pid: int, tid: int) -> SystemCall:  # noqa: PLR0911
     if len(values) < 6:
         return SystemCall(name)
     if name == "futex":
-        return SystemCall(name, (), f"{values[0]:#x}", values[3] != 0)
+        return SystemCall(name, (), f"{values[0]:#x}")
     if name in _WITH_DESCRIPTOR:
         locks = name == "fcntl" and values[1] in _F_SETLKW
         return SystemCall("fcntl lock" if locks else name, (values[0] & 0xFFFFFFFF,))
@@ -263,18 +267,10 @@ def system_call(pid: int, tid: int) -> SystemCall:  # noqa: PLR0911
     if name.startswith("epoll"):
         lines = read_proc(pid, f"fdinfo/{values[0]}").splitlines()
         return SystemCall(name, tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:")))
-    return _multiplexing_call(pid, name, values)
-
-
-def _multiplexing_call(pid: int, name: str, values: list[int]) -> SystemCall:
-    """Read which descriptors a poll or select waits for from the process's memory."""
-    if name == "ppoll":
-        return SystemCall(name, _polled(pid, values[0], values[1]), limited=values[2] != 0)
-    if name == "poll":
-        # Its timeout is an int of 32 bits; -1 is none.
-        return SystemCall(name, _polled(pid, values[0], values[1]), limited=not values[2] & 0x80000000)
+    if name in {"poll", "ppoll"}:
+        return SystemCall(name, _polled_fds(pid, values[0], values[1]))
     if name in {"select", "pselect6"}:
-        return SystemCall(name, _selected(pid, values[0], values[1:3]), limited=values[4] != 0)
+        return SystemCall(name, _selected_fds(pid, values[0], values[1:3]))
     return SystemCall(name)
 
 
@@ -296,14 +292,14 @@ def _opened_path(pid: int, address: int) -> str:
     return f"{path} (a named pipe)" if fifo else path
 
 
-def _polled(pid: int, address: int, count: int) -> tuple[int, ...]:
+def _polled_fds(pid: int, address: int, count: int) -> tuple[int, ...]:
     if not 0 < count <= MAX_POLLED:
         return ()
     data = read_memory(pid, address, 8 * count)
     return tuple(fd for fd, _, _ in struct.iter_unpack("ihh", data[: len(data) // 8 * 8]) if fd >= 0)
 
 
-def _selected(pid: int, count: int, sets: list[int]) -> tuple[int, ...]:
+def _selected_fds(pid: int, count: int, sets: list[int]) -> tuple[int, ...]:
     fds: set[int] = set()
     for address in sets:
         data = read_memory(pid, address, (min(count, 1024) + 7) // 8) if address else b""

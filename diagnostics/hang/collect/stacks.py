@@ -1,4 +1,4 @@
-"""Take Python stacks with py-spy, without stopping the process and within a time limit."""
+"""Take Python stacks with py-spy, without stopping the process and within a time limit, and say what forbids it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ _CALLS = re.compile(
     r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|"
     r"send|sendall|send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|"
     r"cpu|synchronize|barrier|communicate|open) ?\("
+)
+_SYS_PTRACE = 1 << 19
+_CONTAINER = (
+    "in a container, give it that capability: docker run --cap-add SYS_PTRACE; Kubernetes: "
+    "securityContext.capabilities.add: [SYS_PTRACE], or kubectl debug --profile=general --target=CONTAINER"
 )
 _WITH_LOCK = re.compile(r"(?:async )?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
 
@@ -113,8 +118,6 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
                 tid=int(item.get("os_thread_id") or item.get("thread_id") or 0),
                 name=cut_at_word(str(item.get("thread_name") or ""), 80),
                 frames=frames,
-                stem=len(frames),
-                samples=1,
                 active=bool(item.get("active")),
                 gil=bool(item.get("owns_gil")),
             )
@@ -166,17 +169,13 @@ def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
 
 
 def merge_samples(samples: Sequence[Thread]) -> Thread:
-    """Merge the samples of a thread: the last stack, and the number of its frames that did not change.
+    """Return the last sample of a thread, with whether all samples had the same functions on the stack.
 
-    Line numbers change in a loop that only waits again; functions do not.
+    Line numbers are not compared: they change in a loop that only waits again.
     """
-    stacks = [[(frame.path, frame.function) for frame in reversed(sample.frames)] for sample in samples]
-    stem = 0
-    while all(len(stack) > stem for stack in stacks) and len({tuple(stack[stem]) for stack in stacks}) == 1:
-        stem += 1
-    steady = len({tuple(stack) for stack in stacks}) == 1
+    stacks = {tuple((frame.path, frame.function) for frame in sample.frames) for sample in samples}
     active = sum(bool(sample.active) for sample in samples) * 2 > len(samples)
-    return replace(samples[-1], steady=steady, stem=stem, samples=len(samples), active=active)
+    return replace(samples[-1], steady=len(stacks) == 1, active=active)
 
 
 class SourceReader:
@@ -211,3 +210,54 @@ def _read_source(path: str) -> list[str] | None:
         return safe_io.read_text(Path(path), MAX_SOURCE).split("\n")
     except OSError:
         return []
+
+
+# Permissions.
+
+
+def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
+    """Return each process whose memory may not be read, with the reason and what would permit it."""
+    return {pid: reason for pid in pids if (reason := _reason(pid))}
+
+
+def _reason(pid: int) -> str:
+    state = (proc.stat_fields(pid) or ["X"])[0]
+    if state in "ZX":
+        return ""
+    try:
+        # Opening it needs exactly the permission that py-spy needs, and stops nothing.
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return _explain_refusal(pid)
+    return ""
+
+
+def _explain_refusal(pid: int) -> str:
+    owner = proc.owner_uid(pid)
+    if owner != os.geteuid() and os.geteuid() != 0:
+        return f"it belongs to uid {owner}; run hang as that user (sudo -u '#{owner}' ...) or as root"
+    scope = _ptrace_scope()
+    if scope == "3":
+        return (
+            "kernel.yama.ptrace_scope is 3: no process may read another one until a reboot with another value"
+        )
+    if not _effective_capabilities() & _SYS_PTRACE and scope not in {"", "0"}:
+        # `--watch` is no way around: py-spy is not the parent of the command.
+        return f"kernel.yama.ptrace_scope is {scope}: run hang as root, or: sudo sysctl kernel.yama.ptrace_scope=0"
+    return f"this process lacks CAP_SYS_PTRACE over it; {_CONTAINER}"
+
+
+def _effective_capabilities() -> int:
+    for line in proc.read_proc(os.getpid(), "status").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _ptrace_scope() -> str:
+    try:
+        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import sys
 import zlib
 from collections.abc import Sequence
@@ -16,8 +17,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.hang.collect import nccl_ras, stacks
 from diagnostics.hang.collect.discovery import role_of_title
-from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, ps_list, pyspy, stack_text, watchdog
-from diagnostics.hang.parsers.lines import clean_lines
+from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, stack_text, watchdog
 from diagnostics.hang.snapshot import WATCHDOG_DUMP, Process, Snapshot, join_snapshots
 from diagnostics.output.redact import mask_and_cut
 
@@ -27,6 +27,17 @@ EXPECTED = (
 )
 # A server that noticed that its own step does not end.
 _WATCHDOG_MARKS = ("watchdog timeout", "watchdog_timeout", "Pyspy dump for PID")
+
+MAX_LINE = 1000
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_QUOTE = re.compile(r"(?: ?> ?){1,20}")
+_BLANK = re.compile("[\u00a0\u2007\u202f\u3000]")
+# A launcher's or Ray's mark before each line.
+_TAG = re.compile(
+    r"\s{0,20}(?:\[(?:rank|default|RANK )?(?P<rank>\d{1,6})\]: ?(?:\[[EWIF]\d+ [^\]]{0,80}\] ?)?"
+    r"|\((?P<name>[\w:.\- ]{1,80} )?pid=(?P<pid>\d{1,9})(?:, ip=[\d.]{1,40})?\) ?)"
+)
+_WATCHDOG = re.compile(r"\[Rank \d|Watchdog|\[PG ")
 
 
 def read_files(names: Sequence[str]) -> Snapshot:
@@ -109,17 +120,45 @@ def _parse_text(text: str, name: str) -> Snapshot:
     reports = watchdog.parse_lines(lines)
     if reports is not None and watchdog.ranks_differ(reports):
         return reports
-    if processes := pyspy.parse_text(lines):
+    if processes := stack_text.parse_pyspy(lines):
         watched = any(mark in line for line in lines for mark in _WATCHDOG_MARKS)
         return _with_roles(processes, f"py-spy text{f' {WATCHDOG_DUMP}' if watched else ''}")
-    if processes := stack_text.parse_text(lines):
+    if processes := stack_text.parse_stacks(lines):
         # Of a watchdog's report the stacks are those of the thread that only noticed.
         return reports if reports is not None and reports.processes else _with_roles(processes, "stacks")
     if reports is not None:
         return reports
-    if processes := ps_list.parse_text(lines):
-        return Snapshot(tuple(processes), source="a list of processes")
     raise ParseError(f"{name}: {EXPECTED}")
+
+
+def clean_lines(text: str) -> list[str]:
+    r"""Return the lines of a text; what several ranks wrote in turns is sorted, each under a line with its rank.
+
+    >>> clean_lines("> a"), clean_lines("[rank1]: a\n[rank0]: b\n[rank1]: c")
+    (['a'], ['rank 1', 'a', 'c', 'rank 0', 'b'])
+    """
+    groups: dict[str, list[str]] = {"": []}
+    blank = False
+    for raw in text.splitlines():
+        if not raw or raw.isspace():
+            if not blank:
+                groups[""].append("")
+            blank = True
+            continue
+        blank = False
+        line = _BLANK.sub(" ", _COLOUR.sub("", raw[:MAX_LINE]).rstrip())
+        if quote := _QUOTE.match(line):
+            line = line[quote.end() :]
+        tag = None if _WATCHDOG.search(line) else _TAG.match(line)
+        if not tag:
+            groups[""].append(line)
+            continue
+        head = f"rank {tag['rank']}" if tag["rank"] else f"Process {tag['pid']}: {tag['name'] or ''}".strip()
+        groups.setdefault(head, []).append(line[tag.end() :])
+    return [line for head, lines in groups.items() if lines for line in ([head] if head else []) + lines]
+
+
+_ROLE_OF_FUNCTION = {"worker_busy_loop": "engine worker", "run_busy_loop": "engine core"}
 
 
 def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
@@ -130,12 +169,9 @@ def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
         functions = {frame.function for thread in process.threads for frame in thread.frames}
         if "_worker_loop" in functions:
             role = "data loader worker"
-        elif role == "process" and "worker_busy_loop" in functions:
-            role = "engine worker"
-        elif role == "process" and "run_busy_loop" in functions:
-            role = "engine core"
         elif role == "process":
-            role = process.role
+            by_function = (name for function, name in _ROLE_OF_FUNCTION.items() if function in functions)
+            role = next(by_function, process.role)
         labelled.append(replace(process, role=role, rank=process.rank if process.rank is not None else rank))
     return Snapshot(tuple(_distinct_pids(labelled)), source=source)
 

@@ -120,7 +120,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     pending = str(last.get("state")) != "completed" or completed < enqueued
     first = StackFrame(C10D, parsed[1].lower() if parsed else "collective") if pending else BETWEEN
     frames = (first, *map(_frame, last.get("frames") or ()))
-    thread = Thread(rank + 1, "MainThread", frames, samples=1, stem=len(frames))
+    thread = Thread(rank + 1, "MainThread", frames)
     process = Process(
         rank + 1, rank=rank, role="trainer", world=_world_size(document), job="recorded", threads=(thread,)
     )

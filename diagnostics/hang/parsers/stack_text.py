@@ -1,7 +1,7 @@
-"""Parse stacks in text: faulthandler, pystack, gdb with and without Python, and tracebacks.
+"""Parse stacks in text: py-spy and `ray stack`, faulthandler, pystack, gdb with and without Python, tracebacks.
 
-A process continues after a traceback that ends in an error, so that stack is dropped. An interrupt or a
-timeout shows where the process was blocked.
+A stack that ended in an error is dropped: its thread left it and went on. A stack that ended in an interrupt or a
+timeout is used: it shows where the thread was blocked.
 """
 
 from __future__ import annotations
@@ -10,9 +10,27 @@ import re
 from dataclasses import dataclass, field, replace
 
 from diagnostics.hang.collect.stacks import blocking_call_in, last_part
-from diagnostics.hang.parsers.pyspy import rank_heading
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
+# py-spy.
+_PROCESS = re.compile(r"\s{0,20}Process (\d{1,9}): ?(.*)$")
+# `ray stack` prints a line of ps above each process.
+_RAY_STACK = re.compile(
+    r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(?:\d+:\d+\s+)?(.*)$"
+)
+_PYSPY_THREAD = re.compile(
+    r"\s{0,20}Thread (?:(0x[0-9a-fA-F]{1,16}|\d{1,16})(?:\s{0,4}\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))"
+    r'(?::? ?"([^"]*)"?)?'
+)
+_PYSPY_FRAME = re.compile(r"\s+([^\s(][^(]{0,300}?) \((.{1,300}?)(?::(\d{1,7}))?\)\s*$")
+# The same without indentation.
+_FLAT_FRAME = re.compile(r"([\w.<>:]{1,200}) \((\S{1,300}\.(?:pyx?|c|cc|cpp|h|rs|so[.\d]*)):(\d{1,7})\)$")
+_RANK_HEADING = re.compile(
+    r"(?i)(?:\W{0,12}(?:(?:local|global|tp|dp|pp)[ _-]?)?rank\s?[:=#]?\s?(\d{1,6})\b.{0,40}"
+    r"|[\w ,.'*-]{1,60} rank[ _]?(\d{1,6})\b[^.!?]{0,40}:\W*)$"
+)
+_COMMAND = re.compile(r"\bdump\b.{0,80}?(?:-p|--pid)[ =](\d{1,9})")
+# Other tools.
 _FAULTHANDLER = re.compile(
     r"\s{0,20}(?:Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{0,80})\])? \(most recent call first\)"
 )
@@ -52,30 +70,95 @@ _STARTS_THREAD = (
 @dataclass
 class _ThreadDraft:
     tid: int
-    name: str
-    outermost_first: bool | None
+    name: str = ""
+    outermost_first: bool | None = None
     gil: bool = False
+    active: bool | None = None
     frames: list[StackFrame] = field(default_factory=list)
     ended: bool = False
+
+    def thread(self) -> Thread:
+        frames = reversed(self.frames) if self.outermost_first else self.frames
+        return Thread(self.tid, self.name, tuple(frames), gil=self.gil, active=self.active)
+
+    def is_over(self) -> bool:
+        return self.ended or any(_MONITORS.search(frame.function) for frame in self.frames)
 
 
 @dataclass
 class _ProcessDraft:
     pid: int = 0
+    title: str = ""
     rank: int | None = None
     threads: list[_ThreadDraft] = field(default_factory=list)
-    has_main: bool = False
+
+    def process(self, pid: int, threads: list[Thread]) -> Process:
+        role = "trainer" if self.rank is not None else "process"
+        return Process(pid, title=self.title, rank=self.rank, threads=tuple(threads), role=role)
 
 
-def parse_text(lines: list[str]) -> list[Process]:
-    """Return the processes in a dump. A new main thread begins a new process, because each dump has one."""
-    reader = _Reader()
+def _rank_heading(line: str) -> int | None:
+    """Return the rank that a heading names, as "rank 1" or "Stack of local rank 1:"."""
+    match = _RANK_HEADING.match(line) if len(line) <= 120 else None
+    return int(match[1] or match[2]) if match else None
+
+
+def parse_pyspy(lines: list[str]) -> list[Process]:
+    """Return the processes in the output of `py-spy dump` or `ray stack`, ignoring other lines."""
+    drafts: list[_ProcessDraft] = []
+    pid, rank, in_thread = 0, None, False
+    for line in lines:
+        if command := _COMMAND.search(line):
+            pid = int(command[1])
+        heading = _rank_heading(line)
+        if match := _PROCESS.match(line) or _RAY_STACK.match(line):
+            drafts.append(_ProcessDraft(int(match[1]), match[2].strip(), rank))
+            rank, in_thread = None, False
+        elif heading is not None:
+            rank, in_thread = heading, False
+            drafts.append(_ProcessDraft(rank=rank))
+        elif match := _PYSPY_THREAD.match(line):
+            if not drafts:
+                drafts.append(_ProcessDraft(pid or 1, "", rank))
+            threads, state = drafts[-1].threads, match[2] or match[3] or ""
+            tid = int(match[1], 0) if match[1] else -1 - len(threads)
+            active = state.startswith("active")
+            threads.append(_ThreadDraft(tid, match[4] or "", gil="gil" in state, active=active))
+            in_thread = True
+        elif in_thread and (match := _PYSPY_FRAME.match(line) or _FLAT_FRAME.match(line)):
+            frame = StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0))
+            drafts[-1].threads[-1].frames.append(frame)
+        elif line.strip() and not line.startswith((" ", "\t")):
+            in_thread = False
+    if not any(thread.frames for draft in drafts for thread in draft.threads):
+        return []
+    return [draft.process(draft.pid or 1, _pyspy_threads(draft)) for draft in drafts if draft.threads]
+
+
+def _pyspy_threads(draft: _ProcessDraft) -> list[Thread]:
+    threads = [thread.thread() for thread in draft.threads]
+    if any(thread.name == "MainThread" or thread.tid == draft.pid for thread in threads):
+        return threads
+    # Older releases print no names.
+    return [
+        replace(thread, name="MainThread")
+        if thread.frames and thread.frames[-1].function == "<module>"
+        else thread
+        for thread in threads
+    ]
+
+
+def parse_stacks(lines: list[str]) -> list[Process]:
+    """Return the processes in a dump of another tool. A new main thread begins a new process: each has one."""
+    reader = _StackReader()
     for line in lines:
         reader.read_line(line)
     return reader.processes()
 
 
-class _Reader:
+class _StackReader:
+    """Collects the threads of a dump line by line."""
+
     def __init__(self) -> None:
         self._drafts: list[_ProcessDraft] = []
         self._thread: _ThreadDraft | None = None
@@ -90,7 +173,7 @@ class _Reader:
             # The source line of the frame above: a C function that it calls has no frame.
             self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
         self._after_frame = False
-        rank = rank_heading(line)
+        rank = _rank_heading(line)
         if rank is not None:
             self._thread = None
             self._drafts.append(_ProcessDraft(rank=rank))
@@ -98,7 +181,6 @@ class _Reader:
             self._end_thread(line, match[1])
         elif line.startswith(_CHAINED) and self._thread is not None:
             self._thread.ended, self._thread.name = True, ""
-            self._drafts[-1].has_main = False
             self._thread = None
         elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
             self._pid = int(match[1])
@@ -140,13 +222,12 @@ class _Reader:
     def _begin_thread(
         self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False
     ) -> None:
-        main = name == "MainThread"
-        if not self._drafts or (main and self._drafts[-1].has_main):
+        has_main = any(thread.name == "MainThread" for draft in self._drafts[-1:] for thread in draft.threads)
+        if not self._drafts or (name == "MainThread" and has_main):
             self._drafts.append(_ProcessDraft())
-        draft = self._drafts[-1]
-        draft.has_main = draft.has_main or main
-        self._thread = _ThreadDraft(tid or -1 - len(draft.threads), name, outermost_first, gil)
-        draft.threads.append(self._thread)
+        threads = self._drafts[-1].threads
+        self._thread = _ThreadDraft(tid or -1 - len(threads), name, outermost_first, gil)
+        threads.append(self._thread)
 
     def _add_frame(self, frame: StackFrame, *, outermost_first: bool = False) -> None:
         if self._thread is None:
@@ -167,24 +248,14 @@ class _Reader:
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
-            threads = _with_main([_thread(t) for t in draft.threads if t.frames and not _is_over(t)])
+            pid = self._pid if self._pid and len(drafts) == 1 else number
+            threads = [thread.thread() for thread in draft.threads if thread.frames and not thread.is_over()]
             if threads:
-                pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
-                role = "trainer" if draft.rank is not None else "process"
-                processes.append(Process(pid, rank=draft.rank, threads=threads, role=role))
+                processes.append(draft.process(pid, _with_main(threads)))
         return processes
 
 
-def _thread(draft: _ThreadDraft) -> Thread:
-    frames = tuple(reversed(draft.frames)) if draft.outermost_first else tuple(draft.frames)
-    return Thread(draft.tid, draft.name, frames, stem=len(frames), samples=1, gil=draft.gil)
-
-
-def _is_over(draft: _ThreadDraft) -> bool:
-    return draft.ended or any(_MONITORS.search(frame.function) for frame in draft.frames)
-
-
-def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
+def _with_main(threads: list[Thread]) -> list[Thread]:
     """Name the main thread if no name shows it: the last thread that no other thread started."""
     if not any(thread.name == "MainThread" for thread in threads):
         for place in reversed(range(len(threads))):
@@ -192,4 +263,4 @@ def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
             if threads[place].frames[-1].function not in _STARTS_THREAD:
                 threads[place] = replace(threads[place], name="MainThread")
                 break
-    return tuple(threads)
+    return threads

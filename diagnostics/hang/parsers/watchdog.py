@@ -150,12 +150,12 @@ def _operation(name: str) -> str:
 
 
 def _rank_process(number: int, frame: StackFrame) -> Process:
-    thread = Thread(number + 1, "MainThread", (frame,), samples=1, stem=1)
+    thread = Thread(number + 1, "MainThread", (frame,))
     return Process(number + 1, rank=number, role="trainer", job="reported", threads=(thread,))
 
 
 def _unnamed_rank_process() -> tuple[Process, ...]:
-    thread = Thread(1, "MainThread", (StackFrame(C10D, "wait"),), samples=1, stem=1)
+    thread = Thread(1, "MainThread", (StackFrame(C10D, "wait"),))
     return (Process(1, role="trainer", job="reported", threads=(thread,)),)
 
 
@@ -207,7 +207,7 @@ def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     processes = []
     for rank in ranks:
         pid = rank.pid or rank.rank + 1
-        thread = Thread(pid, "MainThread", (StackFrame(C10D, "wait"),), samples=1, stem=1)
+        thread = Thread(pid, "MainThread", (StackFrame(C10D, "wait"),))
         world = len(ranks) + len(missing)
         processes.append(
             Process(pid, rank=rank.rank, role="trainer", job="localhost:ras", world=world, threads=(thread,))

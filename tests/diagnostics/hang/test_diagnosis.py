@@ -36,8 +36,6 @@ def rank(number, *frames, pid=None, world=3, **more):
         pid,
         "MainThread",
         frames,
-        samples=3,
-        stem=len(frames),
         runnable=0.0,
         asleep_s=400.0,
         state="S",
@@ -219,8 +217,8 @@ def test_a_snapshot_survives_json():
 def test_a_backward_pass_is_looked_for_in_its_own_thread():
     """The main thread waits for the engine's, which is in a collective."""
     autograd = StackFrame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
-    main = Thread(100, "MainThread", (autograd, StackFrame("/job/train.py", "step", 4)), samples=1)
-    backward = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),), samples=1)
+    main = Thread(100, "MainThread", (autograd, StackFrame("/job/train.py", "step", 4)))
+    backward = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),))
     stands = diagnose(Snapshot((Process(100, threads=(main, backward)),), source="py-spy text")).index.states
     assert [stand.kind for stand in stands.values()] == ["collective"]
 
@@ -231,7 +229,6 @@ def test_a_child_that_has_just_died_is_no_hang():
         1,
         "MainThread",
         (StackFrame("/usr/local/lib/python3.11/subprocess.py", "_wait"), StackFrame("/job/a.py", "f", 1)),
-        samples=1,
         state="S",
         syscall="wait4",
         asleep_s=400.0,
@@ -249,7 +246,6 @@ def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
         1,
         "MainThread",
         (StackFrame("/usr/local/lib/python3.11/threading.py", "wait"), StackFrame("/job/a.py", "serve", 1)),
-        samples=1,
         state="S",
         syscall="futex",
         futex="0x1",
@@ -263,7 +259,6 @@ def test_a_main_thread_that_rests_beside_a_server_is_no_hang():
             StackFrame("/usr/local/lib/python3.11/selectors.py", "select"),
             StackFrame("/usr/local/lib/python3.11/asyncio/base_events.py", "_run_once"),
         ),
-        samples=1,
         state="S",
         syscall="epoll_wait",
         runnable=0.0,
@@ -291,8 +286,8 @@ def test_an_idle_engine_is_not_what_holds_a_program_up():
 
 def sleeper(pid, parent, *frames, **more):
     """A process whose main thread sleeps in these frames."""
-    values = {"samples": 3, "state": "S", "runnable": 0.0, "asleep_s": 400.0} | more.pop("thread", {})
-    thread = Thread(pid, "MainThread", frames, stem=len(frames), **values)
+    values = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | more.pop("thread", {})
+    thread = Thread(pid, "MainThread", frames, **values)
     return Process(pid, parent, threads=(thread,), state="S", **more)
 
 

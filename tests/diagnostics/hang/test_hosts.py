@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics.collect.remote import MARK, Answer, collect_program, zip_sources
-from diagnostics.hang import hosts
+from diagnostics.hang import command
 from diagnostics.hang.collect.snapshot import NoProcessError
+from diagnostics.hang.command import join_answers
 from diagnostics.hang.diagnosis import diagnose
-from diagnostics.hang.hosts import join_answers
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
 
@@ -32,9 +32,7 @@ SERVER, CLIENT = "10.77.0.1:8000", "10.77.0.2:41000"
 
 
 def process(pid, frames, inode, **more):
-    thread = Thread(
-        pid, "MainThread", frames, samples=3, active=False, state="S", runnable=0.0, asleep_s=90.0, **more
-    )
+    thread = Thread(pid, "MainThread", frames, active=False, state="S", runnable=0.0, asleep_s=90.0, **more)
     return Process(pid, 1, role="process", state="S", threads=(thread,), fds=(Descriptor(3, "tcp", inode),))
 
 
@@ -183,7 +181,7 @@ def wire(machines):
 
 
 @pytest.mark.parametrize(
-    "program", [hosts.collector("", 1.0, 1), collect_program()], ids=lambda program: program.module
+    "program", [command.collector("", 1.0, 1), collect_program()], ids=lambda program: program.module
 )
 def test_sent_sources_import_nothing_else(tmp_path, program):
     """A host has nothing of ours but what was sent, and no package of others."""

@@ -17,7 +17,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.hang import watch
-from diagnostics.hang.collect import discovery, permissions, proc, stacks
+from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.discovery import ProcessEntry
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
@@ -220,7 +220,7 @@ def test_wrong_usage_is_one_line(words, code, capsys):
 
 def test_without_permission_nothing_is_guessed(deadlocked_process, monkeypatch, capsys):
     refused = "this process lacks CAP_SYS_PTRACE over it"
-    monkeypatch.setattr(permissions, "unreadable_processes", lambda pids: dict.fromkeys(pids, refused))
+    monkeypatch.setattr(stacks, "unreadable_processes", lambda pids: dict.fromkeys(pids, refused))
     assert main(options(deadlocked_process.pid, seconds="0.1")) == 3
     document = json.loads(capsys.readouterr().out)
     assert document["outcome"] == "unknown"
@@ -296,9 +296,9 @@ def test_threads_of_samples_are_merged():
         return Thread(1, frames=tuple(StackFrame("/a.py", name, 3) for name in names), active=False)
 
     same = stacks.merge_samples([sample("wait", "run"), sample("wait", "run")])
-    assert (same.steady, same.stem, same.samples) == (True, 2, 2)
+    assert same.steady
     changed = stacks.merge_samples([sample("f", "run"), sample("g", "run")])
-    assert (changed.steady, changed.stem) == (False, 1)
+    assert not changed.steady
 
 
 def test_watch_ends_what_it_started(capfd):
@@ -331,7 +331,7 @@ def test_watch_diagnoses_again_if_it_could_not_decide():
         snapshots.append(snapshot)
         return next(answers)
 
-    stall = WatchOptions(stall_s=0.2, seconds=0.1, samples=2, end=True)
+    stall = WatchOptions(stall_s=0.2, seconds=0.1, end=True)
     assert watch.watch_command([sys.executable, HOST, "two_locks"], stall, report) == FINDINGS
     assert len(snapshots) == 3
 
@@ -389,8 +389,8 @@ def test_a_thread_is_compared_with_the_clock_of_its_own_processor(monkeypatch):
     ],
 )  # fmt: skip
 def test_a_refusal_names_what_would_permit_it(monkeypatch, owner, me, scope, word):
-    monkeypatch.setattr(permissions, "os", SimpleNamespace(geteuid=lambda: me, getpid=os.getpid))
-    monkeypatch.setattr(permissions.proc, "owner_uid", lambda _: owner)
-    monkeypatch.setattr(permissions, "_effective_capabilities", lambda: 0)
-    monkeypatch.setattr(permissions, "_ptrace_scope", lambda: scope)
-    assert word in permissions._explain_refusal(7)
+    monkeypatch.setattr(stacks, "os", SimpleNamespace(geteuid=lambda: me, getpid=os.getpid))
+    monkeypatch.setattr(stacks.proc, "owner_uid", lambda _: owner)
+    monkeypatch.setattr(stacks, "_effective_capabilities", lambda: 0)
+    monkeypatch.setattr(stacks, "_ptrace_scope", lambda: scope)
+    assert word in stacks._explain_refusal(7)

@@ -120,7 +120,7 @@ def rank(number):
         StackFrame("torch/distributed/distributed_c10d.py", "all_reduce", 9),
         StackFrame("/job/a.py", "step", 3),
     )
-    thread = Thread(100 + number, "MainThread", frames, samples=3, stem=2, asleep_s=90.0)
+    thread = Thread(100 + number, "MainThread", frames, asleep_s=90.0)
     return Process(
         100 + number, ppid=1, role="trainer", rank=number, world=3, job="127.0.0.1:1", threads=(thread,)
     )

@@ -185,13 +185,6 @@ def test_the_watchdog_alone_names_nobody(tmp_path):
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ())
 
 
-def test_a_stopped_process_in_a_list_of_ps(tmp_path):
-    verdict = diagnose(
-        parse_text(tmp_path, "  PID STAT COMMAND\n 4242 Tsl  /opt/bin/python -m job\n")
-    ).verdict
-    assert (verdict.cause, verdict.culprits) == ("stopped", ("/4242",))
-
-
 def recorder(begun, operation, frames=()):
     """A flight recorder's document, as PyTorch writes them for gloo."""
     entry = {
@@ -298,7 +291,6 @@ HOSTILE = {
     "tags": "[rank1]: x\n" * (MIB // 12),
     "watchdog": "[Rank 1] Watchdog caught " * (MIB // 26),
     "words": "Process 1 rank " * (MIB // 16),
-    "ps": "PID STAT CMD\n" + "1 S x\n" * (MIB // 8),
     "chained errors": INTERRUPTED.format(error="ValueError: x\n\nDuring handling of the above")
     * (MIB // 256),
 }

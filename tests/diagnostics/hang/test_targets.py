@@ -116,11 +116,9 @@ def test_a_target_of_another_user():
         pytest.skip("root may not become another user here")
     with running(*nobody, "/usr/bin/python3", "-c", LOCKS) as process:
         assert observe(process.pid)[1].code == "HNG006"
-    look = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.collect import permissions; "
-    )
+    look = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.collect import stacks; "
     with running(sys.executable, "-c", LOCKS) as process:
-        look += f"print(permissions.unreadable_processes({{{process.pid}}}))"
+        look += f"print(stacks.unreadable_processes({{{process.pid}}}))"
         done = subprocess.run(
             [*nobody, "/usr/bin/python3", "-c", look], capture_output=True, text=True, check=False
         )

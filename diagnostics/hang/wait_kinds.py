@@ -1,0 +1,75 @@
+"""Load `waits.toml`: the kinds of waits with their properties, and the library functions that are such a wait."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of wait; `waits.toml` explains the fields."""
+
+    text: str
+    state: Literal["waits", "idle", "computes"] = "waits"
+    ended_by: tuple[str, ...] = ()
+    cause: str = "native"
+    absent: Literal["", "always", "dump"] = ""
+    frame: Literal["", "names", "means"] = ""
+    spins: bool = False
+
+
+class _Waits(msgspec.Struct, forbid_unknown_fields=True):
+    calls: list[tuple[str, str, str]]
+    idle_frames: list[tuple[str, str]]
+    side_services: str
+    libraries: str
+    kinds: dict[str, WaitKind]
+    syscalls: dict[str, list[str]]
+    source_calls: dict[str, list[str]]
+
+
+def _path_pattern(ends: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:^|.*/)(?:{'|'.join(ends.split())})$")
+
+
+def _name_pattern(functions: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(functions.split())})$")
+
+
+def _by_name(names: Mapping[str, list[str]]) -> dict[str, str]:
+    return {name: kind for kind, group in names.items() for name in group}
+
+
+_WAITS = msgspec.toml.decode(Path(__file__).with_name("waits.toml").read_bytes(), type=_Waits)
+KINDS = _WAITS.kinds
+COMPUTING = tuple(name for name, kind in KINDS.items() if kind.state == "computes")
+IDLE = tuple(name for name, kind in KINDS.items() if kind.state == "idle")
+WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.ended_by)
+"""Waits that another thread of the same process can end."""
+KIND_OF_SYSCALL = _by_name(_WAITS.syscalls)
+KIND_OF_SOURCE_CALL = _by_name(_WAITS.source_calls)
+LIBRARY_NAMES = "|".join(_WAITS.libraries.split())
+SIDE_SERVICE = _path_pattern(_WAITS.side_services)
+_CALLS = [(kind, _path_pattern(ends), _name_pattern(names)) for kind, ends, names in _WAITS.calls]
+_IDLE_FRAMES = [(_path_pattern(ends), _name_pattern(names)) for ends, names in _WAITS.idle_frames]
+
+
+@lru_cache(maxsize=4096)
+def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
+    """Return what a frame waits for, the first row of the table first.
+
+    >>> kinds_of_frame("/usr/lib/python3.12/queue.py", "get")
+    ('queue',)
+    """
+    return tuple(kind for kind, ends, names in _CALLS if names.match(function) and ends.match(path))
+
+
+@lru_cache(maxsize=4096)
+def is_idle_frame(path: str, function: str) -> bool:
+    """Return whether a thread in this frame is idle."""
+    return any(names.match(function) and ends.match(path) for ends, names in _IDLE_FRAMES)
