@@ -10,11 +10,12 @@ from diagnostics.frameworks import TOP_MODULES
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 from diagnostics.hang.wait_kinds import (
     COMPUTING,
+    ENDS,
+    FILE_CHANNELS,
     KIND_OF_SOURCE_CALL,
     KIND_OF_SYSCALL,
     KINDS,
     LIBRARY_NAMES,
-    SIDE_SERVICE,
     WaitKind,
     is_idle_frame,
     kinds_of_frame,
@@ -46,14 +47,6 @@ class BlockingCall:
         return KINDS[self.kind]
 
 
-# Library frames below which the caller decides whether a thread is idle.
-_MACHINERY = re.compile(
-    r"(?:^|.*/)(?:threading|queue|selectors|socket|ssl|contextlib|functools|_weakrefset)\.py$"
-    r"|(?:^|.*/)(?:multiprocessing/(?:connection|queues|synchronize)|concurrent/futures/_base|c10d_logger"
-    r"|shm_broadcast)\.py$"
-    r"|(?:^|.*/)(?:zmq|asyncio|redis)/.*|(?:^|.*/)(?:select|_?socket|_?thread)module\.c(?:\.h)?$"
-    r"|(?:^|.*/)(?:lib(?:c|pthread|zmq|stdc\+\+|python[\d.]*)(?:-[\d.]+)?\.so[.\d]*|python[\d.]*)$"
-)
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64|32)?/python\d[.\d]*/|^<frozen|^<string>"
     # As py-spy's text shortens paths: from the folder of packages on.
@@ -65,8 +58,6 @@ _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 # Frames as "path:function".
 # Ray's core loop only polls, and on a busy machine seems to compute.
 _RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-_FORK = re.compile(r"gunicorn/arbiter\.py:spawn_worker$|multiprocess(?:ing)?/popen_fork\.py:|os\.py:fork$")
-_RELEASE = re.compile(r"(?:threading|logging/__init__)\.py:(?:_release_save|release|_releaseLock)$")
 _LOG_WRITE = re.compile(r".*logging/__init__\.py:(?:emit|flush|handle|_acquireLock|acquire)$")
 _SOCKET_READ = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py:(?:readinto|read|recv|recv_into|recvfrom)$")
 # A driver's own threads and those of a native pool rest in such a wait: it counts only if the program called it.
@@ -83,12 +74,6 @@ DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective it started."""
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
 _CHILD_WAITS = ("wait4", "waitid")
-_FILE_CHANNEL = re.compile(r"fuse_|request_wait_answer|nfs\d?_|rpc_wait|ceph_|cifs_|ptlrpc|ldlm_|gpfs|beegfs")
-# Programs that wait for input by design.
-_FILTERS = re.compile(
-    r"(?:^|/)(?:tail|tee|cat|head|grep|egrep|sed|g?awk|mawk|less|more|ts|xargs|sort|uniq|logger|rotatelogs|multilog|"
-    r"stdbuf|inotifywait|sh|bash|dash|zsh|fish|tmux|screen|script|ssh|sshd)$"
-)
 
 
 def frame_text(frame: StackFrame) -> str:
@@ -135,14 +120,14 @@ def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
         return BlockingCall("dead")
     if {"T", "t"} & {process.state, thread.state}:
         return BlockingCall("stopped")
-    if _FILE_CHANNEL.match(thread.wchan) and thread.syscall != "poll":
+    if FILE_CHANNELS.match(thread.wchan) and thread.syscall != "poll":
         where = f"{thread.syscall or 'a system call'} in {thread.wchan}"
         return BlockingCall("kernel" if thread.state == "D" else "file", detail=where)
     return BlockingCall("kernel", detail=thread.wchan) if thread.state == "D" else None
 
 
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
-    is_filter = not process.python and _FILTERS.search(process.title.split(" ")[0])
+    is_filter = not process.python and ENDS["filters"].match(process.title.split(" ")[0])
     if is_filter and thread.syscall not in _CHILD_WAITS:
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
     if thread.busy and thread.runnable is not None:
@@ -168,12 +153,14 @@ def _writes_after_fork(thread: Thread) -> bool:
     flushes = inner.path == NATIVE and inner.function in ("flush", "write")
     if not thread.stack_only or not (logs or flushes):
         return False
-    return is_forked(thread) or (logs and any(_RELEASE.search(_location(frame)) for frame in thread.frames))
+    return is_forked(thread) or (
+        logs and any(ENDS["releases"].match(_location(frame)) for frame in thread.frames)
+    )
 
 
 def is_forked(thread: Thread) -> bool:
     """Return whether a thread's stack begins in a fork of a Python process."""
-    return any(_FORK.search(_location(frame)) for frame in thread.frames)
+    return any(ENDS["forks"].match(_location(frame)) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
@@ -196,7 +183,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
                 break
-        if not _MACHINERY.match(frame.path) and not LIBRARY.search(frame.path):
+        if not ENDS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
             break  # user code: the outer frames called it and do not show its blocking call
     if call:
         return _refine(process, thread, call)
@@ -229,7 +216,7 @@ def _is_librarys_own(thread: Thread, kind: str) -> bool:
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
     """Add details from the system call."""
-    only_machinery = all(_MACHINERY.match(frame.path) for frame in thread.frames)
+    only_machinery = all(ENDS["machinery"].match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return replace(call, kind="listen")
     if call.kind == "socket" and only_machinery:
@@ -248,7 +235,7 @@ def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:
     """Return `loop` or `idle` for a thread that only waits for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
         if is_idle_frame(frame.path, frame.function):
-            if SIDE_SERVICE.match(frame.path) and thread.stack_only and caller:
+            if ENDS["side_services"].match(frame.path) and thread.stack_only and caller:
                 return ""
             if "asyncio" in frame.path:
                 return "loop"
@@ -257,7 +244,7 @@ def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:
             return "loop"
         joins = frame.function in ("join", "_shutdown") and _THREADING.match(frame.path)
         called = frame.function == "_run" and frame.path.endswith("events.py")
-        if joins or called or not _MACHINERY.match(frame.path):
+        if joins or called or not ENDS["machinery"].match(frame.path):
             return ""
     return ""
 

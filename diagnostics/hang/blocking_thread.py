@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnostics.hang.blocking_calls import BlockingCall, classify_thread
-from diagnostics.hang.snapshot import Process, Thread
-from diagnostics.hang.wait_kinds import IDLE, WITHIN_PROCESS
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
+from diagnostics.hang.wait_kinds import ENDS, IDLE, WITHIN_PROCESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,16 @@ class BlockedState:
     def thread(self) -> Thread | None:
         """The thread that blocks the process."""
         return self.steps[-1][0] if self.steps else None
+
+    @property
+    def frames(self) -> tuple[StackFrame, ...]:
+        """Its frames, innermost first."""
+        return self.thread.frames if self.thread else ()
+
+    @property
+    def waited_fds(self) -> tuple[int, ...]:
+        """The descriptors that its system call waits for."""
+        return self.thread.waits_fds if self.thread else ()
 
     @property
     def call(self) -> BlockingCall:
@@ -125,18 +135,4 @@ def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
 
 
 def _runs_event_loop(thread: Thread) -> bool:
-    for frame in thread.frames:
-        name = frame.path.rpartition("/")[2]
-        if "twisted/internet/" in frame.path:
-            return True
-        if (frame.function, name) in (
-            ("_run_once", "base_events.py"),
-            ("run_until_complete", "base_events.py"),
-        ):
-            return True
-        # In a part of a stack only the callback's start is visible; a loop in C, as uvloop's, has no frame at all.
-        if (frame.function, name) == ("run", "runners.py"):
-            return True
-        if frame.function == "_run" and frame.path.endswith("asyncio/events.py"):
-            return True
-    return False
+    return any(ENDS["event_loops"].match(f"{frame.path}:{frame.function}") for frame in thread.frames)

@@ -26,8 +26,8 @@ _NOT_MEMBERS = ("child", "supervise", "start")
 _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
 
-def collective_edges(index: JobIndex) -> Iterator[tuple[str, Edge]]:
-    """Yield (key of the waiting rank, edge) for all groups."""
+def collective_edges(index: JobIndex) -> Iterator[Edge]:
+    """Yield the edges among the ranks of all groups."""
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
         if not inside:
@@ -38,12 +38,11 @@ def collective_edges(index: JobIndex) -> Iterator[tuple[str, Edge]]:
             outside = []  # a dump does not list the group's members, only that these ranks differ
         missing = missing_ranks(name, group)
         for process in inside:
-            for absentee in outside:
-                yield process.key, _edge(index, process, absentee, "is not in it")
-            yield from ((process.key, edge) for edge in _to_missing(index, process, group, missing))
+            yield from (_edge(index, process, absentee, "is not in it") for absentee in outside)
+            yield from _edges_to_missing_ranks(index, process, group, missing)
         if not outside and not missing:
             separate = list(_edges_between_collectives(index, inside))
-            yield from separate or (pair for p in inside for pair in _edges_to_engines(index, p, group))
+            yield from separate or (edge for p in inside for edge in _edges_to_engines(index, p, group))
 
 
 def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
@@ -87,19 +86,18 @@ def missing_ranks(name: str, group: list[Process]) -> list[int]:
     return sorted(set(range(world)) - {p.rank for p in group if p.rank is not None})
 
 
-def _to_missing(
+def _edges_to_missing_ranks(
     index: JobIndex, process: Process, group: list[Process], missing: list[int]
 ) -> Iterator[Edge]:
     state = index.states[process.key]
-    ranks = f"ranks with a process: {', '.join(str(p.rank) for p in group)}"
+    text, ranks = _wait_text(state), ", ".join(str(p.rank) for p in group)
+    evidence = (_location(state), f"ranks with a process: {ranks}")
     for rank in missing:
         label = f"rank {rank} of {group[0].world}"
-        yield Edge(
-            process.key, f"rank {rank}", "collective", label, _verb(state), (_location(state), ranks), "all"
-        )
+        yield Edge(process.key, f"rank {rank}", "collective", label, text, evidence, "all")
 
 
-def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[tuple[str, Edge]]:
+def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[Edge]:
     """Yield edges to ranks outside the majority's collective; without a majority each waits for the others."""
     names = _collective_names(index, inside)
     counts = Counter(names.values())
@@ -107,12 +105,14 @@ def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterat
         return
     (majority, first), (_, second) = counts.most_common(2)
     for process in inside:
+        if first > second and names[process.key] != majority:
+            continue
         for target in inside:
-            if names[process.key] == names[target.key] or (first > second and names[process.key] != majority):
-                continue
-            reason = f"is in another: {name_collective(index.states[target.key])}"
-            edge = _edge(index, process, target, reason)
-            yield process.key, _edge_to_lagging_rank(index, edge, process, target) or edge
+            if names[process.key] != names[target.key]:
+                edge = _edge(
+                    index, process, target, f"is in another: {name_collective(index.states[target.key])}"
+                )
+                yield _edge_to_lagging_rank(index, edge, process, target) or edge
 
 
 def _edge_to_lagging_rank(index: JobIndex, edge: Edge, source: Process, target: Process) -> Edge | None:
@@ -130,7 +130,7 @@ def _edge_to_lagging_rank(index: JobIndex, edge: Edge, source: Process, target: 
     return replace(edge, kind="behind", evidence=(evidence,))
 
 
-def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[tuple[str, Edge]]:
+def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[Edge]:
     """Yield edges to engines that a rank is connected to and that are in no collective."""
     visited = {process.key for process in group}
     for item, socket in index.open_connections(source):
@@ -141,7 +141,7 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
             visited.add(peer.key)
             edge = _edge(index, source, peer, "is not in it", needs="any")
             wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
-            yield source.key, replace(edge, evidence=(*edge.evidence, wire), certain=False)
+            yield replace(edge, evidence=(*edge.evidence, wire), certain=False)
 
 
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
@@ -197,7 +197,7 @@ def name_collective(state: BlockedState) -> str:
     return f"{name} called by {frame_text(state.call.caller)}" if state.call.caller else name
 
 
-def _verb(state: BlockedState) -> str:
+def _wait_text(state: BlockedState) -> str:
     name = state.call.operation
     return f"waits in {name} for" if name else "waits at the rendezvous for"
 
@@ -214,4 +214,4 @@ def _edge(index: JobIndex, source: Process, target: Process, why: str, *, needs:
     frame = partner.call.frame or partner.call.caller
     visible_frame = frame_text(frame) if frame else partner.call.detail or partner.kind
     evidence = (_location(state), f"pid {target.pid} {why}: {visible_frame}")
-    return Edge(source.key, target.key, "collective", target.label, _verb(state), evidence, needs)
+    return Edge(source.key, target.key, "collective", target.label, _wait_text(state), evidence, needs)

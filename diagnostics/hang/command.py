@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +48,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
         return seconds
 
 
+def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
+    return click.option(name, type=Duration(), default=default, show_default=True, help=text)
+
+
 @click.command(
     cls=Command,
     examples=(
@@ -76,20 +80,12 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
 )
 @click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
-@click.option("--seconds", type=Duration(), default=1.5, show_default=True, help="How long to observe.")
+@_duration("--seconds", 1.5, "How long to observe.")
 @click.option(
     "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
 )
-@click.option(
-    "--patience", type=Duration(), default=PATIENCE_S, show_default=True, help="A shorter wait is normal."
-)
-@click.option(
-    "--busy-patience",
-    type=Duration(),
-    default=BUSY_PATIENCE_S,
-    show_default=True,
-    help="A shorter wait for a process that computes is normal.",
-)
+@_duration("--patience", PATIENCE_S, "A shorter wait is normal.")
+@_duration("--busy-patience", BUSY_PATIENCE_S, "A shorter wait for a process that computes is normal.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
 @click.option("--stacks", is_flag=True, help="Print the tree of all stacks too.")
@@ -99,13 +95,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
     metavar="FILE",
     help="Save the snapshot for --from, without personal data.",
 )
-@click.option(
-    "--stall",
-    type=Duration(),
-    default=300.0,
-    show_default=True,
-    help="With --watch or --beats: diagnose after this time without a change.",
-)
+@_duration("--stall", 300.0, "With --watch or --beats: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from diagnostics.fixes import quote_command
+from diagnostics.fixes import count_of, quote_command
 from diagnostics.hang import dump_limits, sentences
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
+from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import RootBlocker, find_root_blocker
 from diagnostics.hang.snapshot import Snapshot
@@ -102,7 +103,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     if dump_limits.other_end_may_be_missing(index, worst) or _says_nothing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
         kind = index.states[key].kind
-        if _says_nothing(index, worst) and kind in ("collective", "rendezvous"):
+        if _says_nothing(index, worst) and kind in IN_COLLECTIVE:
             together = tuple(k for k in blockers if index.states[k].kind == kind)
             sentence = sentences.all_in_one_collective(index, together)
             return replace(verdict, sentence=sentence, culprits=(), victims=together)
@@ -153,27 +154,24 @@ def _rank(
 
 
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
-    times: list[float] = []
-    for key in keys:
-        state = index.states.get(key)
-        if state is not None and state.kind not in IDLE:
-            times += [state.asleep_s] if state.asleep_s is not None else []
-            times += _request_ages(index, state)
-    for key in blocker.culprits:
-        state = index.states.get(key)
-        if state is not None:
-            times += [state.asleep_s] if state.asleep_s is not None and state.kind not in IDLE else []
-            requests = index.open_requests(state.process)
-            times += [socket.received_s for _, socket in requests if socket.received_s is not None]
+    """Return how long the waits of some processes for a blocker have lasted; None if unknown."""
+    times: list[float | None] = []
+    for key in {*keys, *blocker.culprits} & index.states.keys():
+        state = index.states[key]
+        if state.kind not in IDLE:
+            times += [state.asleep_s, *(_request_ages(index, state) if key in keys else ())]
+        if key in blocker.culprits:
+            times += [socket.received_s for _, socket in index.open_requests(state.process)]
+    known = [time for time in times if time is not None]
     # A waiter seen in each sample may have sent a new request each time; many waits are loops.
     requesting = any(index.states[k].kind in _REQUESTS for k in blocker.culprits if k in index.states)
-    if index.snapshot.live and not (requesting and times):
-        times.append(index.snapshot.seconds)
-    return max(times) if times else None
+    if index.snapshot.live and not (requesting and known):
+        known.append(index.snapshot.seconds)
+    return max(known, default=None)
 
 
 def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
-    sockets = [index.socket(state.process, fd) for fd in (state.thread.waits_fds if state.thread else ())]
+    sockets = [index.socket(state.process, fd) for fd in state.waited_fds]
     return [
         min(socket.sent_s, socket.received_s)
         for socket in sockets
@@ -276,43 +274,38 @@ def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
         return ()
     states = [state for state in index.states.values() if state.process.role != "helper"]
     with_state = [state for state in states if state.process.state]
+    inspected = [state for state in states if state.kind != "unseen"]
     texts = []
     if with_state and not any(state.kind in ("stopped", "dead", "kernel") for state in with_state):
-        texts.append(
-            f"none of {len(with_state)} processes is stopped, dead or in the kernel (/proc/PID/stat)"
-        )
-    inspected = [state for state in states if state.kind != "unseen"]
+        count = count_of(len(with_state), "process")
+        texts.append(f"stopped, dead or in the kernel: none of {count} (/proc/PID/stat)")
     if inspected and not verdict.cycle:
-        texts.append(f"no cycle of waits among the {len(inspected)} processes that were inspected")
+        count = count_of(len(inspected), "process")
+        texts.append(f"cycle of waits: none among {count} inspected")
     return tuple(texts)
+
+
+_NEXT_BY_CAUSE = {
+    "elsewhere": ("run hang on the host at the other end of that connection, or on all: hang --hosts FILE",),
+    "pending": ("ray status", "ray list actors --filter state=PENDING_CREATION", "ray list placement-groups"),
+}
+_NEXT_IN_COLLECTIVES = (
+    "ncclRAS, NCCL 2.24 or newer: ncclras -v (which rank lags in which communicator)",
+    "with TORCH_FR_BUFFER_SIZE=2000 in the job: its flight recorder, then hang --from FILE...",
+)
 
 
 def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
     """Return the commands to run next if the evidence does not suffice; the user's own selection is repeated."""
-    again = quote_command(("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(WATCH_S)))
     if verdict.outcome == WAITING:
-        return (again,)
-    if verdict.outcome == IDLE_JOB or (
-        verdict.outcome == HANG and verdict.cause not in ("native", "elsewhere", "spin_native", "pending")
-    ):
+        words = ("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(WATCH_S))
+        return (quote_command(words),)
+    if verdict.outcome == IDLE_JOB:
         return ()
-    commands = []
-    if verdict.cause == "elsewhere":
-        commands.append(
-            "run hang on the host at the other end of that connection, or on all: hang --hosts FILE"
-        )
-    if verdict.cause == "pending":
-        commands += [
-            "ray status",
-            "ray list actors --filter state=PENDING_CREATION",
-            "ray list placement-groups",
-        ]
+    commands = list(_NEXT_BY_CAUSE.get(verdict.cause, ()))
     if verdict.outcome == UNKNOWN:
-        if any(state.kind in ("collective", "rendezvous") for state in index.states.values()):
-            commands += [
-                "ncclRAS, NCCL 2.24 or newer: ncclras -v (which rank lags in which communicator)",
-                "with TORCH_FR_BUFFER_SIZE=2000 in the job: its flight recorder, then hang --from FILE...",
-            ]
+        if any(state.kind in IN_COLLECTIVE for state in index.states.values()):
+            commands += _NEXT_IN_COLLECTIVES
         blocking = next((p for key in verdict.culprits if (p := index.process(key))), None)
         if blocking is not None and blocking.python:
             commands.append(f"py-spy dump --native --pid {blocking.pid}")

@@ -10,7 +10,8 @@ from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.known_issues import issue_document
-from diagnostics.hang.verdict import CAUSES, Edge
+from diagnostics.hang.verdict import Edge
+from diagnostics.hang.wait_kinds import CAUSES
 
 SCHEMA = "grpo-doctor.hang.v1"
 MAX_FRAMES = 12
@@ -26,7 +27,7 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
         "schema": SCHEMA,
         "outcome": verdict.outcome,
         "cause": verdict.cause,
-        "cause_means": CAUSES.get(verdict.cause, ""),
+        "cause_means": CAUSES[verdict.cause].means if verdict.cause else "",
         "certainty": verdict.certainty,
         "code": verdict.code,
         "sentence": verdict.sentence,
@@ -75,7 +76,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
         "stands": state.kind,
         "text": text,
         "where": frame_text(frame) if frame else "",
-        "frames": [frame_text(item) for item in (thread.frames if thread else ())[:MAX_FRAMES]],
+        "frames": [frame_text(item) for item in state.frames[:MAX_FRAMES]],
         "threads": len(process.threads),
         "asleep_s": state.asleep_s,
         "unseen": list(process.unseen),

@@ -73,12 +73,8 @@ def other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _may_be_idle_worker(state: BlockedState) -> bool:
     """Return whether the dump is a part without a caller: it may be a worker's, which idles so."""
-    frames = state.thread.frames if state.thread else ()
-    return (
-        state.kind in _WORKER_WAITS
-        and state.call.caller is None
-        and (not frames or frames[-1].function not in _FIRST_FUNCTIONS)
-    )
+    starts = bool(state.frames) and state.frames[-1].function in _FIRST_FUNCTIONS
+    return state.kind in _WORKER_WAITS and state.call.caller is None and not starts
 
 
 def _starts_at_main(state: BlockedState) -> bool:
@@ -116,11 +112,10 @@ def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _inference(index: JobIndex, state: BlockedState) -> str:
-    frames = state.thread.frames if state.thread else ()
-    functions = {frame.function for frame in frames}
+    functions = {frame.function for frame in state.frames}
     if functions & _IDLE_FUNCTIONS:
         return ""
-    if state.kind == "device" and any(_STARTS_COLLECTIVE.search(frame_text(frame)) for frame in frames):
+    if state.kind == "device" and any(_STARTS_COLLECTIVE.search(frame_text(frame)) for frame in state.frames):
         return "shared"
     if state.kind in _INFERENCES:
         return state.kind

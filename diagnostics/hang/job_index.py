@@ -79,23 +79,15 @@ class JobIndex:
         """Return whether a child waits for a task that its parent can send."""
         if not self.snapshot.live or state.kind not in _CONSUMES or len(state.steps) > 1:
             return False
-        frames = state.thread.frames if state.thread else ()
-        if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in frames):
+        if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
             return True
         if state.kind != "pipe":
             return False
-        pipes = {item.inode for item in state.process.fds if item.fd in self._waited_fds(state)}
+        pipes = {item.inode for item in state.process.fds if item.fd in state.waited_fds}
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         return any(item.inode in pipes and "w" in item.mode for item in parent.fds) or any(
-            self.is_peer(parent, state.process, fd) for fd in self._waited_fds(state)
+            parent in self.peers(state.process, socket) for socket in sockets if socket
         )
-
-    def _waited_fds(self, state: BlockedState) -> tuple[int, ...]:
-        return state.thread.waits_fds if state.thread else ()
-
-    def is_peer(self, other: Process, process: Process, fd: int) -> bool:
-        """Return whether another process has the other end of a socket."""
-        socket = self.socket(process, fd)
-        return socket is not None and any(peer.key == other.key for peer in self.peers(process, socket))
 
     def _set_kind(self, state: BlockedState, kind: str) -> None:
         thread, call = state.steps[-1]
@@ -148,7 +140,7 @@ class JobIndex:
 
     def waits_for_itself(self, state: BlockedState) -> bool:
         """Return whether a process waits on a connection to itself, as a rank that serves a store and queries it."""
-        sockets = [self.socket(state.process, fd) for fd in self._waited_fds(state)]
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         return any(
             socket is not None and socket.kind == "tcp" and self.connects_to_itself(state.process, socket)
             for socket in sockets
@@ -188,21 +180,25 @@ class JobIndex:
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections to a process with a request it has not answered."""
-        ports = self.listening_ports(process)
         return [
             (item, socket)
-            for item, socket in self.open_connections(process)
-            if port_of(socket.local) in ports and _unanswered(socket.received_s, socket.sent_s, socket.unread)
+            for item, socket, serves in self._connections(process)
+            if serves and _unanswered(socket.received_s, socket.sent_s, socket.unread)
         ]
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections on which the process sent a request and got no response."""
-        ports = self.listening_ports(process)
         return [
             (item, socket)
-            for item, socket in self.open_connections(process)
-            if port_of(socket.local) not in ports and _unanswered(socket.sent_s, socket.received_s, 0)
+            for item, socket, serves in self._connections(process)
+            if not serves and _unanswered(socket.sent_s, socket.received_s, 0)
         ]
+
+    def _connections(self, process: Process) -> Iterable[tuple[Descriptor, Socket, bool]]:
+        """Yield the connections of a process, and whether they were made to it."""
+        ports = self.listening_ports(process)
+        for item, socket in self.open_connections(process):
+            yield item, socket, port_of(socket.local) in ports
 
 
 def _unanswered(request_s: float | None, response_s: float | None, unread: int) -> bool:

@@ -176,9 +176,8 @@ def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> b
 
 
 def _joins_queue(state: BlockedState) -> bool:
-    frames = state.thread.frames if state.thread else ()
-    return any(frame.function in ("_finalize_join", "join_thread") for frame in frames)
+    return any(frame.function in ("_finalize_join", "join_thread") for frame in state.frames)
 
 
 def _has_frame(state: BlockedState, end: str) -> bool:
-    return any(frame.path.endswith(end) for frame in (state.thread.frames if state.thread else ()))
+    return any(frame.path.endswith(end) for frame in state.frames)

@@ -7,31 +7,13 @@ from dataclasses import replace
 from diagnostics.fixes import count_of
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
-from diagnostics.hang.collectives import name_collective
+from diagnostics.hang.collectives import IN_COLLECTIVE, name_collective
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.verdict import CAUSES, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
+from diagnostics.hang.snapshot import Thread
+from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, Verdict
+from diagnostics.hang.wait_kinds import CAUSES
 
 _MAX_NAMES = 4
-_NOT_OBSERVED = {
-    "elsewhere": "does not respond, and was not observed",
-    "missing": "has no process among those observed",
-}
-# Causes that are more specific than the blocking call.
-_PHRASES = {
-    "stopped": CAUSES["stopped"],
-    "dead": CAUSES["dead"],
-    "kernel": "sleeps in the kernel ({detail})",
-    "two_threads": "has {collectives} threads in collectives at once, whose order is undefined",
-    "locks": "has {locked} threads that wait for each other's locks",
-    "lost_answer": CAUSES["lost_answer"],
-    "file_lock": "holds the file lock and {doing}",
-    "full_pipe": "does not read what others write to it: it {doing}",
-    "lock": "holds a lock that others wait for, and {doing}",
-    "pool": "has a task in a thread pool that waits for another task of the same pool: it {doing}",
-    "blocked_loop": "has its event loop blocked: it {doing}",
-    "absent": "is not in the collective that the others wait in: it {doing}",
-    "pending": CAUSES["pending"],
-}
 _WITH_OPEN_REQUESTS = ("lost_answer", "blocked_loop", "lost_message", "pool")
 _SAME_COLLECTIVE = "brings another size, or a link or a device between them does not respond. Python's stacks do not show which."  # noqa: E501
 
@@ -41,9 +23,9 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
     names = [_label(index, key, verdict) for key in verdict.culprits]
     who = _enumerate(names) if len(names) <= _MAX_NAMES else f"{len(names)} processes"
     if verdict.cycle and verdict.cause == "deadlock":
-        steps = [
-            f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in _cycle(verdict)
-        ]
+        sources = [edge.source for edge in verdict.chain]
+        cycle = verdict.chain[sources.index(verdict.chain[-1].target) :]
+        steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
         return f"Deadlock: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _since(verdict)
     victims = _victims(index, verdict)
@@ -65,7 +47,7 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     states = [index.states[key] for key in verdict.culprits if key in index.states]
     cause = verdict.cause
     if not states:
-        return _NOT_OBSERVED.get(cause) or CAUSES.get(cause, cause)
+        return CAUSES[cause].unobserved or CAUSES[cause].means
     if cause == "mismatch":
         return _in_different_collectives(index, verdict, states)
     if cause == "absent" and len(states) > 1:
@@ -77,7 +59,7 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     shared = last and last.kind == "processes_lock"
     if (cause == "lock" and not shared) or (cause in ("full_pipe", "file_lock") and not last):
         return _doing(state)
-    phrase = _PHRASES.get(cause, "{doing}")
+    phrase = CAUSES[cause].phrase
     if cause in ("kernel", "stopped") and last and last.kind == "collective":
         phrase = f"is not in the collective that the others wait in: it {phrase}"
     return phrase.format(
@@ -111,21 +93,16 @@ def _first_victim(index: JobIndex, verdict: Verdict) -> BlockedState | None:
 def evidence_of_culprits(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     """Return what was observed of the blocking processes."""
     lines = []
-    for key in verdict.culprits[:_MAX_NAMES]:
-        state = index.states.get(key)
-        if state is None:
-            continue
+    for state in (index.states[key] for key in verdict.culprits[:_MAX_NAMES] if key in index.states):
         process = state.process
         if process.state:
             lines.append(f"/proc/{process.pid}/stat: state {process.state}")
         for thread, call in state.steps:
-            stack = " ← ".join(frame_text(frame) for frame in thread.frames[:_MAX_NAMES])
             name = f" thread {thread.name!r}" if len(state.steps) > 1 else ""
-            lines.append(
-                f"pid {process.pid}{name} {call.wait.text}: {stack or call.detail or thread.wchan or 'no stack'}"
-            )
+            stack = _inner_frames(thread) or call.detail or thread.wchan or "no stack"
+            lines.append(f"pid {process.pid}{name} {call.wait.text}: {stack}")
         # Ranks that wait for each other have unread bytes on many connections.
-        if verdict.cause in _WITH_OPEN_REQUESTS and state.kind not in ("collective", "rendezvous"):
+        if verdict.cause in _WITH_OPEN_REQUESTS and state.kind not in IN_COLLECTIVE:
             lines += [
                 f"fd/{item.fd}: request from {socket.remote} {socket.received_s:.0f} s ago, no response since"
                 for item, socket in index.open_requests(process)[:_MAX_NAMES]
@@ -136,22 +113,22 @@ def evidence_of_culprits(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
 
 def evidence_of_victims(index: JobIndex, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return what was observed of waiting processes."""
-    lines = []
-    for key in keys[:_MAX_NAMES]:
-        state = index.states[key]
-        frames = state.thread.frames if state.thread else ()
-        stack = " ← ".join(frame_text(frame) for frame in frames[:_MAX_NAMES])
-        lines.append(f"pid {state.process.pid} {state.call.wait.text}: {stack}")
-    return tuple(lines)
+    states = [index.states[key] for key in keys[:_MAX_NAMES]]
+    return tuple(
+        f"pid {state.process.pid} {state.call.wait.text}: {_inner_frames(state.thread)}" for state in states
+    )
+
+
+def _inner_frames(thread: Thread | None) -> str:
+    return " ← ".join(frame_text(frame) for frame in (thread.frames if thread else ())[:_MAX_NAMES])
 
 
 def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
     """Return the sentence for a job in which no process waits for another."""
     if busy:
-        names = _first_names([f"{_name(index, key)} {_doing(index.states[key])}" for key in busy])
-        return f"Nothing hangs: {names}."
-    count = count_of(len(index.states), "process")
-    return f"Nothing hangs: {count} idle; no process waits for a response."
+        states = [index.states[key] for key in busy]
+        return f"Nothing hangs: {_first_names([f'{s.process.label} {_doing(s)}' for s in states])}."
+    return f"Nothing hangs: {count_of(len(index.states), 'process')} idle; no process waits for a response."
 
 
 def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
@@ -207,17 +184,6 @@ def could_not_inspect(index: JobIndex) -> str:
     if not names:
         return "Unknown: no wait could be identified."
     return f"Unknown: {_first_names(names)} could not be inspected."
-
-
-def _cycle(verdict: Verdict) -> tuple[Edge, ...]:
-    last = verdict.chain[-1].target
-    start = next((place for place, edge in enumerate(verdict.chain) if edge.source == last), 0)
-    return verdict.chain[start:]
-
-
-def _name(index: JobIndex, key: str) -> str:
-    process = index.process(key)
-    return process.label if process else key
 
 
 def _label(index: JobIndex, key: str, verdict: Verdict) -> str:

@@ -233,13 +233,11 @@ class Snapshot:
 
     def on_host(self, host: str) -> Snapshot:
         """Return the snapshot as that of a host with this name."""
-        return dataclasses.replace(
-            self,
-            processes=tuple(dataclasses.replace(process, host=host) for process in self.processes),
-            sockets=tuple(dataclasses.replace(socket, host=host) for socket in self.sockets),
-            locks=tuple(dataclasses.replace(lock, host=host) for lock in self.locks),
-            blind=tuple(f"{host}: {text}" for text in self.blind),
-        )
+        placed = {
+            name: tuple(dataclasses.replace(item, host=host) for item in getattr(self, name))
+            for name in ("processes", "sockets", "locks")
+        }
+        return dataclasses.replace(self, **placed, blind=tuple(f"{host}: {text}" for text in self.blind))
 
     @staticmethod
     def from_json(document: Any) -> Snapshot:
@@ -265,15 +263,11 @@ class Snapshot:
 
 def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Join snapshots of several hosts or files."""
+    fields = ("processes", "sockets", "locks", "collectives", "blind", "missing")
     return Snapshot(
-        processes=tuple(process for part in parts for process in part.processes),
-        sockets=tuple(socket for part in parts for socket in part.sockets),
-        locks=tuple(lock for part in parts for lock in part.locks),
-        collectives=tuple(collective for part in parts for collective in part.collectives),
+        **{name: tuple(item for part in parts for item in getattr(part, name)) for name in fields},
         source=" and ".join(dict.fromkeys(part.source for part in parts)) or "live",
         seconds=max((part.seconds for part in parts), default=0.0),
-        blind=tuple(text for part in parts for text in part.blind),
-        missing=tuple(name for part in parts for name in part.missing),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 

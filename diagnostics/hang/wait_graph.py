@@ -20,8 +20,8 @@ _RING_MEMORY = "/psm_"
 def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
     """Return all edges by the key of the waiting process."""
     graph: dict[str, list[Edge]] = {key: [] for key in index.states}
-    for key, edge in collective_edges(index):
-        graph[key].append(edge)
+    for edge in collective_edges(index):
+        graph[edge.source].append(edge)
     for key, state in index.states.items():
         if not graph[key] and state.thread is not None and state.kind not in _NO_EDGES:
             graph[key] = _Waiter(index, state, state.thread).edges()

@@ -1,4 +1,4 @@
-"""Load `waits.toml`: the kinds of waits with their properties, and the library functions that are such a wait."""
+"""Load `waits.toml`: kinds of waits with their properties, library functions that are such a wait, causes of hangs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,24 @@ class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spins: bool = False
 
 
+class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cause of hangs; `waits.toml` explains the fields."""
+
+    means: str
+    phrase: str = "{doing}"
+    unobserved: str = ""
+
+
 class _Waits(msgspec.Struct, forbid_unknown_fields=True):
     calls: list[tuple[str, str, str]]
     idle_frames: list[tuple[str, str]]
-    side_services: str
+    file_channels: str
+    ends: dict[str, str]
     libraries: str
     kinds: dict[str, WaitKind]
     syscalls: dict[str, list[str]]
     source_calls: dict[str, list[str]]
+    causes: dict[str, Cause]
 
 
 def _path_pattern(ends: str) -> re.Pattern[str]:
@@ -46,7 +56,7 @@ def _by_name(names: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 _WAITS = msgspec.toml.decode(Path(__file__).with_name("waits.toml").read_bytes(), type=_Waits)
-KINDS = _WAITS.kinds
+KINDS, CAUSES = _WAITS.kinds, _WAITS.causes
 COMPUTING = tuple(name for name, kind in KINDS.items() if kind.state == "computes")
 IDLE = tuple(name for name, kind in KINDS.items() if kind.state == "idle")
 WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.ended_by)
@@ -54,7 +64,8 @@ WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.
 KIND_OF_SYSCALL = _by_name(_WAITS.syscalls)
 KIND_OF_SOURCE_CALL = _by_name(_WAITS.source_calls)
 LIBRARY_NAMES = "|".join(_WAITS.libraries.split())
-SIDE_SERVICE = _path_pattern(_WAITS.side_services)
+FILE_CHANNELS = re.compile("|".join(_WAITS.file_channels.split()))
+ENDS = {name: _path_pattern(ends) for name, ends in _WAITS.ends.items()}
 _CALLS = [(kind, _path_pattern(ends), _name_pattern(names)) for kind, ends, names in _WAITS.calls]
 _IDLE_FRAMES = [(_path_pattern(ends), _name_pattern(names)) for ends, names in _WAITS.idle_frames]
 

@@ -11,12 +11,12 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.hang.collect import proc
 from diagnostics.hang.collect.peers import Host
+from diagnostics.hang.collect.sockets import network_namespace
 from diagnostics.hang.snapshot import Collective, Process
 
 PORT = 28028
@@ -38,7 +38,7 @@ class RasRank:
 
 def find_service(host: Host, pids: Iterable[int]) -> tuple[str, int] | None:
     """Return the loopback address where a process of the job serves RAS; None if none does."""
-    current = _network_namespace("self")
+    current = network_namespace("self")
     for pid in sorted(pids):
         value = host.processes[pid].environment.get(ADDRESS_VARIABLE, "").rpartition(":")[2]
         port = proc.small_int(value) or PORT
@@ -49,7 +49,7 @@ def find_service(host: Host, pids: Iterable[int]) -> tuple[str, int] | None:
             name, _, number = listener.local.rpartition(":")
             address = _ANY_ADDRESS.get(name, name.strip("[]"))
             if int(number) == port and (address == "::1" or address.startswith("127.")):
-                return (address, port) if _network_namespace(str(pid)) == current else None
+                return (address, port) if network_namespace(str(pid)) == current else None
     return None
 
 
@@ -108,9 +108,3 @@ def uneven_communicator(document: dict[str, Any]) -> tuple[list[RasRank], list[i
         if ranks and (uneven, len(ranks)) > best[0]:
             best = ((uneven, len(ranks)), ranks, [rank for rank in missing if isinstance(rank, int)])
     return best[1], best[2]
-
-
-def _network_namespace(pid: str) -> str:
-    with contextlib.suppress(OSError):
-        return str(Path(f"/proc/{pid}/ns/net").readlink())
-    return ""

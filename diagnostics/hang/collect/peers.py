@@ -45,35 +45,36 @@ class Host:
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
     """Return Python processes at the other end of TCP connections, their descendants, and so on."""
     owners = host.owners()
-    ours = discovery.ancestors(host.processes, os.getpid())
+    visited = chosen | discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
-    listening: dict[str, list[int]] = {}
-    for entry in host.sockets.values():
-        if entry.state == "LISTEN" and entry.kind == "tcp":
-            listening.setdefault(entry.local.rpartition(":")[2], []).append(entry.inode)
     queue = list(chosen)
     while queue:
         for item in host.descriptors.get(queue.pop()) or ():
-            connection = host.sockets.get(item.inode)
-            if (
-                item.kind != "socket"
-                or connection is None
-                or connection.kind != "tcp"
-                or connection.state == "LISTEN"
-            ):
-                continue
-            # Until the connection is accepted, no process has the other end; use the listening process.
-            inodes = (
-                [connection.peer]
-                if connection.peer
-                else listening.get(connection.remote.rpartition(":")[2], [])
-            )
-            more = set().union(*(owners.get(inode, set()) for inode in inodes)) - chosen - connected - ours
-            more = {pid for pid in more if host.processes[pid].python}
-            more = discovery.descendants(host.processes, more) - chosen - connected - ours
+            peers = {pid for inode in _other_ends(host, item) for pid in owners.get(inode, ())}
+            tops = {pid for pid in peers - visited if host.processes[pid].python}
+            more = discovery.descendants(host.processes, tops) - visited
+            visited |= more
             connected |= more
             queue += more
     return connected
+
+
+def _other_ends(host: Host, item: Descriptor) -> list[int]:
+    """Return the other end of a TCP connection; until it is accepted, the sockets that listen at its port."""
+    connection = host.sockets.get(item.inode) if item.kind == "socket" else None
+    if connection is None or connection.kind != "tcp" or connection.state == "LISTEN":
+        return []
+    if connection.peer:
+        return [connection.peer]
+    return [inode for inode, entry in host.sockets.items() if _listens_at(entry, connection.remote)]
+
+
+def _listens_at(entry: Socket, address: str) -> bool:
+    return (
+        entry.state == "LISTEN"
+        and entry.kind == "tcp"
+        and entry.local.rpartition(":")[2] == address.rpartition(":")[2]
+    )
 
 
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:

@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from diagnostics.hang.snapshot import Socket
@@ -30,14 +31,14 @@ def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
     sockets: dict[int, Socket] = {}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         sockets |= {item.inode: item for item in _unix_sockets()}
-    current = _namespace("self")
+    current = network_namespace("self")
     visited: set[str] = set()
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
             sockets |= {item.inode: item for item in _tcp_sockets(family)}
         visited.add(current)
     for pid in pids:
-        space = _namespace(str(pid))
+        space = network_namespace(str(pid))
         if space and space not in visited:
             visited.add(space)
             for name in ("tcp", "tcp6"):
@@ -48,15 +49,16 @@ def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
 def _with_peers(sockets: dict[int, Socket]) -> dict[int, Socket]:
     """Give each TCP socket the inode of its other end, if that is on this host."""
     ends = {(s.local, s.remote): s.inode for s in sockets.values() if s.kind == "tcp" and s.state != "LISTEN"}
-    joined = dict(sockets)
-    for item in sockets.values():
-        peer = ends.get((item.remote, item.local), 0) if item.kind == "tcp" else 0
-        if peer:
-            joined[item.inode] = Socket(**{**vars(item), "peer": peer})
-    return joined
+    return {
+        inode: replace(item, peer=ends[item.remote, item.local])
+        if item.kind == "tcp" and (item.remote, item.local) in ends
+        else item
+        for inode, item in sockets.items()
+    }
 
 
-def _namespace(pid: str) -> str:
+def network_namespace(pid: str) -> str:
+    """Return an identifier of a process's network namespace; empty if it may not be read."""
     try:
         return str(Path(f"/proc/{pid}/ns/net").readlink())
     except OSError:

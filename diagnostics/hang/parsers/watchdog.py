@@ -1,12 +1,13 @@
-"""Parse reports about ranks in the output of PyTorch's NCCL watchdog and of NCCL's RAS client.
+"""Parse the messages of PyTorch's NCCL watchdog, and the output of NCCL's RAS client.
 
-The watchdog names waiting ranks. A rank counts as blocking only if its own numbers in the same group show it.
+The watchdog reports each rank whose collective timed out: these ranks are the victims. Another rank is taken for the
+blocking one only if the watchdog reports that it started fewer collectives of the same process group.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.hang.collect import nccl_ras
@@ -27,10 +28,10 @@ _COUNTS = re.compile(
 )
 _WORK = re.compile(r"at work(?: sequence id)?: (\d{1,9})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]")
-_MENTIONS = re.compile(
+_WATCHDOG = re.compile(
     r"ProcessGroupNCCL.{0,80}?(?:[wW]atchdog|Heartbeat monitor)|Watchdog caught collective"
 )
-_TIME_LIMIT = re.compile(
+_TIMED_OUT = re.compile(
     r"due to a collective timeout|Watchdog caught collective operation timeout|Timeout at NCCL work"
 )
 # Operations whose sizes are the same on every rank.
@@ -52,7 +53,14 @@ _MAX_RANKS = 1024
 
 @dataclass
 class _RankReport:
-    """State of one rank in one group, as the watchdog printed it; None for numbers it did not print."""
+    """What the watchdog reports of one rank in one process group; None for numbers that it does not report.
+
+    Attributes:
+        number: Sequence number of the collective that timed out.
+        name: Its operation.
+        enqueued: Number of the last collective that the rank started.
+        completed: Number of the last collective that the rank finished.
+    """
 
     number: int | None = None
     name: str = ""
@@ -62,28 +70,29 @@ class _RankReport:
 
 
 def parse_lines(lines: list[str]) -> Snapshot | None:
-    """Return the ranks in watchdog or RAS output; None if the lines have neither."""
+    """Return the ranks in watchdog messages or RAS output; None if the lines have neither."""
     groups: dict[str, dict[int, _RankReport]] = {}
-    mentioned = limit = False
-    loose: list[re.Match[str]] = []
+    timeouts: list[re.Match[str]] = []
+    is_watchdog = timed_out = False
     for line in lines:
-        if "rank" in line or "Rank" in line or "Watchdog" in line or "NCCL" in line:
-            mentioned = mentioned or bool(_MENTIONS.search(line))
-            limit = limit or bool(_TIME_LIMIT.search(line))
-            _read_counts(line, groups)
-            if match := _TIMEOUT.search(line):
-                loose.append(match)
-    for match in loose:
-        _read_timeout(match, groups)
+        if not any(word in line for word in ("rank", "Rank", "Watchdog", "NCCL")):
+            continue
+        is_watchdog = is_watchdog or bool(_WATCHDOG.search(line))
+        timed_out = timed_out or bool(_TIMED_OUT.search(line))
+        if match := _COUNTS.search(line):
+            _add_counts(line, match, groups)
+        if match := _TIMEOUT.search(line):
+            timeouts.append(match)
+    for match in timeouts:
+        _add_timeout(match, groups)
+    unnamed = Snapshot((_rank_process(None, "wait"),) if timed_out else (), source=_SOURCE)
     if not groups:
-        return _parse_ras_text(lines) or (
-            Snapshot(_unnamed_rank_process() if limit else (), source=_SOURCE) if mentioned else None
-        )
-    parts = [_judge_group(name, reports) for name, reports in groups.items()]
+        return _parse_ras_text(lines) or (unnamed if is_watchdog else None)
+    parts = [_group_snapshot(name, reports) for name, reports in groups.items()]
     best = max(parts, key=lambda part: (ranks_differ(part), len(part.processes)))
-    waits = any(process.threads[0].frames != (BETWEEN,) for process in best.processes)
+    some_wait = any(process.threads[0].frames != (BETWEEN,) for process in best.processes)
     # Ranks that wait for nothing in this group may wait in another group.
-    return best if waits or not limit else Snapshot(_unnamed_rank_process(), source=_SOURCE)
+    return best if some_wait or not timed_out else unnamed
 
 
 def ranks_differ(snapshot: Snapshot) -> bool:
@@ -92,10 +101,7 @@ def ranks_differ(snapshot: Snapshot) -> bool:
     return len(frames | {(c.sizes,) for c in snapshot.collectives}) > (2 if snapshot.collectives else 1)
 
 
-def _read_counts(line: str, groups: dict[str, dict[int, _RankReport]]) -> None:
-    match = _COUNTS.search(line)
-    if not match:
-        return
+def _add_counts(line: str, match: re.Match[str], groups: dict[str, dict[int, _RankReport]]) -> None:
     tag = _RANK_TAG.search(line)
     rank = int(tag[1]) if tag else int(match["rank"])
     report = groups.setdefault(match["group"], {}).setdefault(rank, _RankReport())
@@ -105,7 +111,7 @@ def _read_counts(line: str, groups: dict[str, dict[int, _RankReport]]) -> None:
         report.number = int(work[1])
 
 
-def _read_timeout(match: re.Match[str], groups: dict[str, dict[int, _RankReport]]) -> None:
+def _add_timeout(match: re.Match[str], groups: dict[str, dict[int, _RankReport]]) -> None:
     number = int(match["number"]) if match["number"] else None
     # Older releases print the group only in a later line: that of the same work.
     group = match["group"] or next(
@@ -116,51 +122,48 @@ def _read_timeout(match: re.Match[str], groups: dict[str, dict[int, _RankReport]
         report.number, report.name, report.sizes = number, match["name"], match["sizes"] or ""
 
 
-def _judge_group(group: str, reports: dict[int, _RankReport]) -> Snapshot:
-    """Return a group's ranks: those that timed out wait; one with fewer started collectives has not arrived."""
+def _group_snapshot(group: str, reports: dict[int, _RankReport]) -> Snapshot:
+    """Return the ranks of a group: those that timed out wait, those that started fewer collectives are missing."""
     waiting = {rank: r for rank, r in reports.items() if r.number is not None or r.name}
-    first = min((r.number for r in waiting.values() if r.number is not None), default=None)
+    numbers = {r.number for r in waiting.values()}
+    first = min((number for number in numbers if number is not None), default=None)
     names = {r.number: r.name for r in waiting.values() if r.name}
     for report in waiting.values():
         report.name = report.name or names.get(report.number, "")
     # Pairs have numbers of their own, and without a group other numbers may belong to another group.
     unclear = any(r.name in _PAIRS or not r.name for r in waiting.values()) or (
-        not group and len({r.number for r in waiting.values()}) > 1
+        not group and len(numbers) > 1
     )
     sizes_known = all(r.sizes for r in waiting.values())
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):
         if rank in waiting:
-            processes.append(
-                _rank_process(rank, StackFrame(C10D, "wait" if unclear else _operation(report.name)))
-            )
+            processes.append(_rank_process(rank, "wait" if unclear else _operation(report.name)))
             if report.number is not None and report.number == first and not unclear:
                 sizes = report.sizes if report.name in _SAME_SIZES and sizes_known else ""
                 done = report.completed or -1
                 collectives.append(Collective(rank, "", report.number, done, report.name, sizes))
         elif first is None or (report.enqueued is not None and report.enqueued < first):
-            processes.append(_rank_process(rank, BETWEEN))
-    if len(collectives) < len(waiting):
-        collectives = []
-    return Snapshot(tuple(processes), collectives=tuple(collectives), source=_SOURCE)
+            processes.append(_rank_process(rank))
+    all_numbered = len(collectives) == len(waiting)
+    return Snapshot(tuple(processes), collectives=tuple(collectives) if all_numbered else (), source=_SOURCE)
 
 
 def _operation(name: str) -> str:
     return _NAMES.get(name.upper(), normalized_operation(name))
 
 
-def _rank_process(number: int, frame: StackFrame) -> Process:
-    thread = Thread(number + 1, "MainThread", (frame,))
-    return Process(number + 1, rank=number, role="trainer", job="reported", threads=(thread,))
-
-
-def _unnamed_rank_process() -> tuple[Process, ...]:
-    thread = Thread(1, "MainThread", (StackFrame(C10D, "wait"),))
-    return (Process(1, role="trainer", job="reported", threads=(thread,)),)
+def _rank_process(rank: int | None, operation: str = "") -> Process:
+    """Return a rank that waits in a collective operation, or is in none."""
+    pid = 1 if rank is None else rank + 1
+    frame = StackFrame(C10D, operation) if operation else BETWEEN
+    return Process(
+        pid, rank=rank, role="trainer", job="reported", threads=(Thread(pid, "MainThread", (frame,)),)
+    )
 
 
 def _parse_ras_text(lines: list[str]) -> Snapshot | None:
-    """Parse the text of NCCL's RAS client: which ranks have started fewer operations.
+    """Parse the text of NCCL's RAS client, which reports how many operations each rank of a communicator has started.
 
     RAS lists only the smaller set of ranks, which may be those that are ahead.
     """
@@ -175,8 +178,7 @@ def _parse_ras_text(lines: list[str]) -> Snapshot | None:
         most = max([*ranks.values(), 1])
         behind = {rank for rank, started in ranks.items() if started < most}
         if behind and len(behind) < len(ranks):
-            inside = StackFrame(C10D, "wait")
-            processes = [_rank_process(rank, BETWEEN if rank in behind else inside) for rank in sorted(ranks)]
+            processes = [_rank_process(rank, "" if rank in behind else "wait") for rank in sorted(ranks)]
             return Snapshot(tuple(processes), source="NCCL RAS")
     summary = blocks or any(_RAS_SUMMARY.match(line) for line in lines)
     return Snapshot(source="NCCL RAS") if summary else None
@@ -204,13 +206,12 @@ def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     ranks, missing = nccl_ras.uneven_communicator(document)
     if not ranks:
         raise ParseError(f"{name}: RAS without ranks")
-    processes = []
-    for rank in ranks:
-        pid = rank.pid or rank.rank + 1
-        thread = Thread(pid, "MainThread", (StackFrame(C10D, "wait"),))
-        world = len(ranks) + len(missing)
-        processes.append(
-            Process(pid, rank=rank.rank, role="trainer", job="localhost:ras", world=world, threads=(thread,))
+    world = len(ranks) + len(missing)
+    processes = [
+        replace(
+            _rank_process(rank.rank, "wait"), pid=rank.pid or rank.rank + 1, job="localhost:ras", world=world
         )
+        for rank in ranks
+    ]
     collectives = tuple(Collective(rank.rank, "", rank.started, -1) for rank in ranks)
     return Snapshot(tuple(processes), collectives=collectives, source="NCCL RAS")

@@ -21,7 +21,7 @@ from diagnostics.hang.snapshot import (
     StackFrame,
     Thread,
 )
-from diagnostics.hang.verdict import CAUSES
+from diagnostics.hang.wait_kinds import CAUSES
 from evaluation.hang import bench, bench_repros
 
 KEPT = Path(__file__).parent / "snapshots"
