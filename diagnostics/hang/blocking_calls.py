@@ -1,4 +1,4 @@
-"""Classify what a thread is blocked on: by its Python and native frames, else by the system call it is in."""
+"""Classify what a thread waits for: from the frames of its stack, else from the system call it is in."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def short_path(path: str) -> str:
         if mark in path:
             return path.rpartition(mark)[2]
     parts = redact_path(path).split("/")  # before the part that shows a user's name is cut off
-    for kept in (1, 2):
-        if len(parts) > kept + 1 and parts[-1 - kept].startswith("python3."):
-            return "/".join(parts[-kept:])
+    for length in (1, 2):
+        if len(parts) > length + 1 and parts[-1 - length].startswith("python3."):
+            return "/".join(parts[-length:])
     return "/".join(parts[-3:]).lstrip("/")
 
 
 def classify_thread(process: Process, thread: Thread) -> BlockingCall:
-    """Return what a thread is in."""
+    """Return the call that blocks a thread, or what it computes."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
     if state := _by_state(process, thread):
         return replace(state, caller=caller)
@@ -140,14 +140,14 @@ def _location(frame: StackFrame) -> str:
 
 
 def _lock_on_entry(thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
-    """Return the lock that a thread is about to take: nothing behind it has begun."""
+    """Return the lock that a thread is about to take on entering a `with` block or writing a log."""
     inner = thread.frames[0]
     enters = inner.function == "__enter__" and _THREADING.match(inner.path)
     return BlockingCall("lock", inner, caller=caller) if enters or _writes_after_fork(thread) else None
 
 
 def _writes_after_fork(thread: Thread) -> bool:
-    """Return whether it writes to a log or stream whose lock a fork copied, or while it releases a lock."""
+    """Return whether a thread in a dump needs a log's or stream's lock that may be locked: by a fork, or by itself."""
     inner = thread.frames[0]
     logs = bool(_LOG_WRITE.match(_location(inner)))
     flushes = inner.path == NATIVE and inner.function in ("flush", "write")
@@ -178,7 +178,10 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
         return BlockingCall(idle, thread.frames[0], caller=caller)
     call: BlockingCall | None = None
     for frame in thread.frames:
-        kind = next((k for k in kinds_of_frame(frame.path, frame.function) if _counts(thread, call, k)), None)
+        kind = next(
+            (k for k in kinds_of_frame(frame.path, frame.function) if _is_more_specific(thread, call, k)),
+            None,
+        )
         if kind is not None:
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
@@ -192,9 +195,9 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
     return None
 
 
-def _counts(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
+def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
     """Return whether a frame's kind is more specific than that of the inner frames."""
-    if kind in ("device", "threads") and _is_librarys_own(thread, kind):
+    if kind in ("device", "threads") and _rests_in_library(thread, kind):
         return False
     if kind in COMPUTING and not thread.busy and thread.runnable is not None:
         return False
@@ -205,8 +208,8 @@ def _counts(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
     return kind in ("rendezvous", "collective") if inner.kind == "device" else KINDS[kind].frame == "names"
 
 
-def _is_librarys_own(thread: Thread, kind: str) -> bool:
-    """Return whether it is a driver's own thread or one of a native pool: those rest there."""
+def _rests_in_library(thread: Thread, kind: str) -> bool:
+    """Return whether a thread is a driver's own or one of a native pool, which are idle in such a wait."""
     if kind == "threads":
         return not any(_PYTHON_FRAME.search(f"{frame.path} {frame.function}") for frame in thread.frames)
     if any(_PROGRAM_CALL.fullmatch(frame.function) for frame in thread.frames):
@@ -215,7 +218,7 @@ def _is_librarys_own(thread: Thread, kind: str) -> bool:
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
-    """Add details from the system call."""
+    """Make the kind more precise where the system call or the other frames show more."""
     only_machinery = all(ENDS["machinery"].match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return replace(call, kind="listen")
@@ -261,7 +264,7 @@ def _by_syscall(process: Process, thread: Thread, caller: StackFrame | None) -> 
 
 
 def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) -> str:
-    """Return the kind of a system call, with the call in the source line if it is known."""
+    """Return the kind of a system call, by its descriptors and the call in the innermost source line."""
     syscall = thread.syscall
     kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
     by_line = (KIND_OF_SOURCE_CALL.get(frame.calls) or _kind_of_function(thread, frame)) if frame else ""
@@ -280,7 +283,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
 
 
 def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
-    """Return the kind of the innermost function's own name in a dump."""
+    """Return the kind that the innermost function's name shows in a dump, where no system call is known."""
     if not thread.stack_only:
         return ""
     if re.search(r"(?:^|/)(?:socket|ssl)\.py$", frame.path):
@@ -291,7 +294,7 @@ def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
 
 
 def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_line: str) -> str:
-    """Return what a futex is for: a shared semaphore, a collective finished in C++, a lock."""
+    """Return the kind of a wait at a futex: a shared semaphore, a collective that is finished in C++, a lock."""
     if thread.futex.startswith("sem:"):
         return "processes_lock"
     if frame and frame.calls in DEVICE_CALLS and process.rank is not None:

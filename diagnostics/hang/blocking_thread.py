@@ -1,4 +1,4 @@
-"""Find the thread that blocks a process, by following its main thread through the process's own locks and queues."""
+"""Find the thread that blocks a process: follow the main thread through the process's own locks, queues and futures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BlockedState:
     """The blocking thread of a process, and the path to it.
 
     Attributes:
-        steps: From the main thread on: (thread, what it is in). The last one blocks the process.
+        steps: The threads from the main thread on, each with its blocking call. The last one blocks the process.
         locked: Threads that wait for each other's locks.
         collectives: Threads that are in a collective.
         serves: Whether another thread waits for requests, so that the main thread may rest forever.
@@ -41,22 +41,22 @@ class BlockedState:
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
-        """Its frames, innermost first."""
+        """The frames of the blocking thread, innermost first."""
         return self.thread.frames if self.thread else ()
 
     @property
     def waited_fds(self) -> tuple[int, ...]:
-        """The descriptors that its system call waits for."""
+        """The descriptors that the system call of the blocking thread waits for."""
         return self.thread.waits_fds if self.thread else ()
 
     @property
     def call(self) -> BlockingCall:
-        """The call that blocks the last thread of the path."""
+        """The call that blocks the blocking thread."""
         return self.steps[-1][1] if self.steps else BlockingCall("unseen")
 
     @property
     def kind(self) -> str:
-        """The kind of that."""
+        """The kind of that call."""
         return self.call.kind
 
     @property
@@ -89,7 +89,7 @@ def blocked_state(process: Process) -> BlockedState:
 
 
 def _active_thread(process: Process, calls: Calls) -> Thread | None:
-    """Return a thread that does something, or any thread."""
+    """Return a thread that is not idle, or any thread."""
     active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
     return next(iter(active or process.threads), None)
 

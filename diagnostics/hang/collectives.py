@@ -1,6 +1,7 @@
-"""Wait-for edges among ranks: a rank in a collective waits for ranks outside of it or in another collective.
+"""Add the waits in collectives to the wait graph: a rank in a collective waits for the ranks that are not in it.
 
-Most ranks are victims: they show where the job hangs. The cause is the rank that is missing from their collective.
+Most ranks of a hung job are victims: they wait in a collective. The cause is the rank that did not call it, or called
+another one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
 
 
 def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
-    """Return processes that belong together as ranks: by their store, else by their parent."""
+    """Return the processes of each group of ranks: those with one store, else those with one parent."""
     groups: dict[str, list[Process]] = defaultdict(list)
     siblings: dict[str, list[Process]] = defaultdict(list)
     for process in index.snapshot.processes:
@@ -163,7 +164,7 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 
 
 def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return operation names; a wait without one takes the name from another rank at the same call site."""
+    """Return operation names; a wait without a name takes that of another rank at the same call site."""
     names, sites = {}, {}
     for process in inside:
         call = index.states[process.key].call
@@ -192,7 +193,7 @@ def normalized_operation(name: str) -> str:
 
 
 def name_collective(state: BlockedState) -> str:
-    """Return a text with the rank's collective and the user function that called it."""
+    """Return the name of a rank's collective with the user function that called it."""
     name = state.call.operation or state.kind
     return f"{name} called by {frame_text(state.call.caller)}" if state.call.caller else name
 

@@ -140,7 +140,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Write the bundle of --save."""
+    """Save the snapshot for `--save`."""
     try:
         bundle.save(snapshot, path)
     except OSError as error:
@@ -148,9 +148,9 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 
 def diagnose_jobs(request: SimpleNamespace, snapshot: Snapshot) -> list[Diagnosis]:
-    """Return one diagnosis per job, the worst first; processes that were named are one job."""
-    labelled = request.pids or request.pattern or request.files
-    jobs = [snapshot] if labelled else split_jobs(snapshot)
+    """Return one diagnosis per job, the worst first; processes selected by the user are one job."""
+    selected = request.pids or request.pattern or request.files
+    jobs = [snapshot] if selected else split_jobs(snapshot)
     patience = Patience(request.patience, request.busy_patience)
     diagnoses = [with_issue(diagnose(job, patience, _selection_words(request))) for job in jobs]
     return sorted(diagnoses, key=lambda diagnosis: _SEVERITY.get(diagnosis.verdict.outcome, 1))
@@ -234,7 +234,7 @@ _SOURCES = (
 
 
 def collector(pattern: str, seconds: float, samples: int) -> Program:
-    """Return the program that runs on a host."""
+    """Return the program that takes a snapshot on a host."""
     options = {"pattern": pattern, "seconds": seconds, "samples": samples}
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", _SOURCES, options)
 

@@ -1,4 +1,4 @@
-"""Decide from a snapshot whether a job hangs, and which process blocks it. Pure: reads no clock and no process."""
+"""Decide from a snapshot whether a job hangs and which process blocks it. Pure functions: no clock, no /proc."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A verdict, with the tables it was made from."""
+    """A verdict, with the index and the wait graph it was made from."""
 
     verdict: Verdict
     index: JobIndex
@@ -100,10 +100,10 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     verdict = _consider_time(index, verdict, worst, patience)
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
-    if dump_limits.other_end_may_be_missing(index, worst) or _says_nothing(index, worst):
+    if dump_limits.other_end_may_be_missing(index, worst) or _is_unexplained(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
         kind = index.states[key].kind
-        if _says_nothing(index, worst) and kind in IN_COLLECTIVE:
+        if _is_unexplained(index, worst) and kind in IN_COLLECTIVE:
             together = tuple(k for k in blockers if index.states[k].kind == kind)
             sentence = sentences.all_in_one_collective(index, together)
             return replace(verdict, sentence=sentence, culprits=(), victims=together)
@@ -180,7 +180,7 @@ def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
-    """Decide whether a wait has lasted too long. A dump shows no duration; it counts, because a user took it."""
+    """Decide whether a wait has lasted too long. A dump shows no duration: a user took it because the job hung."""
     live, waited_s = index.snapshot.live, verdict.waited_s
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
@@ -202,7 +202,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a single-threaded process only polled: it slept between checks."""
+    """Return whether a single-threaded process did nothing but sleep and check."""
     state = index.states[blocker.culprits[0]]
     thread = state.thread
     woke_up = thread is not None and thread.asleep_s is not None and thread.asleep_s < index.snapshot.seconds
@@ -216,8 +216,8 @@ def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
     return "spin_python" if thread and (thread.gil or not thread.steady) else "spin_native"
 
 
-def _says_nothing(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether the chain's last process was not inspected, or is in native code without a Python stack."""
+def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether the blocking process was not inspected, or is in native code without a Python stack."""
     states = [index.states[key] for key in blocker.culprits if key in index.states]
     if blocker.cause == "native":
         return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
@@ -232,7 +232,7 @@ def _is_incomplete(index: JobIndex) -> bool:
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
-    """Name the ranks that came to another rendezvous than most; those that met wait, and are not the cause."""
+    """Blame the ranks that came to another rendezvous than most ranks, which are victims."""
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
     waiting = [key for key, state in index.states.items() if state.kind == "rendezvous"]
@@ -252,7 +252,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
-    """Return ranks without a connection to most others; if there are no connections, the one that listens."""
+    """Return the ranks that are not connected to most others; without any connection the one that listens."""
     parts = [{key} for key in waiting]
     for key in waiting:
         process = index.states[key].process

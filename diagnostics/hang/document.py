@@ -1,4 +1,4 @@
-"""The published document `grpo-doctor.hang.v1` of a diagnosis, and its processes in groups and as a tree of stacks."""
+"""Build the JSON document `grpo-doctor.hang.v1` of a diagnosis, and group its processes for all output formats."""
 
 from __future__ import annotations
 

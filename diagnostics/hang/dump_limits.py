@@ -1,4 +1,4 @@
-"""Account for what a dump cannot show: it is one sample, without times, sockets and counters, often of a part."""
+"""Limit the verdict on a dump: it is one sample, without times and sockets, and often of only some processes."""
 
 from __future__ import annotations
 

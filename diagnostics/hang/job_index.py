@@ -1,4 +1,4 @@
-"""Lookup tables of a snapshot: blocked states, sockets with their peers, pipes with their owners."""
+"""Index a snapshot: what each process is blocked on, who is at the other end of a socket, who has a pipe open."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class JobIndex:
         return any(listener.key == process.key for listener in self._listeners(process.host, socket))
 
     def waits_for_itself(self, state: BlockedState) -> bool:
-        """Return whether a process waits on a connection to itself, as a rank that serves a store and queries it."""
+        """Return whether a process waits on a connection to itself, like a rank that queries the store it serves."""
         sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         return any(
             socket is not None and socket.kind == "tcp" and self.connects_to_itself(state.process, socket)
@@ -147,7 +147,7 @@ class JobIndex:
         )
 
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
-        """Return who listens where an unaccepted connection goes to."""
+        """Return the processes that listen at the address of a connection that is not accepted yet."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         if not port:
             return []

@@ -1,4 +1,4 @@
-"""Name the known issue that a verdict is, and recommend the fix that the stacks call for."""
+"""Match a verdict to a known issue of the catalog, and recommend the fix that fits the stacks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
     waits = {edge.kind for edge in verdict.chain} | {state.kind for state in _culprits(diagnosis)[:1]}
     forked = any(is_forked(thread) for thread in threads)
 
-    def holds(condition: _Condition) -> bool:
+    def applies(condition: _Condition) -> bool:
         return (
             (forked or not condition.forked)
             and (not condition.waits or not waits.isdisjoint(condition.waits))
@@ -108,7 +108,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
             )
         )
 
-    fixes = (fix for fix in _stack_fixes() if verdict.cause in fix.causes and any(map(holds, fix.when)))
+    fixes = (fix for fix in _stack_fixes() if verdict.cause in fix.causes and any(map(applies, fix.when)))
     return next(fixes, None) if threads else None
 
 
@@ -131,7 +131,7 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
-    """Return the fix: first what the stacks call for, then the issue's mitigations in the words of one framework."""
+    """Return the fix for what the stacks show, then the issue's mitigations with the options of one framework."""
     special = stack_fix(diagnosis)
     triggers = (
         (special.trigger,)
@@ -150,7 +150,7 @@ def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
 
 
 def finding_of(diagnosis: Diagnosis) -> Finding | None:
-    """Return the known issue as a finding with its recommended fix; None if the verdict is none."""
+    """Return the known issue as a finding with its recommended fix; None if no known issue matches."""
     verdict = diagnosis.verdict
     if not verdict.code:
         return None

@@ -25,7 +25,7 @@ class Box:
     y: int = 0
 
     @property
-    def lines(self) -> list[str]:
+    def wrapped(self) -> list[str]:
         """The lines below the name."""
         return textwrap.wrap(self.where, _LETTERS, max_lines=2, placeholder=" …")
 
@@ -80,8 +80,8 @@ def _boxes(document: dict[str, Any]) -> tuple[dict[str, Box], dict[str, str]]:
     box_of: dict[str, str] = {}
     for where, members in same_place_groups(document):
         blocking = [process for process in members if process["key"] in document["culprits"]]
-        others = [process for process in members if process not in blocking]
-        for part in (*([process] for process in blocking), others):
+        rest = [process for process in members if process not in blocking]
+        for part in (*([process] for process in blocking), rest):
             if part:
                 boxes[part[0]["key"]] = Box(group_name(part, 4), where, part[0] in blocking)
                 box_of |= {process["key"]: part[0]["key"] for process in part}
@@ -101,7 +101,7 @@ def _columns(keys: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
 
 
 def _curve(source: Box, target: Box) -> str:
-    """Return a curve from the right side of a box to the left side of another; backwards a little lower."""
+    """Return the SVG path from the right side of a box to the left side of another; backward a little lower."""
     middle, half = WIDTH // 2, HEIGHT // 2
     if target.x > source.x:
         start, end, bends = (source.x + WIDTH, source.y + half), (target.x, target.y + half), (40, -40)

@@ -1,4 +1,4 @@
-"""Report diagnoses: the published document, the terminal, Markdown, and a page with the wait graph as a picture."""
+"""Render diagnoses for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 

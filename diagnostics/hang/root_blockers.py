@@ -1,4 +1,4 @@
-"""Follow the wait graph to its ends: a cycle, or a process that waits for none that was observed."""
+"""Follow the wait graph from a process to its root blocker: a cycle, or a process that waits for no observed one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _REQUESTS = ("http", "socket", "ray", "loop")
 
 @dataclass(frozen=True)
 class RootBlocker:
-    """The end of a chain of waits.
+    """The end of a chain of waits: the processes that block the others.
 
     Attributes:
         level: gone, cycle, stuck, busy or quiet.
-        cause: One of verdict.CAUSES.
-        culprits: Who is at the end.
-        chain: The edges that lead there.
+        cause: One of wait_kinds.CAUSES.
+        culprits: Keys of the blocking processes.
+        chain: The edges from a waiting process to them.
         patient: Whether the wait must have lasted a while to be a hang.
     """
 
@@ -89,7 +89,7 @@ def _all_in_collectives(index: JobIndex, edges: list[Edge]) -> bool:
 
 
 def _mismatch(index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...]) -> RootBlocker:
-    """Return the end at ranks that are in another collective."""
+    """Return the root blocker of a rank whose targets are all in collectives: those in another one."""
     edges = graph[key]
     targets = tuple(dict.fromkeys(edge.target for edge in edges))
     chain = (*path, edges[0])
@@ -105,7 +105,7 @@ def _mismatch(index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tup
 
 
 def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> RootBlocker:
-    """Return the end at a process that waits for none that was observed."""
+    """Return the root blocker if a process waits for no observed process: the process itself."""
     key, kind = (state.process.key,), state.kind
     if state.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
         # It ended during observation, or its parent is about to read its exit code: the job makes progress.
@@ -128,7 +128,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
 
 
 def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
-    """Return the cause at a process that waits for none that was observed: the first rule that holds."""
+    """Return the cause of a hang that a process causes: the first rule that holds, else that of its blocking call."""
     kind, live = state.kind, index.snapshot.live
     last = path[-1].kind if path else ""
     requested = last in _REQUESTS or (kind == "loop" and bool(index.open_requests(state.process)))
@@ -155,7 +155,7 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
 
 
 def is_outside_collectives(index: JobIndex, state: BlockedState) -> bool:
-    """Return whether what a rank is in cannot be the collective itself."""
+    """Return whether the blocking call of a rank cannot be part of the collective."""
     absent = state.call.wait.absent
     if absent == "always" or (absent == "dump" and not index.snapshot.live):
         return True

@@ -1,4 +1,4 @@
-"""Write a verdict as one sentence, and list what was observed of the processes it names."""
+"""Write a verdict as one sentence, and list the observations that support it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
 
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:
-    """Return what the blocking processes are in, as the predicate of a sentence."""
+    """Return the predicate of the sentence: what the blocking processes do."""
     states = [index.states[key] for key in verdict.culprits if key in index.states]
     cause = verdict.cause
     if not states:

@@ -1,7 +1,7 @@
-"""Snapshot of a job's processes as data: collected live, parsed from a dump, or loaded from a bundle.
+"""A snapshot of a job's processes as data: observed live, parsed from a dump, or loaded from a bundle.
 
-The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only: this module travels
-to other hosts.
+The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only, because this module
+is sent to other hosts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
 NATIVE = "[native]"
 """Path of a native frame without a file."""
-WATCHDOG_DUMP = "under a watchdog's words"
-"""Suffix of a source: a server dumped its own stacks because its step did not end."""
+WATCHDOG_DUMP = "of a watchdog"
+"""Suffix of a source: a server dumped its own stacks because a step did not end in time."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for more than this share of the time computes."""
 
@@ -122,7 +122,7 @@ class Process:
 
     @property
     def key(self) -> str:
-        """Identify it among all processes on all hosts."""
+        """Identifier among all processes on all hosts."""
         return f"{self.host}/{self.pid}"
 
     @property
@@ -135,7 +135,7 @@ class Process:
 
     @property
     def main(self) -> Thread | None:
-        """The main thread: the one with the process's number or named so."""
+        """The main thread: its number is that of the process, or its name says so."""
         for thread in self.threads:
             if thread.tid == self.pid or thread.name == "MainThread":
                 return thread

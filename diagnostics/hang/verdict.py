@@ -1,4 +1,4 @@
-"""The verdict on a job: outcome, cause class, and the chain of blocking processes."""
+"""The verdict on a job: whether it hangs, the cause, and the chain of waits that leads to the blocking processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Edge:
         target: Key of a process, or of something that was not observed, as "tcp 10.0.0.2:8000".
         label: The target's name in sentences.
         text: The wait, as "waits for an HTTP response from".
-        evidence: Where that was read: a file of /proc, a frame.
+        evidence: The files of /proc and the frames that show it.
         needs: "all": each target of this kind must come; "any": one would do, or it is not known which.
         certain: Whether it was read directly; else it is what remains when everything else is excluded.
     """

@@ -124,7 +124,7 @@ class _Waiter:
         return edges if writes else edges + self.dead_children(evidence, certain=not peers)
 
     def dead_children(self, evidence: Iterable[str], *, certain: bool) -> list[Edge]:
-        """Return edges to dead children whose end of the pipe their parent has open itself, so that it never ends."""
+        """Return edges to dead children; the parent has their end of the pipe open too, so that it never ends."""
         reason = f"and pid {self.process.pid} has the other end open itself, so the pipe never ends"
         text = "waits for data in a pipe from"
         return [
@@ -134,7 +134,7 @@ class _Waiter:
         ]
 
     def has_unknown_peer(self) -> bool:
-        """Return whether it is not known which connection it waits for, as in a library's own thread (ZMQ)."""
+        """Return whether its connection is unknown: a library's own thread, as ZMQ's, reads from it."""
         if self.kind == "socket" and not self.thread.waits_fds:
             return True
         in_ring = self.kind == "ring_read" and any(_RING_MEMORY in name for name in self.process.shared)

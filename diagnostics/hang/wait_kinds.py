@@ -72,7 +72,7 @@ _IDLE_FRAMES = [(_path_pattern(ends), _name_pattern(names)) for ends, names in _
 
 @lru_cache(maxsize=4096)
 def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
-    """Return what a frame waits for, the first row of the table first.
+    """Return the kinds of waits that a frame may be, in the order of `waits.toml`.
 
     >>> kinds_of_frame("/usr/lib/python3.12/queue.py", "get")
     ('queue',)

@@ -1,7 +1,7 @@
-"""`hang --watch -- COMMAND`: run a command, and diagnose it when nothing of it has moved for a while.
+"""Implement `hang --watch` and `--beats`: diagnose a job when it makes no progress for a while.
 
-Movement is output, processor time, or bytes read and written, of any process of the command. It is read from the
-kernel's counters a few times a minute; nothing is put into the job.
+With `--watch` progress is output, processor time, or bytes read and written by any process of the command. The counters
+are read from the kernel a few times a minute; nothing is injected into the job.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WatchOptions:
 
 @dataclass
 class Movement:
-    """Counters of a command's processes."""
+    """Counters of a command's processes: processor time, bytes read and written, bytes of output."""
 
     ran_ns: int = 0
     bytes: int = 0
@@ -62,7 +62,7 @@ class Movement:
 
 @dataclass
 class StallClock:
-    """When something last moved. Pure: the time is an argument.
+    """The time since which nothing has moved. Pure: the time is an argument.
 
     Attributes:
         since: Time since which nothing has moved.
@@ -73,7 +73,7 @@ class StallClock:
     checked: float
 
     def update(self, now: float, counters: Movement) -> bool:
-        """Take new counters; return whether anything moved."""
+        """Store new counters; return whether anything moved."""
         elapsed = max(now - self.checked, 1e-6)
         ran = counters.ran_ns - self.last.ran_ns
         moved = (
@@ -132,7 +132,7 @@ def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[
 def watch_heartbeats(pid: int, options: WatchOptions, report: Report) -> int:
     """Diagnose a process whenever it gives no heartbeat for a while: lines on our standard input.
 
-    A line names what begins now; an empty line says that it ended. Returns 0 when the input ends.
+    A line names the step that begins; an empty line ends it. Returns 0 when the input ends.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Find the other ends of a job's sockets, pipes and file locks among all processes of the host."""
+"""Find the processes at the other ends of a job's sockets, pipes and file locks."""
 
 from __future__ import annotations
 

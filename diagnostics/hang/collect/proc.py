@@ -137,7 +137,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def runnable_ns(pid: int, tid: int) -> int | None:
-    """Return nanoseconds in which a thread ran or waited for a processor, so that a busy machine hides nothing."""
+    """Return nanoseconds in which a thread ran or waited for a processor; None if unknown."""
     parts = read_proc(pid, f"task/{tid}/schedstat").split()
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 

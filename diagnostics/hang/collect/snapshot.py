@@ -1,4 +1,4 @@
-"""Take a snapshot: find the processes, sample them for some seconds, and add the processes at the other ends."""
+"""Take a snapshot: select the processes, sample them for some seconds, and add the processes they wait for."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Counters:
     moved: int | None
 
     @classmethod
-    def read(cls, pid: int) -> _Counters:
+    def now(cls, pid: int) -> _Counters:
         ran = {tid: proc.runnable_ns(pid, tid) for tid in proc.list_threads(pid)}
         return cls(ran, proc.bytes_moved(pid))
 
@@ -147,7 +147,7 @@ class _Observer:
         """Return the processes: sample stacks, and read counters before and after."""
         self.refused |= stacks.unreadable_processes(pids)
         began = time.monotonic()
-        observations = {pid: _Observation(_Counters.read(pid)) for pid in pids - set(self.refused)}
+        observations = {pid: _Observation(_Counters.now(pid)) for pid in pids - set(self.refused)}
         # A dead process has no stack.
         pythons = [
             pid for pid in sorted(observations) if self.host.processes[pid].python and not _is_dead(pid)
@@ -162,7 +162,7 @@ class _Observer:
             self.sleep(seconds)
         self.seconds = time.monotonic() - began
         for pid, observation in observations.items():
-            observation.after = _Counters.read(pid)
+            observation.after = _Counters.now(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
@@ -170,7 +170,7 @@ class _Observer:
         changed = []
         for pid in pythons:
             observation = observations[pid]
-            if observation.samples and observation.before.ran == _Counters.read(pid).ran:
+            if observation.samples and observation.before.ran == _Counters.now(pid).ran:
                 observation.samples.append(observation.samples[-1])
             else:
                 changed.append(pid)

@@ -1,4 +1,4 @@
-"""Take Python stacks with py-spy, without stopping the process and within a time limit, and say what forbids it."""
+"""Read Python stacks with py-spy, within a time limit and without stopping the process, or explain what forbids it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def merge_samples(samples: Sequence[Thread]) -> Thread:
 
 
 class SourceReader:
-    """Reads the source lines of frames from regular files with a size limit; skips file systems that block."""
+    """Reads the source lines of frames: regular files up to a size limit, no file system that blocks."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Parse dumps that other tools wrote: stacks, recorders of collectives, watchdog lines, our own bundles."""
+"""Parse dumps of other tools: stacks, flight recorders, watchdog messages, and our own bundles."""
 
 
 class ParseError(ValueError):

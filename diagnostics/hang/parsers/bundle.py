@@ -1,4 +1,4 @@
-"""Our own bundle: a snapshot as JSON without anything that identifies a person or a machine."""
+"""Save and load a snapshot as JSON, without anything that identifies a person or a machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def save(snapshot: Snapshot, path: Path) -> None:
 
 
 def redacted(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with addresses numbered, so that both ends still match, and everything personal removed."""
+    """Return the document without personal data; addresses are numbered, so both ends of a connection still match."""
     addresses: dict[str, str] = {}
 
     def clean(key: str, value: Any) -> Any:

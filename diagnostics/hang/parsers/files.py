@@ -1,4 +1,4 @@
-"""Read dump files of any known format into one snapshot. Unreadable files are listed, and the others are used."""
+"""Read dump files of any supported format into one snapshot. An unreadable file is skipped and reported by name."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
 
 
 def clean_lines(text: str) -> list[str]:
-    r"""Return the lines of a text; what several ranks wrote in turns is sorted, each under a line with its rank.
+    r"""Return the lines of a text, cut and without colours and quote marks; interleaved lines are sorted by rank.
 
     >>> clean_lines("> a"), clean_lines("[rank1]: a\n[rank0]: b\n[rank1]: c")
     (['a'], ['rank 1', 'a', 'c', 'rank 0', 'b'])
@@ -177,7 +177,7 @@ def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
 
 
 def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
-    """Make process ids unique, if a dump has none or repeats one."""
+    """Make process ids unique: dumps may repeat one, or have none."""
     distinct, used = [], set()
     for process in processes:
         pid = process.pid

@@ -1,4 +1,4 @@
-"""Parse PyTorch's flight recorder: pickles of the NCCL and gloo backends, and JSON."""
+"""Parse the dumps of PyTorch's flight recorder: JSON, and pickles of the NCCL and gloo backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diagnostics.output.redact import mask_and_cut
 
 C10D = "torch/distributed/distributed_c10d.py"
 BETWEEN = StackFrame("flight recorder", "between_collectives")
-"""The frame of a rank that has not come to the collective."""
+"""The frame of a rank that has not started the collective."""
 MAX_ITEMS = 4_000_000
 """A recorder of 20,000 collectives has half of it."""
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
@@ -53,7 +53,7 @@ class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any a
 
 
 def is_pickle(data: bytes) -> bool:
-    """Return whether data may be a pickle: it begins with the protocol's number."""
+    """Return whether data may be a pickle: it begins with the opcode and number of a protocol."""
     return data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5
 
 
@@ -79,7 +79,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_size(document: Any) -> None:
-    """Refuse a document in which a container is repeated so often that it cannot be walked."""
+    """Refuse a document that references its containers so often that walking it would not end."""
     queue, count = [document], 0
     while queue:
         value = queue.pop()
@@ -101,7 +101,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     """Return one rank's recorder as a snapshot.
 
     Raises:
-        ParseError: It does not say whose it is.
+        ParseError: The rank is unknown.
     """
     entries = [entry for entry in document["entries"] if isinstance(entry, dict)]
     match = _RANK.search(name.rpartition("/")[2].removesuffix(".pickle").removesuffix(".pkl"))

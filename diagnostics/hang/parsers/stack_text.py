@@ -1,7 +1,7 @@
 """Parse stacks in text: py-spy and `ray stack`, faulthandler, pystack, gdb with and without Python, tracebacks.
 
-A stack that ended in an error is dropped: its thread left it and went on. A stack that ended in an interrupt or a
-timeout is used: it shows where the thread was blocked.
+A traceback that ends in an ordinary error is ignored, because the thread has left that stack. One that ends in an
+interrupt or a timeout shows where the thread was blocked.
 """
 
 from __future__ import annotations
@@ -238,13 +238,13 @@ class _StackReader:
         self._thread.frames.append(frame)
 
     def _end_thread(self, line: str, error: str) -> None:
-        """Drop a stack that ended in an error other than an interrupt or a timeout."""
+        """End a thread; its stack is dropped if the error is neither an interrupt nor a timeout."""
         if self._thread is not None:
             self._thread.ended = not (_BLOCKED_ERROR.search(error) or _TIMED_OUT.search(line))
             self._thread = None
 
     def processes(self) -> list[Process]:
-        """Return the processes with at least one stack that was not dropped."""
+        """Return the processes that have a stack."""
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
@@ -256,7 +256,7 @@ class _StackReader:
 
 
 def _with_main(threads: list[Thread]) -> list[Thread]:
-    """Name the main thread if no name shows it: the last thread that no other thread started."""
+    """Name the main thread, if none is named so: the last one whose stack does not begin with a thread's start."""
     if not any(thread.name == "MainThread" for thread in threads):
         for place in reversed(range(len(threads))):
             # faulthandler prints the thread that was started first last.
