@@ -127,8 +127,9 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
 def _print_everything(
     console: Console, document: dict[str, Any], finding: Finding | None, *, stacks: bool
 ) -> None:
-    console.print()
-    _print_chain(console, document, evidence=True)
+    if document["chain"]:
+        console.print()
+        _print_chain(console, document, evidence=True)
     if finding:
         console.print()
         print_finding(console, finding, verbose=True)

@@ -233,7 +233,7 @@ class Snapshot:
 
     def on_host(self, host: str) -> Snapshot:
         """Return the snapshot as that of a host with this name."""
-        placed = {
+        placed: dict[str, Any] = {
             name: tuple(dataclasses.replace(item, host=host) for item in getattr(self, name))
             for name in ("processes", "sockets", "locks")
         }
