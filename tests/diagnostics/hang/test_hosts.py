@@ -1,4 +1,4 @@
-"""Many hosts: what each sees is joined where connections cross; who gives no answer is never taken for well."""
+"""Many hosts: their snapshots are joined at connections; a host without an answer is never called healthy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,25 +22,30 @@ from diagnostics.hang.collect.snapshot import NoProcessError
 from diagnostics.hang.command import join_answers
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
+from tests.diagnostics.hang.processes import sleeping
 
 ROOT = Path(__file__).parents[3]
-ASKS = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
-RESTS = (StackFrame("/py/lib/python3.11/threading.py", "wait", 327), StackFrame("/job/serve.py", "answer", 9))
+WAITS_FOR_RESPONSE = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
+WAITS_FOR_EVENT = (
+    StackFrame("/py/lib/python3.11/threading.py", "wait", 327),
+    StackFrame("/job/serve.py", "answer", 9),
+)
 SERVER, CLIENT = "10.77.0.1:8000", "10.77.0.2:41000"
 
 
-def process(pid, frames, inode, **more):
-    thread = Thread(pid, "MainThread", frames, active=False, state="S", runnable=0.0, asleep_s=90.0, **more)
-    return Process(pid, 1, role="process", state="S", threads=(thread,), fds=(Descriptor(3, "tcp", inode),))
+def process(pid, frames, inode, **thread):
+    return sleeping(pid, 1, *frames, thread=thread, fds=(Descriptor(3, "tcp", inode),))
 
 
 def idle_server(**more):
-    return Snapshot((process(7, RESTS, 500),), (Socket(500, "tcp", SERVER, CLIENT, "ESTABLISHED", **more),))
+    return Snapshot(
+        (process(7, WAITS_FOR_EVENT, 500),), (Socket(500, "tcp", SERVER, CLIENT, "ESTABLISHED", **more),)
+    )
 
 
 def stuck_client(local=CLIENT, remote=SERVER):
-    waits = process(7, ASKS, 500, syscall="recvfrom", waits_fds=(3,))
+    waits = process(7, WAITS_FOR_RESPONSE, 500, syscall="recvfrom", waits_fds=(3,))
     return Snapshot(
         (waits,), (Socket(500, "tcp", local, remote, "ESTABLISHED", sent_s=90.0, received_s=95.0),)
     )
@@ -51,65 +55,54 @@ def node_answer(snapshot):
     return Answer(text=f"{MARK} {json.dumps(snapshot.to_json())}")
 
 
+def joined(*snapshots):
+    """The snapshots of several hosts as one."""
+    return join_answers(list(map(node_answer, snapshots)))
+
+
 def test_a_connection_between_hosts_leads_to_its_other_end():
     """Process ids and inodes are equal on both hosts, so the host must be part of the key."""
-    snapshot = join_answers(
-        [node_answer(idle_server(received_s=90.0, sent_s=95.0)), node_answer(stuck_client())]
-    )
-    verdict = diagnose(snapshot).verdict
+    verdict = diagnose(joined(idle_server(received_s=90.0, sent_s=95.0), stuck_client())).verdict
     assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("host-1/7",), ("host-2/7",))
     assert [edge.target for edge in verdict.chain] == ["host-1/7"]
     assert any("on host-1" in line for line in verdict.chain[0].evidence)
 
 
-def test_addresses_of_the_host_itself_never_cross():
-    """127.0.0.1 is another machine on each host."""
+def test_loopback_addresses_of_two_hosts_are_not_connected():
     loopback = replace(idle_server().sockets[0], local="127.0.0.1:8000", remote="127.0.0.1:41000")
-    snapshot = join_answers(
-        [
-            node_answer(replace(idle_server(), sockets=(loopback,))),
-            node_answer(stuck_client("127.0.0.1:41000", "127.0.0.1:8000")),
-        ]
-    )
+    client = stuck_client("127.0.0.1:41000", "127.0.0.1:8000")
+    snapshot = joined(replace(idle_server(), sockets=(loopback,)), client)
     assert all("host-1" not in edge.target for edges in diagnose(snapshot).graph.values() for edge in edges)
 
 
 @pytest.mark.parametrize(
-    ("silent", "why"),
+    ("answer", "reason"),
     [
         (Answer(problem="no answer within 30 s"), "no answer within 30 s"),
         (Answer(text="Welcome to gpu-b"), "did not run the collector"),
-        (
-            Answer(text=f'{MARK} {{"schema": "grpo-doctor.hang-snapshot.v1", "processes": [7]}}'),
-            "a broken snapshot",
-        ),
+        (Answer(text=f'{MARK} {{"schema": "{SCHEMA}", "processes": [7]}}'), "a broken snapshot"),
         (Answer(text=f'{MARK} {{"error": "Python 3.6 there is too old"}}'), "too old"),
     ],
 )
-def test_a_host_without_an_answer_is_not_at_rest(silent, why):
-    """A host without an answer leaves the job undecided, even if the other hosts look healthy."""
+def test_a_host_without_an_answer_leaves_the_job_undecided(answer, reason):
+    """Even if the other hosts look healthy."""
     idle = Snapshot((process(7, (), 500),), idle_server().sockets)
-    snapshot = join_answers([node_answer(idle), silent])
+    snapshot = join_answers([node_answer(idle), answer])
     diagnosis = diagnose(snapshot)
     assert diagnosis.verdict.outcome == "unknown"
     assert "host-2" in diagnosis.verdict.sentence
-    assert any(text.startswith("host-2: ") and why in text for text in diagnosis.verdict.unseen)
+    assert any(text.startswith("host-2: ") and reason in text for text in diagnosis.verdict.unseen)
 
 
-def test_hosts_without_a_job_are_no_job_at_rest():
-    """All hosts answered, and none has a matching process."""
+def test_hosts_without_a_job_are_no_healthy_job():
     empty = node_answer(Snapshot(notes=("no process here looks like a part of a job",)))
     with pytest.raises(NoProcessError, match="none of 2 hosts"):
         join_answers([empty, empty])
 
 
-def test_a_host_does_not_name_itself():
-    """Else it could take another's place."""
+def test_a_host_cannot_take_the_name_of_another():
     lying = replace(stuck_client(), processes=(replace(stuck_client().processes[0], host="host-1"),))
-    assert {p.host for p in join_answers([node_answer(idle_server()), node_answer(lying)]).processes} == {
-        "host-1",
-        "host-2",
-    }
+    assert {p.host for p in joined(idle_server(), lying).processes} == {"host-1", "host-2"}
 
 
 def test_bundles_of_several_hosts_number_their_addresses_apart(tmp_path):
@@ -125,17 +118,6 @@ def test_bundles_of_several_hosts_number_their_addresses_apart(tmp_path):
         "tcp b address-1:8000"
     }
     assert any("--hosts" in note for note in snapshot.notes)
-
-
-APART = ("unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
-
-
-@pytest.fixture
-def ray_python():
-    """A Python that has Ray and py-spy."""
-    if not os.environ.get("GRPO_DOCTOR_RAY"):
-        pytest.skip("GRPO_DOCTOR_RAY names no Python that has Ray")
-    return os.environ["GRPO_DOCTOR_RAY"]
 
 
 # Two simulated hosts: separate process and network namespaces, connected by a virtual cable.
@@ -183,8 +165,7 @@ def wire(machines):
 @pytest.mark.parametrize(
     "program", [command.collector("", 1.0, 1), collect_program()], ids=lambda program: program.module
 )
-def test_sent_sources_import_nothing_else(tmp_path, program):
-    """A host has nothing of ours but what was sent, and no package of others."""
+def test_the_sent_sources_import_only_the_standard_library(tmp_path, program):
     zipfile.ZipFile(io.BytesIO(zip_sources(program.sources))).extractall(tmp_path)
     text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {program.module}"
     done = subprocess.run(
@@ -193,8 +174,8 @@ def test_sent_sources_import_nothing_else(tmp_path, program):
     assert not done.stderr
 
 
-def test_two_real_machines(two_hosts, tmp_path):
-    """A client here waits for a server there, which took the question and waits for something else."""
+def test_a_client_and_a_server_in_two_network_namespaces(two_hosts, tmp_path):
+    """The server has read the request, and waits for something else."""
     server = tmp_path / "reward_server.py"
     server.write_text(
         textwrap.dedent(
@@ -202,9 +183,8 @@ def test_two_real_machines(two_hosts, tmp_path):
             import socket, threading
             listening = socket.create_server(("10.77.0.1", 8000))
             print("up", flush=True)
-            asked, _ = listening.accept()
-            asked.recv(100)
-            print("asked", flush=True)
+            connection, _ = listening.accept()
+            connection.recv(100)
             def lookup():
                 threading.Event().wait()
             lookup()
@@ -252,52 +232,3 @@ def test_two_real_machines(two_hosts, tmp_path):
     assert culprit.startswith("host-1/")
     assert {process["host"] for process in document["processes"]} == {"host-1", "host-2"}
     assert any("on host-1" in line for edge in document["chain"] for line in edge["evidence"])
-
-
-CLUSTER = """
-import os, sys, threading
-import ray
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-ray.init(address=cluster.address, log_to_driver=False)
-@ray.remote
-class Scorer:
-    def score(self):
-        threading.Event().wait()
-scorer = Scorer.remote()
-waiting = scorer.score.remote()
-print(cluster.address, flush=True)
-def end():
-    sys.stdin.read()
-    ray.shutdown()
-    cluster.shutdown()
-    os._exit(0)
-threading.Thread(target=end, daemon=True).start()
-def rollout():
-    ray.get(waiting)
-rollout()
-"""
-
-
-@pytest.mark.ray
-@pytest.mark.heavy
-def test_the_nodes_of_a_real_ray_cluster(ray_python):
-    """A driver waits for an actor that waits for nothing anybody does; a task of the cluster looks."""
-    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    with subprocess.Popen(
-        [ray_python, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env=quiet, start_new_session=True,
-    ) as driver:  # fmt: skip
-        address = next(line.strip() for line in driver.stdout if re.fullmatch(r"[\d.]+:\d+", line.strip()))
-        done = subprocess.run(
-            [sys.executable, "-m", "diagnostics", "hang", "--ray", address, "--host-python", ray_python,
-             "--patience", "0.001", "--format", "json", "--node-limit", "300"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        driver.stdin.close()
-    assert done.returncode == 1, done.stderr
-    document = json.loads(done.stdout)
-    by_key = {process["key"]: process for process in document["processes"]}
-    (culprit,) = document["culprits"]
-    assert by_key[culprit]["role"] == "Ray actor"
-    assert any("score" in frame for frame in by_key[culprit]["frames"])

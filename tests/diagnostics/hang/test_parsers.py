@@ -15,10 +15,11 @@ from diagnostics.hang import collectives
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError, bundle, flight_recorder
 from diagnostics.hang.parsers.files import parse_dump, read_files
-from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, Thread
 from diagnostics.output import sanitize
+from tests.diagnostics.hang.processes import in_all_gather
 
-SPIED = """
+PYSPY = """
 Three ranks of my job, py-spy dump of each:
 
 Process 101: python train.py
@@ -48,8 +49,8 @@ Thread 103 (idle): "MainThread"
     gather_rewards (train.py:40)
     <module> (train.py:90)
 """
-QUOTED = "".join(f"> {line}\n" for line in SPIED.splitlines())
-FAULT = """Timeout (0:05:00)!
+QUOTED = "".join(f"> {line}\n" for line in PYSPY.splitlines())
+FAULTHANDLER = """Timeout (0:05:00)!
 Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
   File "/usr/lib/python3.11/queue.py", line 171 in get
@@ -83,37 +84,31 @@ def parse_text(tmp_path, text, name="dump.txt"):
     return read_files([str(path)])
 
 
-@pytest.mark.parametrize("text", [SPIED, QUOTED], ids=["pasted", "quoted"])
-def test_py_spys_text_with_words_around_it(tmp_path, text):
+@pytest.mark.parametrize("text", [PYSPY, QUOTED], ids=["pasted", "quoted"])
+def test_py_spy_text_is_parsed_among_other_text(tmp_path, text):
     verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "mismatch", ("/102",))
 
 
-def test_ray_stacks_text(tmp_path):
+def test_ray_stack_text(tmp_path):
     text = (
         "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
-        + SPIED.split("\n\n", 3)[2]
+        + PYSPY.split("\n\n", 3)[2]
     )
     (process,) = parse_text(tmp_path, text).processes
     assert (process.pid, process.role) == (4711, "Ray actor")
 
 
-def test_py_spys_json(tmp_path):
-    frames = [{"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}]
-    thread = {
-        "pid": 7,
-        "thread_id": 9,
-        "os_thread_id": 7,
-        "thread_name": "MainThread",
-        "active": False,
-        "frames": frames,
-    }
+def test_py_spy_json(tmp_path):
+    frame = {"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}
+    names = {"pid": 7, "thread_id": 9, "os_thread_id": 7, "thread_name": "MainThread"}
+    thread = names | {"active": False, "frames": [frame]}
     assert parse_text(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [(FAULT, "input"), (PYSTACK, "collective"), (GDB, "collective")],
+    [(FAULTHANDLER, "input"), (PYSTACK, "collective"), (GDB, "collective")],
     ids=["faulthandler", "pystack", "gdb"],
 )
 def test_stacks_of_other_tools(tmp_path, text, kind):
@@ -121,7 +116,7 @@ def test_stacks_of_other_tools(tmp_path, text, kind):
     assert [state.kind for state in states.values()] == [kind]
 
 
-def test_what_faulthandler_really_prints(tmp_path):
+def test_the_output_of_faulthandler_is_parsed(tmp_path):
     program = (
         "import faulthandler, os, sys, threading\n"
         "timer = threading.Timer(500, print)\n"
@@ -146,14 +141,14 @@ INTERRUPTED = """Traceback (most recent call last):
 """
 
 
-def test_a_traceback_counts_if_it_ended_in_an_interrupt(tmp_path):
+def test_a_traceback_is_used_if_it_ended_in_an_interrupt(tmp_path):
     (process,) = parse_text(tmp_path, INTERRUPTED.format(error="KeyboardInterrupt")).processes
     assert [frame.function for frame in process.threads[0].frames] == ["get", "<module>"]
     with pytest.raises(ParseError):
         parse_text(tmp_path, INTERRUPTED.format(error="ValueError: x"))
 
 
-def test_what_ranks_wrote_in_turns_is_sorted(tmp_path):
+def test_interleaved_lines_are_sorted_by_rank(tmp_path):
     first_rank, two = (
         INTERRUPTED.format(error="KeyboardInterrupt").replace("queue.py", name).splitlines()
         for name in ("queue.py", "x.py")
@@ -166,48 +161,36 @@ def test_what_ranks_wrote_in_turns_is_sorted(tmp_path):
     assert [process.rank for process in parse_text(tmp_path, "\n".join(lines)).processes] == [0, 1]
 
 
-LATE = (
+TIMEOUT = (
     "[rank{0}]:[E101 ProcessGroupNCCL.cpp:607] [PG 0 Rank {0}] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=7, OpType={1}, NumelIn=4, NumelOut=4, Timeout(ms)=60000) ran for 60010 milliseconds\n"
 )
 
 
 def test_the_watchdog_shows_ranks_in_different_collectives(tmp_path):
-    text = LATE.format(0, "ALLREDUCE") + LATE.format(1, "BROADCAST") + LATE.format(2, "ALLREDUCE")
+    text = TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "BROADCAST") + TIMEOUT.format(2, "ALLREDUCE")
     verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.cause, verdict.culprits) == ("mismatch", ("/2",))
 
 
-def test_the_watchdog_alone_names_nobody(tmp_path):
+def test_equal_watchdog_reports_name_no_rank(tmp_path):
     verdict = diagnose(
-        parse_text(tmp_path, LATE.format(0, "ALLREDUCE") + LATE.format(1, "ALLREDUCE"))
+        parse_text(tmp_path, TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "ALLREDUCE"))
     ).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ())
 
 
-def recorder(begun, operation, frames=()):
+def recorder(started, operation, frames=()):
     """A flight recorder's document, as PyTorch writes them for gloo."""
     entry = {
-        "profiling_name": operation,
-        "state": "scheduled",
-        "collective_seq_id": begun,
-        "input_sizes": [[4]],
-        "frames": list(frames),
-        "process_group": ("0", "default_pg"),
-    }
-    status = {
-        "0": {
-            "last_enqueued_collective": begun,
-            "last_started_collective": -1,
-            "last_completed_collective": -1,
-        }
-    }
-    return {
-        "version": "2.10",
-        "pg_config": {"": {"ranks": "[0, 1, 2]"}},
-        "pg_status": status,
-        "entries": [entry],
-    }
+        "profiling_name": operation, "state": "scheduled", "collective_seq_id": started, "input_sizes": [[4]],
+        "frames": list(frames), "process_group": ("0", "default_pg"),
+    }  # fmt: skip
+    counts = {
+        "last_enqueued_collective": started, "last_started_collective": -1, "last_completed_collective": -1,
+    }  # fmt: skip
+    config = {"": {"ranks": "[0, 1, 2]"}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {"0": counts}, "entries": [entry]}
 
 
 def test_flight_recorders_of_gloo(tmp_path):
@@ -221,16 +204,16 @@ def test_flight_recorders_of_gloo(tmp_path):
 
 
 def test_an_unreadable_file_is_skipped_by_name(tmp_path):
-    """The others are judged, and nothing is called idle."""
+    """The other files are diagnosed, and the job is not called idle."""
     good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
-    good.write_text(SPIED)
+    good.write_text(PYSPY)
     bad.write_text("no dump at all")
     verdict = diagnose(read_files([str(bad), str(good)])).verdict
     assert (verdict.cause, verdict.culprits) == ("mismatch", ("/102",))
     assert any("bad.txt" in text for text in verdict.unseen)
 
 
-def test_a_pickle_that_names_something_is_refused_and_not_run(tmp_path):
+def test_a_pickle_with_a_callable_is_refused_and_not_run(tmp_path):
     mark = tmp_path / "ran"
 
     class Evil:
@@ -242,7 +225,7 @@ def test_a_pickle_that_names_something_is_refused_and_not_run(tmp_path):
     assert not mark.exists()
 
 
-def test_every_protocol_of_a_recorder_is_read():
+def test_pickles_of_every_protocol_are_read():
     frames = [{"filename": "a.py", "name": "train", "line": n} for n in (1, 300, 70_000, -5, 1 << 62)]
     entry = {"frames": frames, "again": frames, "of": (), "four": (1, 2.5, None, True), "text": "ä" * 300}
     document = {"entries": [entry, entry], "": [[]]}
@@ -305,7 +288,7 @@ def test_no_pattern_is_quadratic(name):
     assert time.process_time() - began < 60
 
 
-def test_ras_shows_who_lags(tmp_path):
+def test_ras_shows_the_rank_that_started_fewer_collectives(tmp_path):
     ranks = [
         {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}}
         for n in range(4)
@@ -317,7 +300,7 @@ def test_ras_shows_who_lags(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"]
 )
-def test_what_is_no_dump_is_refused_in_one_line(tmp_path, text, capsys):
+def test_other_files_are_refused_in_one_line(tmp_path, text, capsys):
     path = tmp_path / "x"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert main(["hang", "--from", str(path)]) == 2
@@ -326,7 +309,7 @@ def test_what_is_no_dump_is_refused_in_one_line(tmp_path, text, capsys):
     assert len(captured.err.splitlines()) == 1
 
 
-def test_a_bundle_has_nothing_personal_and_its_ends_still_match(tmp_path):
+def test_a_bundle_has_no_personal_data_and_both_ends_of_a_connection(tmp_path):
     sockets = (
         Socket(1, "tcp", "10.1.2.3:5000", "10.1.2.4:80", "ESTABLISHED"),
         Socket(2, "tcp", "10.1.2.4:80", "10.1.2.3:5000", "ESTABLISHED"),
@@ -341,7 +324,7 @@ def test_a_bundle_has_nothing_personal_and_its_ends_still_match(tmp_path):
     assert (first.local, first.remote) == (second.remote, second.local)
 
 
-def test_a_bundle_holds_no_control_characters(tmp_path):
+def test_a_bundle_has_no_control_characters(tmp_path):
     name = "a\x9b2J\x1b]52;c;x\x07\u202e\x85##[error]b\U000e0041"
     process = Process(1, title=name, role="trainer", threads=(Thread(1, name),))
     bundle.save(Snapshot((process,)), tmp_path / "b.json")
@@ -351,18 +334,12 @@ def test_a_bundle_holds_no_control_characters(tmp_path):
     assert (loaded.title[:1], loaded.title[-2:]) == ("a", "b\U000e0041")
 
 
-def test_a_world_of_a_million_ranks_names_nobody():
-    thread = Thread(7, "MainThread", (StackFrame("torch/distributed/distributed_c10d.py", "barrier", 1),))
-    ranks = [
-        Process(
-            n, 1, threads=(thread,), role="trainer", rank=n, world=1_000_000, job="127.0.0.1:1", state="S"
-        )
-        for n in (1, 2)
-    ]
+def test_no_million_missing_ranks_are_listed():
+    ranks = [in_all_gather(number, world=1_000_000) for number in (1, 2)]
     assert collectives.missing_ranks("127.0.0.1:1", ranks) == []
 
 
 def test_standard_input_is_read(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SPIED.encode())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PYSPY.encode())))
     assert main(["hang", "--from", "-", "--format", "markdown"]) == 1
     assert "HNG001" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Targets of every kind: the right verdict or unknown, never a wrong one."""
+"""Processes of other Python releases, namespaces and users, and some that change while they are observed."""
 
 import contextlib
 import os
@@ -19,24 +19,24 @@ from tests.diagnostics.hang.ptrace import BLIND
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """
 import threading
-a, b, held, asked = threading.Lock(), threading.Lock(), threading.Event(), threading.Event()
+a, b, has_lock, go_on = threading.Lock(), threading.Lock(), threading.Event(), threading.Event()
 def other():
     with b:
-        held.set()
-        asked.wait()
+        has_lock.set()
+        go_on.wait()
         with a:
             pass
 with a:
     threading.Thread(target=other).start()
-    held.wait()
-    print("stands", flush=True)
-    asked.set()
+    has_lock.wait()
+    print("stuck", flush=True)
+    go_on.set()
     with b:
         pass
 """
 PROGRAM = """
 import os, sys, threading
-print("stands", flush=True)
+print("stuck", flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "exec":
     os.execv("/bin/sh", ["sh", "-c", "echo moved; read line"])
@@ -59,7 +59,7 @@ def running(*command):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        assert process.stdout.readline() == "stands\n"
+        assert process.stdout.readline() == "stuck\n"
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -83,8 +83,8 @@ def interpreter(minor):
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
-def test_a_target_of_each_release(minor):
-    """Python before 3.11 keeps no number of a thread: it is found where the C library has it."""
+def test_each_python_release(minor):
+    """Before 3.11 Python stores no thread number: it is read from the C library's descriptor."""
     python = interpreter(minor) or pytest.skip(f"there is no Python 3.{minor} here")
     with running(python, "-c", LOCKS) as process:
         snapshot, verdict = observe(process.pid)
@@ -92,7 +92,7 @@ def test_a_target_of_each_release(minor):
     assert [bool(thread.syscall) for thread in snapshot.processes[0].threads] == [True, True]
 
 
-def test_a_target_that_numbers_its_own_threads():
+def test_a_process_in_another_pid_namespace():
     """In a container py-spy reports thread numbers of the container's namespace."""
     unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
     isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
@@ -106,8 +106,8 @@ def test_a_target_that_numbers_its_own_threads():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs two users")
-def test_a_target_of_another_user():
-    """Seen by who may not look into it: not known, with what would let it be seen; by who may, as any other."""
+def test_a_process_of_another_user():
+    """Root may inspect it; without permission the reason is reported."""
     setpriv = shutil.which("setpriv") or pytest.skip("there is no setpriv here")
     if not os.access("/usr/bin/python3", os.X_OK):
         pytest.skip("there is no Python that every user may start")
@@ -126,8 +126,8 @@ def test_a_target_of_another_user():
 
 
 @pytest.mark.parametrize("does", ["exec", "fork", "thread", "end"])
-def test_a_target_that_becomes_another_during_observation(does):
-    """Between two samples it execs, forks, starts a thread or exits: no verdict."""
+def test_a_process_that_changes_while_observed_is_not_blamed(does):
+    """Between two samples it execs, forks, starts a thread or exits."""
     with running(sys.executable, "-c", PROGRAM, does) as process:
         replies = []
 
@@ -143,8 +143,8 @@ def test_a_target_that_becomes_another_during_observation(does):
     assert verdict.outcome != "hang" or verdict.cause in {"dead", "input"}, verdict.sentence
 
 
-def test_a_reader_of_stacks_that_hangs_itself(tmp_path, monkeypatch):
-    """It is killed at its limit; its missing output stays unknown."""
+def test_a_py_spy_that_hangs_is_ended(tmp_path, monkeypatch):
+    """At its time limit; the verdict is unknown."""
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 600\n")
     tool.chmod(0o755)
