@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics import catalog, cli
 from diagnostics.catalog import documents, mitigation_ranking
-from diagnostics.output.issue_markdown import page
+from diagnostics.output.markdown import issue_page
 from grpo_core.__main__ import COMMANDS as TRAINER_COMMANDS
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def document_paths() -> Iterator[Path]:
 def code_pages() -> Iterator[tuple[str, str]]:
     """Every code, and the page of it."""
     for issue in catalog.load().values():
-        yield issue.code, page(documents.of_issue(issue, mitigation_ranking.recommended_fix(issue)))
+        yield issue.code, issue_page(documents.of_issue(issue, mitigation_ranking.recommended_fix(issue)))
     for check in catalog.load_checks().values():
-        yield check.code, page(documents.of_check(check))
+        yield check.code, issue_page(documents.of_check(check))
 
 
 def reference(name: str) -> str:

@@ -7,6 +7,7 @@ Templates lie in `diagnostics/output/templates/*.md.j2`. In them `{{ value }}` i
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from diagnostics.findings import Report
+from diagnostics.findings import EVIDENCE_LEVELS, Report
 from diagnostics.fixes import commands_of, fix_lines, one_line
+from diagnostics.frameworks import SHOWN
+from diagnostics.output.issue_text import claim_text, edits_of
 from diagnostics.output.redact import redact
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -25,6 +28,16 @@ def render(report: Report) -> str:
     """Return a report as one Markdown document."""
     template = report.extra.template() if report.extra else ""
     return render_template(template or "report.md.j2", report=report)
+
+
+def issue_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a known issue or check, of which the documentation site has one for each code.
+
+    Args:
+        document: The entry, as `explain --format json` prints it.
+    """
+    mitigations = {mitigation["name"]: mitigation for mitigation in document["mitigations"]}
+    return render_template("issue.md.j2", document=document, mitigations=mitigations)
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -41,11 +54,16 @@ def _environment() -> Environment:
     )  # fmt: skip
     environment.filters |= {
         "code_block": code_block,
+        "fenced": fenced,
         "one_line": one_line,
         "fix_lines": fix_lines,
         "prose": prose,
+        "verbatim": Markup,
     }
-    environment.globals["commands_of"] = commands_of
+    environment.globals |= {
+        "commands_of": commands_of, "edits_of": edits_of, "claim_text": claim_text, "SHOWN": SHOWN,
+        "EVIDENCE_LEVELS": EVIDENCE_LEVELS,
+    }  # fmt: skip
     return environment
 
 
@@ -73,8 +91,12 @@ def prose(text: str) -> Markup:
 
 
 def code_block(text: str, language: str = "") -> Markup:
+    """Return a redacted text as a fenced block."""
+    return fenced(redact(text).strip("\n"), language)
+
+
+def fenced(text: str, language: str = "text") -> Markup:
     """Return a fenced block; the fence is longer than any run of backticks in the text."""
-    printed = redact(text).strip("\n")
-    longest = max((len(run) for run in re.findall(r"`+", printed)), default=0)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return Markup(f"{fence}{language}\n{printed}\n{fence}")  # noqa: S704 - a fence longer than any in the text
+    return Markup(f"{fence}{language}\n{text}\n{fence}")  # noqa: S704 - a fence longer than any in the text
