@@ -49,15 +49,3 @@ def may_be_parsed(requirement: str) -> bool:
         and requirement.count("(") <= 50
         and not _ENDLESS_NUMBER.search(requirement)
     )
-
-
-def redact(text: str) -> str:
-    """Replace the user's home folder and the machine's name in a text that may be shared."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be replaced in strings
-    if len(home) > 1:
-        text = text.replace(home, "~")
-    host = os.uname().nodename
-    return text.replace(host, "<host>") if len(host) > 3 else text
-
-
-names_a_package = is_package_version  # old name, used by output/prepare.py and the matrix

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from diagnostics import frameworks, safe_io
-from diagnostics.collect import elf, env_vars, interpreter, module_lookup, search_path
+from diagnostics.collect import elf, env_vars, module_lookup, search_path
 from diagnostics.collect.elf import Extension
 from diagnostics.collect.module_lookup import EntryPoint, Shadow
 from diagnostics.collect.names import NoEnvironmentError, is_package_version, may_be_parsed, working_folder
@@ -132,7 +132,7 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         missing = "expected a Python environment, with lib/python3.*/site-packages below it"
         raise NoEnvironmentError(f"{prefix}: {missing if prefix.exists() else 'no such folder'}")
     search = search_path.collect(root, environ)
-    finds_own = interpreter.finds_packages(root, search)
+    finds_own = search_path.finds_packages(root, search)
     folders = [Path(entry) for entry in sys.path if entry]
     if prefix is not None:
         folders = [*search.folders, *(() if finds_own else all_folders)]
@@ -144,12 +144,13 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
         for name, files in recorded.items() for module in files.modules
     }  # fmt: skip
     return Environment(
-        prefix=str(root), python=interpreter.release(root) if prefix else platform.python_version(),
+        prefix=str(root), python=search_path.interpreter_release(root) if prefix else platform.python_version(),
         packages=results.packages, broken=tuple(sorted(results.broken)), duplicates=_duplicates(results.places),
         variables=env_vars.collect(environ, vllm_variables or ()), free_disk_gb=_free_gigabytes(root),
         shared_memory_gb=_free_gigabytes(Path("/dev/shm")),  # noqa: S108 - only its size is read
         extensions=elf.collect(folders, root, environ) if folders else (), vllm_variables=vllm_variables,
-        dangling=interpreter.dangling_links(root), misfits=interpreter.problems(root, search, finds_own=finds_own),
+        dangling=search_path.dangling_links(root),
+        misfits=search_path.interpreter_problems(root, search, finds_own=finds_own),
         search=search,
         entry_points=module_lookup.entry_points(search, results.packages) if finds_own else (),
         shadows=(

@@ -29,7 +29,7 @@ LIMIT_S = 30.0
 MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
-COLLECT_SOURCES = ("collect/*.py", "frameworks.py", "safe_io.py", "output/redact.py")
+COLLECT_SOURCES = ("collect/*.py", "collect/*.txt", "frameworks.py", "safe_io.py", "output/redact.py")
 """Our sources that collect needs on a host."""
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(

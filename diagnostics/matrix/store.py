@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diagnostics import UserError, safe_io
-from diagnostics.collect.names import names_a_package
+from diagnostics.collect.names import is_package_version
 from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
 LARGEST_LINE = 16 * safe_io.MIB
@@ -86,7 +86,7 @@ def parse_event(line: str | bytes) -> Event:
         raise ValueError("nested too deep") from None
     for kind, *parts in filter(None, event.answer.facts):
         if len(parts) != _FACT_LENGTHS.get(kind, len(parts)) or (
-            kind == "package" and not names_a_package(*parts)
+            kind == "package" and not is_package_version(*parts)
         ):
             raise ValueError(f"facts: {str([kind, *parts])[:60]}: no fact that a layer writes")
     if not all(event.answer.facts):

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from diagnostics.collect.names import names_a_package
+from diagnostics.collect.names import is_package_version
 from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: frozense
     if not isinstance(key, str) or not isinstance(item, str):
         return _walk(item, line, prose, skip)
     # Four numbers with dots are a release here, and an address everywhere else.
-    if key in {"version", "python"} and names_a_package("a", item):
+    if key in {"version", "python"} and is_package_version("a", item):
         return item
     prefix = f"{key}="
     changed = line(prefix + item)

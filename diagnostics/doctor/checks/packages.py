@@ -11,8 +11,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from diagnostics.collect.interpreter import INSTALLERS
 from diagnostics.collect.packages import Environment, Package
+from diagnostics.collect.search_path import INSTALLERS
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.known_issues import nothing_installed
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
