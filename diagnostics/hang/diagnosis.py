@@ -10,7 +10,7 @@ from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.root_blockers import RootBlocker, find_root_blocker
+from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
 from diagnostics.hang.snapshot import Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
@@ -20,7 +20,6 @@ PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 WATCH_S = 65
 """Seconds that `--seconds` needs to show that a wait which wakes up now and then exceeds the patience."""
-_LEVELS = {"gone": 0, "cycle": 1, "stuck": 2, "busy": 3, "quiet": 4}
 # Waits whose duration the kernel reports: a short one is a new wait each time.
 _REQUESTS = ("http", "socket")
 # With processes that were not observed these causes are only guesses.
@@ -61,11 +60,12 @@ def diagnose(
     """
     index = JobIndex.build(snapshot)
     graph = build_wait_graph(index)
+    search = RootSearch(index, graph)
     blockers: dict[str, RootBlocker] = {}
     for key, state in index.states.items():
         serves = state.process.role in SERVICES and state.kind not in ("stopped", "dead", "kernel")
         if not serves and state.kind != "unseen":
-            blockers[key] = find_root_blocker(index, graph, key)
+            blockers[key] = search.root_blocker(key)
     verdict = _judge(index, blockers, patience or Patience())
     verdict = dump_limits.infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
     verdict = replace(
@@ -144,7 +144,7 @@ def _rank(
     """Order blockers: the most telling first; among equals what most wait for, then the longest chain."""
     same = sum(1 for partner in waiting.values() if partner.culprits == blocker.culprits)
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
-    level = _LEVELS[blocker.level]
+    level = LEVELS.index(blocker.level)
     if blocker.cause in ("native", "poll") and level == 2:
         level = 3  # report the least understood last
     # An unanswered request is better evidence than a rank outside a collective; a launcher's wait is the weakest.

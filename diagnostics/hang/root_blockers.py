@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from diagnostics.hang.blocking_calls import DEVICE_CALLS, is_forked
 from diagnostics.hang.blocking_thread import BlockedState
+from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
@@ -18,11 +19,13 @@ _GONE = ("stopped", "dead", "kernel")
 # Native waits that a collective's completion may use.
 _AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
 _ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
-# Levels, the most telling first. Who waits for all of several follows the first of these ...
-_ORDER_ALL = ("gone", "cycle", "stuck", "busy", "quiet")
-# ... and who waits for one of several is blocked by none as long as one of them works.
-_ORDER_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
+LEVELS = ("gone", "cycle", "stuck", "busy", "quiet")
+"""Levels of root blockers, the most telling first: a process that waits for all of several follows the first."""
+# A process that waits for any of several is not blocked as long as one of them works.
+_LEVELS_IF_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
 _MAX_DEPTH = 200
+_MAX_STEPS, _MIN_STEPS = 20_000, 200
+"""Edges followed in the searches of all processes, and at least in the search of one."""
 _REQUESTS = ("http", "socket", "ray", "loop")
 
 
@@ -46,62 +49,76 @@ class RootBlocker:
     certainty: str = "supported"
 
 
-def find_root_blocker(
-    index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...] = ()
-) -> RootBlocker:
-    """Follow the wait-for edges from a process to the root blocker."""
-    edges = graph.get(key, [])
-    state = index.states.get(key)
-    if state is None:
-        if key.startswith("rank "):
-            return RootBlocker("gone", "missing", (key,), path, patient=False)
-        return RootBlocker("stuck", "elsewhere", (key,), path)
-    if state.kind == "collective" and _all_in_collectives(index, edges):
-        return _mismatch(index, graph, key, path)
-    if not edges or len(path) > _MAX_DEPTH:
-        return _end_of_chain(index, state, path)
-    ends = [_follow(index, graph, path, edge) for edge in edges]
-    order = _ORDER_ALL if edges[0].needs == "all" else _ORDER_ANY
-    # Prefer the longest chain: a rank that sent a request to a server waits for it.
-    best = min(ends, key=lambda end: (order.index(end.level), -len(end.chain)))
-    if best.cause == "absent" and index.states[best.culprits[0]].kind == "between":
-        absent = [end.culprits for end in ends if (end.cause, end.level) == ("absent", best.level)]
-        return replace(best, culprits=tuple(dict.fromkeys(key for keys in absent for key in keys)))
-    return best
+class RootSearch:
+    """Search of a wait graph for the root blockers of its processes.
 
+    The number of paths grows with the factorial of the processes that all wait for each other, so the steps of a search
+    are limited; behind the limit only the first edge of a process is followed.
+    """
 
-def _follow(index: JobIndex, graph: dict[str, list[Edge]], path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
-    chain = (*path, edge)
-    sources = [entry.source for entry in chain]
-    if edge.target not in sources:
-        return find_root_blocker(index, graph, edge.target, chain)
-    cycle = chain[sources.index(edge.target) :]
-    certain = all(entry.certain for entry in cycle)
-    return RootBlocker(
-        "cycle", "deadlock", tuple(entry.source for entry in cycle), chain, patient=not certain,
-        certainty="established" if certain else "supported",
-    )  # fmt: skip
+    def __init__(self, index: JobIndex, graph: dict[str, list[Edge]]) -> None:
+        self._index, self._graph = index, graph
+        self._steps = 0
 
+    def root_blocker(self, key: str) -> RootBlocker:
+        """Follow the wait-for edges from a process to its root blocker."""
+        self._steps = max(_MIN_STEPS, _MAX_STEPS // max(1, len(self._graph)))
+        return self._end_of_path(key, ())
 
-def _all_in_collectives(index: JobIndex, edges: list[Edge]) -> bool:
-    kinds = [index.states[edge.target].kind if edge.target in index.states else "" for edge in edges]
-    return bool(kinds) and all(kind in ("collective", "rendezvous") for kind in kinds)
+    def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
+        edges = self._graph.get(key, [])
+        state = self._index.states.get(key)
+        if state is None:
+            if key.startswith("rank "):
+                return RootBlocker("gone", "missing", (key,), path, patient=False)
+            return RootBlocker("stuck", "elsewhere", (key,), path)
+        if state.kind == "collective" and self._all_in_collectives(edges):
+            return self._in_another_collective(key, path)
+        if not edges or len(path) > _MAX_DEPTH:
+            return _end_of_chain(self._index, state, path)
+        ends: list[RootBlocker] = []
+        for edge in edges:
+            if self._steps > 0 or not ends:
+                ends.append(self._follow(path, edge))
+        order = LEVELS if edges[0].needs == "all" else _LEVELS_IF_ANY
+        # Prefer the longest chain: a rank that sent a request to a server waits for it.
+        best = min(ends, key=lambda end: (order.index(end.level), -len(end.chain)))
+        if best.cause == "absent" and self._index.states[best.culprits[0]].kind == "between":
+            absent = [end.culprits for end in ends if (end.cause, end.level) == ("absent", best.level)]
+            return replace(best, culprits=tuple(dict.fromkeys(key for keys in absent for key in keys)))
+        return best
 
+    def _follow(self, path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
+        self._steps -= 1
+        chain = (*path, edge)
+        sources = [entry.source for entry in chain]
+        if edge.target not in sources:
+            return self._end_of_path(edge.target, chain)
+        cycle = chain[sources.index(edge.target) :]
+        certain = all(entry.certain for entry in cycle)
+        return RootBlocker(
+            "cycle", "deadlock", tuple(entry.source for entry in cycle), chain, patient=not certain,
+            certainty="established" if certain else "supported",
+        )  # fmt: skip
 
-def _mismatch(index: JobIndex, graph: dict[str, list[Edge]], key: str, path: tuple[Edge, ...]) -> RootBlocker:
-    """Return the root blocker of a rank whose targets are all in collectives: those in another one."""
-    edges = graph[key]
-    targets = tuple(dict.fromkeys(edge.target for edge in edges))
-    chain = (*path, edges[0])
-    if edges[0].kind == "behind":
-        return RootBlocker("stuck", "absent", targets, chain, patient=False, certainty="established")
-    back = next((edge for target in targets for edge in graph[target] if edge.target == key), None)
-    if back:  # no majority: each waits for the other
-        return RootBlocker("cycle", "mismatch", (key, *targets), (*chain, back), patient=False)
-    threaded = [target for target in targets if len(index.states[target].collectives) > 1]
-    if threaded:
-        return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
-    return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty="established")
+    def _all_in_collectives(self, edges: list[Edge]) -> bool:
+        states = [self._index.states.get(edge.target) for edge in edges]
+        return bool(states) and all(state and state.kind in IN_COLLECTIVE for state in states)
+
+    def _in_another_collective(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
+        """Return the root blocker of a rank whose targets are all in another collective: these targets."""
+        edges = self._graph[key]
+        targets = tuple(dict.fromkeys(edge.target for edge in edges))
+        chain = (*path, edges[0])
+        if edges[0].kind == "behind":
+            return RootBlocker("stuck", "absent", targets, chain, patient=False, certainty="established")
+        back = next((edge for target in targets for edge in self._graph[target] if edge.target == key), None)
+        if back:  # no majority: each waits for the other
+            return RootBlocker("cycle", "mismatch", (key, *targets), (*chain, back), patient=False)
+        threaded = [target for target in targets if len(self._index.states[target].collectives) > 1]
+        if threaded:
+            return RootBlocker("stuck", "two_threads", tuple(threaded), chain, patient=False)
+        return RootBlocker("stuck", "mismatch", targets, chain, patient=False, certainty="established")
 
 
 def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> RootBlocker:

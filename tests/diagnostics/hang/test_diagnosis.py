@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,28 @@ def test_unrelated_processes_are_separate_jobs():
     )
     jobs = split_jobs(Snapshot((*map(in_all_gather, range(3)), reader)))
     assert sorted(len(job.processes) for job in jobs) == [1, 3]
+
+
+def test_processes_that_all_wait_for_each_other_are_diagnosed_at_once():
+    """As engines connected by ZMQ: which connection each waits on is unknown, and 20 processes have 20! paths."""
+    pids = range(10, 30)
+    frames = (StackFrame("/opt/env/zmq/sugar/socket.py", "recv", 3), StackFrame("/job/a.py", "main", 1))
+    sockets = [
+        Socket(100 * a + b, "unix", state="ESTABLISHED", peer=100 * b + a)
+        for a in pids
+        for b in pids
+        if a != b
+    ]
+    processes = [
+        sleeping(
+            a, 1, *frames, thread={"syscall": "poll", "waits_fds": (9,)},
+            fds=(Descriptor(9, "other"), *(Descriptor(b, "unix", 100 * a + b) for b in pids if a != b)),
+        )
+        for a in pids
+    ]  # fmt: skip
+    began = time.process_time()
+    assert verdict_of(*processes, sockets=tuple(sockets), seconds=90.0).cause == "deadlock"
+    assert time.process_time() - began < 20
 
 
 # Known issues and fixes.
