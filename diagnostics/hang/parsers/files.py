@@ -197,22 +197,10 @@ def _join_files(parts: list[tuple[str, Snapshot]]) -> Snapshot:
 
 
 def _as_host(part: Snapshot, host: str) -> Snapshot:
-    """Return the bundle of one host for a join: prefix its local addresses, which are not unique among hosts."""
+    """Return the bundle of one host for a join. Each bundle numbers its addresses, so they get the host's name."""
     if any(process.host for process in part.processes):
         return part
-
-    def own_address(address: str) -> str:
-        return f"{host} {address}" if address.startswith("address-") else address
-
-    snapshot = part.on_host(host)
-    return replace(
-        snapshot,
-        processes=tuple(replace(process, job=own_address(process.job)) for process in snapshot.processes),
-        sockets=tuple(
-            replace(s, local=own_address(s.local), remote=own_address(s.remote)) for s in snapshot.sockets
-        ),
-        notes=(
-            *snapshot.notes,
-            "addresses of different bundles are not joined: use --hosts or --ray for that",
-        ),
-    )
+    numbered = json.dumps(part.to_json()).replace('"address-', f'"{json.dumps(host)[1:-1]} address-')
+    note = "addresses of different bundles are not joined: use --hosts or --ray for that"
+    snapshot = Snapshot.from_json(json.loads(numbered)).on_host(host)
+    return replace(snapshot, notes=(*snapshot.notes, note))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.catalog import load
+from diagnostics.hang import wait_kinds
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
@@ -22,7 +23,6 @@ from diagnostics.hang.snapshot import (
     StackFrame,
     Thread,
 )
-from diagnostics.hang.wait_kinds import CAUSES
 from evaluation.hang import bench, bench_repros
 from tests.diagnostics.hang.processes import C10D, in_all_gather, rank, sleeping
 
@@ -335,10 +335,17 @@ def test_processes_that_all_wait_for_each_other_are_diagnosed_at_once():
 # Known issues and fixes.
 
 
+def test_the_table_of_waits_names_known_kinds_and_causes():
+    kinds = {kind for kind, _, _ in wait_kinds._CALLS}
+    kinds |= {*wait_kinds.KIND_OF_SYSCALL.values(), *wait_kinds.KIND_OF_SOURCE_CALL.values()}
+    assert kinds <= set(wait_kinds.KINDS)
+    assert {kind.cause for kind in wait_kinds.KINDS.values()} <= set(wait_kinds.CAUSES)
+
+
 def test_every_issue_of_a_hang_has_causes_that_exist():
     issues = load()
     causes = {cause for issue in issues.values() for shape in issue.hang for cause in shape.causes}
-    assert causes <= set(CAUSES)
+    assert causes <= set(wait_kinds.CAUSES)
     assert {code for code in issues if code.startswith("HNG")} == {c for c, i in issues.items() if i.hang}
 
 
