@@ -149,15 +149,8 @@ def test_a_traceback_is_used_if_it_ended_in_an_interrupt(tmp_path):
 
 
 def test_interleaved_lines_are_sorted_by_rank(tmp_path):
-    first_rank, two = (
-        INTERRUPTED.format(error="KeyboardInterrupt").replace("queue.py", name).splitlines()
-        for name in ("queue.py", "x.py")
-    )
-    lines = [
-        f"[rank{rank}]: {line}"
-        for pair in zip(first_rank, two, strict=True)
-        for rank, line in enumerate(pair)
-    ]
+    stack = INTERRUPTED.format(error="KeyboardInterrupt").splitlines()
+    lines = [f"[rank{rank}]: {line}" for line in stack for rank in range(2)]
     assert [process.rank for process in parse_text(tmp_path, "\n".join(lines)).processes] == [0, 1]
 
 
@@ -167,17 +160,38 @@ TIMEOUT = (
 )
 
 
-def test_the_watchdog_shows_ranks_in_different_collectives(tmp_path):
-    text = TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "BROADCAST") + TIMEOUT.format(2, "ALLREDUCE")
+COUNTS = (
+    "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1743] [PG 0 Rank {0}] Received a dump signal. "
+    "Last enqueued NCCL work: {1}, last completed NCCL work: {1}.\n"
+)
+RAS = "#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different collective operation counts\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "culprits"),
+    [
+        (
+            TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "BROADCAST") + TIMEOUT.format(2, "ALLREDUCE"),
+            "mismatch", ("/2",),
+        ),
+        (TIMEOUT.format(0, "ALLREDUCE") + COUNTS.format(1, 6), "absent", ("/2",)),
+        (TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "ALLREDUCE"), "absent", ()),
+        (
+            f"{RAS}  2 ranks have launched up to operation 9\n  1 rank has launched up to operation 8\n"
+            "  Rank 1 -- GPU 1 managed by process 48 on node 10.0.0.1\n",
+            "absent", ("/2",),
+        ),
+        (
+            f"{RAS}  2 ranks have launched up to operation 8\n  1 rank has launched up to operation 9\n"
+            "  Rank 2 -- GPU 2 managed by process 48 on node 10.0.0.1\n",
+            "absent", ("/1", "/2"),
+        ),
+    ],
+    ids=["other collective", "started fewer", "nobody is named", "RAS lists who lags", "RAS lists who is ahead"],
+)  # fmt: skip
+def test_reports_of_the_watchdog_and_of_ras(tmp_path, text, cause, culprits):
     verdict = diagnose(parse_text(tmp_path, text)).verdict
-    assert (verdict.cause, verdict.culprits) == ("mismatch", ("/2",))
-
-
-def test_equal_watchdog_reports_name_no_rank(tmp_path):
-    verdict = diagnose(
-        parse_text(tmp_path, TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "ALLREDUCE"))
-    ).verdict
-    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ())
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", cause, culprits)
 
 
 def recorder(started, operation, frames=()):
@@ -258,34 +272,34 @@ def test_a_pickle_that_would_take_exponential_time_is_refused(data):
         parse_dump("trace_rank_0", data)
 
 
-MIB = 1 << 18
+SIZE = 1 << 18
 HOSTILE = {
-    "blank lines": "\n" * MIB,
-    "blanks": " " * MIB,
-    "blank lines with blanks": " \n" * (MIB // 2),
-    "one line of a list": "[" + "1," * (MIB // 2),
-    "digits": "9" * MIB,
-    "parentheses": "(" * MIB,
-    "quotes": "> " * (MIB // 2),
-    "frames": '  File "a.py", line 1, in x\n' * (MIB // 32),
-    "threads": 'Thread 1 (idle): "x"\n' * (MIB // 24),
-    "gdb": "#0  0x1 in " + "f(" * 400 + "\n" + "#1 0x2 in g<" * (MIB // 24),
-    "ranks": "rank 1:\n" * (MIB // 8),
-    "tags": "[rank1]: x\n" * (MIB // 12),
-    "watchdog": "[Rank 1] Watchdog caught " * (MIB // 26),
-    "words": "Process 1 rank " * (MIB // 16),
+    "blank lines": "\n" * SIZE,
+    "blanks": " " * SIZE,
+    "blank lines with blanks": " \n" * (SIZE // 2),
+    "one line of a list": "[" + "1," * (SIZE // 2),
+    "digits": "9" * SIZE,
+    "parentheses": "(" * SIZE,
+    "quotes": "> " * (SIZE // 2),
+    "frames": '  File "a.py", line 1, in x\n' * (SIZE // 32),
+    "threads": 'Thread 1 (idle): "x"\n' * (SIZE // 24),
+    "gdb": "#0  0x1 in " + "f(" * 400 + "\n" + "#1 0x2 in g<" * (SIZE // 24),
+    "ranks": "rank 1:\n" * (SIZE // 8),
+    "tags": "[rank1]: x\n" * (SIZE // 12),
+    "watchdog": "[Rank 1] Watchdog caught " * (SIZE // 26),
+    "words": "Process 1 rank " * (SIZE // 16),
     "chained errors": INTERRUPTED.format(error="ValueError: x\n\nDuring handling of the above")
-    * (MIB // 256),
+    * (SIZE // 256),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_pattern_is_quadratic(name):
-    """A mebibyte takes seconds; a quadratic pattern would take hours."""
+    """A quarter of a mebibyte takes at most half a second; with a quadratic pattern it takes minutes."""
     began = time.process_time()
     with contextlib.suppress(ParseError):
         parse_dump("x", HOSTILE[name].encode())
-    assert time.process_time() - began < 60
+    assert time.process_time() - began < 5
 
 
 def test_ras_shows_the_rank_that_started_fewer_collectives(tmp_path):
