@@ -10,7 +10,6 @@ from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.known_issues import issue_document
-from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import CAUSES
 
 SCHEMA = "grpo-doctor.hang.v1"
@@ -25,24 +24,11 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
     states = sorted(index.states.values(), key=_order)
     return {
         "schema": SCHEMA,
-        "outcome": verdict.outcome,
-        "cause": verdict.cause,
+        **asdict(verdict),
         "cause_means": CAUSES[verdict.cause].means if verdict.cause else "",
-        "certainty": verdict.certainty,
-        "code": verdict.code,
-        "sentence": verdict.sentence,
-        "culprits": list(verdict.culprits),
-        "victims": list(verdict.victims),
-        "cycle": verdict.cycle,
-        "waited_s": verdict.waited_s,
-        "chain": [_edge_document(edge) for edge in verdict.chain],
-        "evidence": list(verdict.evidence),
-        "excluded": list(verdict.excluded),
-        "unseen": list(verdict.unseen),
-        "next": list(verdict.next),
         "helps": issue_document(diagnosis),
         "processes": [_process_document(state) for state in states],
-        "edges": [_edge_document(edge) for edges in diagnosis.graph.values() for edge in edges],
+        "edges": [asdict(edge) for edges in diagnosis.graph.values() for edge in edges],
         "watched_s": index.snapshot.seconds,
         "source": index.snapshot.source,
         "notes": list(index.snapshot.notes),
@@ -52,10 +38,6 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
 def _order(state: BlockedState) -> tuple[int, int, int]:
     process = state.process
     return (0 if process.rank is not None else 1, process.rank or 0, process.pid)
-
-
-def _edge_document(edge: Edge) -> dict[str, Any]:
-    return asdict(edge) | {"evidence": list(edge.evidence)}
 
 
 def _process_document(state: BlockedState) -> dict[str, Any]:
