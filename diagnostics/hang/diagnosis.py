@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from diagnostics.fixes import count_of, quote_command
@@ -86,7 +87,8 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     }
     if not waiting:
         return _nothing_waits(index, blockers, incomplete=incomplete)
-    key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], waiting))
+    same = Counter(blocker.culprits for blocker in waiting.values())
+    key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], same[item[1].culprits]))
     victims = tuple(
         k
         for k, blocker in waiting.items()
@@ -138,11 +140,8 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     return state.kind != "dead"
 
 
-def _rank(
-    index: JobIndex, blocker: RootBlocker, waiting: dict[str, RootBlocker]
-) -> tuple[int, int, int, bool, bool, int]:
-    """Order blockers: the most telling first; among equals what most wait for, then the longest chain."""
-    same = sum(1 for partner in waiting.values() if partner.culprits == blocker.culprits)
+def _rank(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, int, int, bool, bool, int]:
+    """Order blockers: the most telling first; among equals that for which most are waiting, then the longest chain."""
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = LEVELS.index(blocker.level)
     if blocker.cause in ("native", "poll") and level == 2:
@@ -150,7 +149,7 @@ def _rank(
     # An unanswered request is better evidence than a rank outside a collective; a launcher's wait is the weakest.
     launcher = bool(blocker.chain) and blocker.chain[0].kind == "child"
     unspecific = blocker.cause == "absent" or not blocker.chain
-    return level, observed, -same, unspecific, launcher, -len(blocker.chain)
+    return level, observed, -waiting, unspecific, launcher, -len(blocker.chain)
 
 
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:

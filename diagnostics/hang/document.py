@@ -28,7 +28,7 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
         "cause_means": CAUSES[verdict.cause].means if verdict.cause else "",
         "helps": issue_document(diagnosis),
         "processes": [_process_document(state) for state in states],
-        "edges": [asdict(edge) for edges in diagnosis.graph.values() for edge in edges],
+        "edges": [dict(vars(edge)) for edges in diagnosis.graph.values() for edge in edges],
         "watched_s": index.snapshot.seconds,
         "source": index.snapshot.source,
         "notes": list(index.snapshot.notes),
