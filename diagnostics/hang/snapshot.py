@@ -16,6 +16,8 @@ NATIVE = "[native]"
 """Path of a native frame without a file."""
 WATCHDOG_DUMP = "of a watchdog"
 """Suffix of a source: a server dumped its own stacks because a step did not end in time."""
+MAX_TEXT = 1000
+"""Letters of a path, a function or any other text that is read."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for more than this share of the time computes."""
 
@@ -251,7 +253,7 @@ class Snapshot:
         import msgspec  # not at the top: other hosts, to which this module travels, do not have it
 
         # `said` is what earlier releases wrote of a dump's prose.
-        values = {key: value for key, value in document.items() if key not in {"schema", "said"}}
+        values = {key: _cut(value) for key, value in document.items() if key not in {"schema", "said"}}
         try:
             if unknown := set(values) - {field.name for field in dataclasses.fields(Snapshot)}:
                 raise ValueError(f"unknown keys {cut_at_word(str(sorted(unknown)), 60)}")  # noqa: TRY301
@@ -279,6 +281,15 @@ def cut_at_word(text: str, length: int) -> str:
     'train.py --key'
     """
     return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
+
+
+def _cut(value: Any) -> Any:
+    """Cut every text of a document to MAX_TEXT: patterns need time that grows faster than the length."""
+    if isinstance(value, dict):
+        return {key: _cut(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cut(item) for item in value]
+    return cut_at_word(value, MAX_TEXT) if isinstance(value, str) else value
 
 
 def _without_empty(value: Any) -> Any:

@@ -15,7 +15,7 @@ from diagnostics.hang import collectives
 from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError, bundle, flight_recorder
 from diagnostics.hang.parsers.files import parse_dump, read_files
-from diagnostics.hang.snapshot import Process, Snapshot, Socket, Thread
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
 from tests.diagnostics.hang.processes import in_all_gather
 
@@ -299,6 +299,19 @@ def test_no_pattern_is_quadratic(name):
     began = time.process_time()
     with contextlib.suppress(ParseError):
         parse_dump("x", HOSTILE[name].encode())
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("unit", ["a/", "/", "httpx/", "sympy/", "ncclAll"])
+def test_no_pattern_is_quadratic_in_a_path_or_a_function(unit):
+    """With 1 MiB of each it took hours: 40 KiB took 18 seconds."""
+    text = unit * ((1 << 20) // len(unit))
+    frames = [{"name": name, "filename": path, "line": 1} for path, name in ((text, "f"), ("a.py", text))]
+    bundled = [StackFrame(path, name, 1) for path, name in ((text, "f"), ("a.py", text))]
+    process = Process(1, title=text, threads=(Thread(1, "MainThread", tuple(bundled)),))
+    began = time.process_time()
+    for document in ([{"pid": 1, "thread_id": 1, "frames": frames}], Snapshot((process,)).to_json()):
+        diagnose(parse_dump("x", json.dumps(document).encode()))
     assert time.process_time() - began < 5
 
 
