@@ -274,7 +274,7 @@ def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     )
 
 
-def cut_at_word(text: str, length: int) -> str:
+def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
     """Cut a text without splitting a word: half of a secret has no shape that could be masked.
 
     >>> cut_at_word("train.py --key 0a1b2c3d", 18)
@@ -289,7 +289,7 @@ def _cut(value: Any) -> Any:
         return {key: _cut(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_cut(item) for item in value]
-    return cut_at_word(value, MAX_TEXT) if isinstance(value, str) else value
+    return cut_at_word(value) if isinstance(value, str) else value
 
 
 def _without_empty(value: Any) -> Any:

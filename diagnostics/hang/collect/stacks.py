@@ -16,7 +16,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.hang.collect import proc
-from diagnostics.hang.snapshot import MAX_TEXT, StackFrame, Thread, cut_at_word
+from diagnostics.hang.snapshot import StackFrame, Thread, cut_at_word
 
 TIMEOUT_S = 5.0
 TRIES = 3
@@ -126,8 +126,8 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
 
 
 def _parse_frame(item: Any) -> StackFrame:
-    path = str(item.get("filename") or item.get("module") or "")[:MAX_TEXT]
-    return StackFrame(path, last_part(str(item["name"])[:MAX_TEXT]), int(item.get("line") or 0))
+    path = cut_at_word(str(item.get("filename") or item.get("module") or ""))
+    return StackFrame(path, last_part(cut_at_word(str(item["name"]))), int(item.get("line") or 0))
 
 
 def last_part(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.snapshot import MAX_TEXT, Collective, Process, Snapshot, StackFrame, Thread
+from diagnostics.hang.snapshot import Collective, Process, Snapshot, StackFrame, Thread, cut_at_word
 from diagnostics.output.redact import mask_and_cut
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -115,7 +115,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     group: dict[str, Any] = next(iter(status.values()), {}) if isinstance(status, dict) else {}
     enqueued = int(group.get("last_enqueued_collective", last.get("collective_seq_id", 0)) or 0)
     completed = int(group.get("last_completed_collective", -1) or 0)
-    operation = str(last.get("profiling_name") or "")[:MAX_TEXT]
+    operation = cut_at_word(str(last.get("profiling_name") or ""))
     parsed = _OPERATION.match(operation.rpartition(":")[2])
     pending = str(last.get("state")) != "completed" or completed < enqueued
     first = StackFrame(C10D, parsed[1].lower() if parsed else "collective") if pending else BETWEEN
@@ -124,14 +124,14 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     process = Process(
         rank + 1, rank=rank, role="trainer", world=_world_size(document), job="recorded", threads=(thread,)
     )
-    sizes = str(last.get("input_sizes", ""))[:MAX_TEXT]
+    sizes = cut_at_word(str(last.get("input_sizes", "")))
     collective = Collective(rank, str(last.get("process_group", "")), enqueued, completed, operation, sizes)
     return Snapshot((process,), collectives=(collective,), source="flight recorder")
 
 
 def _frame(item: Any) -> StackFrame:
-    name = str(item.get("name", ""))[:MAX_TEXT].rpartition(".")[2]
-    return StackFrame(str(item.get("filename", ""))[:MAX_TEXT], name, int(item.get("line", 0) or 0))
+    name = cut_at_word(str(item.get("name", ""))).rpartition(".")[2]
+    return StackFrame(cut_at_word(str(item.get("filename", ""))), name, int(item.get("line", 0) or 0))
 
 
 def _world_size(document: dict[str, Any]) -> int | None:
