@@ -234,7 +234,7 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
     return call
 
 
-def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:
+def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:  # noqa: PLR0911
     """Return `loop` or `idle` for a thread that only waits for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
         if is_idle_frame(frame.path, frame.function):
@@ -245,6 +245,9 @@ def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:
             return "" if any(f.function == "get_response" for f in thread.frames[:place]) else "idle"
         if frame.function == "_run_once" and frame.path.endswith("base_events.py"):
             return "loop"
+        if frame.function == "_feed" and frame.path.endswith("queues.py"):
+            # A queue's feeder thread waits for items, unless it writes one into a full pipe.
+            return "idle" if place and all(_THREADING.match(f.path) for f in thread.frames[:place]) else ""
         joins = frame.function in ("join", "_shutdown") and _THREADING.match(frame.path)
         called = frame.function == "_run" and frame.path.endswith("events.py")
         if joins or called or not ENDS["machinery"].match(frame.path):

@@ -30,6 +30,7 @@ STORED = Path(__file__).parent / "snapshots"
 CASES = {case.name: case for case in (*bench.cases(), *bench_repros.cases())}
 PYTHON = "/usr/lib/python3.11"
 ASLEEP = {"syscall": "clock_nanosleep", "futex": ""}
+AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
 
 
 def verdict_of(*processes, **values):
@@ -267,6 +268,16 @@ def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
     assert verdict_of(*processes, seconds=90.0).outcome == "idle"
 
 
+def test_the_feeder_of_a_queue_that_was_used_is_idle():
+    """It waits for the next item, not for room in the pipe."""
+    waits = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
+    driver, *workers = with_consumers(waits, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
+    frames = (waits, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 231))
+    feeder = Thread(19, "QueueFeederThread", frames, state="S", runnable=0.0, asleep_s=400.0, **AT_FUTEX)
+    driver = dataclasses.replace(driver, threads=(*driver.threads, feeder))
+    assert verdict_of(driver, *workers, seconds=90.0).outcome == "idle"
+
+
 def test_a_driver_that_joins_workers_without_sending_them_their_end_is_a_hang():
     joins = StackFrame(f"{PYTHON}/multiprocessing/popen_fork.py", "poll", 27)
     processes = with_consumers(joins, StackFrame("/job/driver.py", "main", 9), syscall="wait4")
@@ -361,7 +372,6 @@ def test_the_issue_that_requires_frames_is_preferred():
 
 FORK = StackFrame(f"{PYTHON}/multiprocessing/popen_fork.py", "_launch", 71)
 LOCK = StackFrame("/job/worker.py", "run", 5, "acquire")
-AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ context = multiprocessing.get_context("fork")
 tasks = context.Queue()
 for _ in range(3):
     context.Process(target=worker, args=(tasks,), daemon=True).start()
+tasks.put(1)
 print("up", flush=True)
 socket.create_server(("127.0.0.1", 0)).accept()
 """
