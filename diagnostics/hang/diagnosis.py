@@ -190,8 +190,8 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
         if dump_limits.rank_is_elsewhere(index, blocker):
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
-    if blocker.cause == "poll" and not blocker.chain:
-        # It may work a little and sleep a little, as many healthy processes do.
+    if blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child")):
+        # It may work a little and sleep a little, as many healthy processes do that another one started.
         if live and index.snapshot.seconds >= patience.quiet_s and _polls_only(index, blocker):
             return replace(verdict, certainty="hypothesis")
         return replace(verdict, outcome=WAITING if live else UNKNOWN)

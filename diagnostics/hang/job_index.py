@@ -54,7 +54,9 @@ class JobIndex:
                 if item.kind in ("tcp", "unix", "pipe"):
                     index.owners.setdefault((process.host, item.inode), []).append((process, item))
         index.sockets = {(socket.host, socket.inode): socket for socket in snapshot.sockets}
-        index._mark_idle_consumers()
+        if snapshot.live:
+            index._mark_idle_consumers()
+            index._mark_idle_by_design()
         return index
 
     def _mark_idle_consumers(self) -> None:
@@ -75,9 +77,24 @@ class JobIndex:
             ):
                 self._set_kind(parent, "idle")
 
+    def _mark_idle_by_design(self) -> None:
+        """Mark idle: worker threads beside an idle main thread without an open request, and readers of `tail -f`."""
+        for state in list(self.states.values()):
+            in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
+            rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
+            if rests or (state.kind == "input" and self._writers_are_idle(state.process)):
+                self._set_kind(state, "idle")
+
+    def _writers_are_idle(self, process: Process) -> bool:
+        """Return whether standard input is a pipe that only idle processes write to."""
+        stdin = next((item for item in process.fds if item.fd == 0 and item.kind == "pipe"), None)
+        ends = self.owners.get((process.host, stdin.inode), ()) if stdin else ()
+        kinds = [self.states[p.key].kind for p, end in ends if "w" in end.mode and p.key != process.key]
+        return bool(kinds) and all(kind in IDLE for kind in kinds)
+
     def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
         """Return whether a child waits for a task that its parent can send."""
-        if not self.snapshot.live or state.kind not in _CONSUMES or len(state.steps) > 1:
+        if state.kind not in _CONSUMES or len(state.steps) > 1:
             return False
         if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
             return True

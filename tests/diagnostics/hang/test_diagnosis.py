@@ -294,12 +294,39 @@ def test_an_unconnected_socket_has_no_peer():
     assert not any(graph.values())
 
 
-def test_tail_waits_for_input_by_design():
+def test_tail_and_the_program_that_reads_from_it_wait_for_input_by_design():
+    read = {"syscall": "read", "waits_fds": (0,)}
     tail = sleeping(
-        9, 1, thread={"syscall": "read", "waits_fds": (0,)}, title="tail -f train.log", python=False,
-        fds=(Descriptor(0, "pipe", 3, "r"),),
+        9, 1, thread=read, title="tail -f train.log", python=False,
+        fds=(Descriptor(0, "pipe", 3, "r"), Descriptor(1, "pipe", 4, "w")),
     )  # fmt: skip
+    reader = sleeping(
+        8, 1, StackFrame("/job/a.py", "main", 3), thread=read, fds=(Descriptor(0, "pipe", 4, "r"),)
+    )
     assert verdict_of(tail, seconds=90.0).outcome == "idle"
+    assert verdict_of(tail, reader, seconds=90.0).outcome == "idle"
+    assert verdict_of(reader, seconds=90.0).cause == "input"
+
+
+def test_worker_threads_at_their_queue_beside_an_idle_main_thread_are_idle():
+    accepts = (StackFrame(f"{PYTHON}/socket.py", "accept", 294), StackFrame("/job/a.py", "main", 9))
+    gets = (StackFrame(f"{PYTHON}/threading.py", "wait"), StackFrame(f"{PYTHON}/queue.py", "get"), WORKER)
+    process = sleeping(7, 1, *accepts, thread={"syscall": "accept4"})
+    worker = Thread(17, "Thread-1", gets, state="S", runnable=0.0, asleep_s=400.0, **AT_FUTEX)
+    process = dataclasses.replace(process, threads=(*process.threads, worker))
+    assert verdict_of(process, seconds=90.0).outcome == "idle"
+
+
+def test_a_program_that_reads_from_a_polling_child_is_no_hang_yet():
+    reads = sleeping(
+        7, 1, StackFrame("/job/run.py", "main", 3), thread={"syscall": "read", "waits_fds": (3,)},
+        fds=(Descriptor(3, "pipe", 5, "r"),),
+    )  # fmt: skip
+    polls = sleeping(
+        8, 7, StackFrame("/job/monitor.py", "main", 3, "sleep"), fds=(Descriptor(1, "pipe", 5, "w"),),
+        thread={"syscall": "clock_nanosleep", "asleep_s": 0.1},
+    )  # fmt: skip
+    assert verdict_of(reads, polls, seconds=1.5).outcome == "waiting"
 
 
 def test_a_polling_loop_is_observed_for_longer_with_the_users_own_options():
