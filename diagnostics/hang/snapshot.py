@@ -253,7 +253,7 @@ class Snapshot:
         import msgspec  # not at the top: other hosts, to which this module travels, do not have it
 
         # `said` is what earlier releases wrote of a dump's prose.
-        values = {key: _cut(value) for key, value in document.items() if key not in {"schema", "said"}}
+        values = {key: _cut_texts(value) for key, value in document.items() if key not in {"schema", "said"}}
         try:
             if unknown := set(values) - {field.name for field in dataclasses.fields(Snapshot)}:
                 raise ValueError(f"unknown keys {cut_at_word(str(sorted(unknown)), 60)}")  # noqa: TRY301
@@ -283,12 +283,12 @@ def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
     return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
 
 
-def _cut(value: Any) -> Any:
+def _cut_texts(value: Any) -> Any:
     """Cut every text of a document to MAX_TEXT: patterns need time that grows faster than the length."""
     if isinstance(value, dict):
-        return {key: _cut(item) for key, item in value.items()}
+        return {key: _cut_texts(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_cut(item) for item in value]
+        return [_cut_texts(item) for item in value]
     return cut_at_word(value) if isinstance(value, str) else value
 
 
