@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.document import make_document
-from diagnostics.audit.model import AuditError
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.common import number, text_of
 from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.results import AuditError, make_document
 from diagnostics.audit.watch import Window
 from diagnostics.output import prepare
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 from diagnostics.output.redact import mask_and_cut
 
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.

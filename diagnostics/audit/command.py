@@ -15,9 +15,9 @@ import click
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MIN_TOKENS
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.server_settings import read_trainer_settings
-from diagnostics.audit.model import Audit, NotAvailableError
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
+from diagnostics.audit.results import Audit, NotAvailableError
 from diagnostics.audit.watch import Change, Watch
 from diagnostics.cli import Command
 from diagnostics.findings import INCOMPLETE

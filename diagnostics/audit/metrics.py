@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from diagnostics.audit.model import Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
+from diagnostics.audit.results import Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.logs.metric_names import MAX_STEPS_PER_S
 
 MIN_STEPS = 8

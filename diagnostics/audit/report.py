@@ -9,8 +9,23 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics.audit.document import WORDS, code_of, count_line, headline, issue_of, make_document, sentence
-from diagnostics.audit.model import CLEAN, FAULT, LIVE, Audit, Estimate, Note, Result, is_open
+from diagnostics.audit.results import (
+    CLEAN,
+    FAULT,
+    LIVE,
+    WORDS,
+    Audit,
+    Estimate,
+    Note,
+    Result,
+    code_of,
+    count_line,
+    headline,
+    is_open,
+    issue_of,
+    make_document,
+    sentence,
+)
 from diagnostics.catalog.mitigation_ranking import finding_of_issue
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step

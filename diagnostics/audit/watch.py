@@ -15,15 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.document import code_of
 from diagnostics.audit.metrics import check_learning, check_metrics
-from diagnostics.audit.model import CLEAN, FAULT, RUNNING, Audit, AuditError, NotAvailableError, Result, note
 from diagnostics.audit.recorded import metric_files, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.common import MAX_LINE, READ_ERRORS, parse_object
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
 from diagnostics.audit.recorded.samples import check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
+from diagnostics.audit.results import (
+    CLEAN,
+    FAULT,
+    RUNNING,
+    Audit,
+    AuditError,
+    NotAvailableError,
+    Result,
+    code_of,
+    note,
+)
 
 FOUND, AGAIN, GONE = "found", "again", "gone"
 INTERVAL_S = 2.0

@@ -28,7 +28,7 @@ from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.servers import identify_server
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from tests.diagnostics.audit import proxy, world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 

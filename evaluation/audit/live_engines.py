@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import FAULT, AuditError, NotAvailableError
+from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from diagnostics.audit.model import FAULT, NOT_DECIDED
+from diagnostics.audit.results import FAULT, NOT_DECIDED
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
 from tests.diagnostics.audit_recorded import faults, runs, sampled

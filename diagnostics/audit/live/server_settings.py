@@ -11,7 +11,7 @@ from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live.probe_inputs import CHAT, TEXTS
 from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
 from diagnostics.audit.live.servers import Server
-from diagnostics.audit.model import AuditError, Result, clean, fault, note, skipped
+from diagnostics.audit.results import AuditError, Result, clean, fault, note, skipped
 
 _LENGTHS = ("max_completion_length", "max_prompt_length")
 

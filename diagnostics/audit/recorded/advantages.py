@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from diagnostics.audit.model import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import deviation, mean
+from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 Groups = list[list[int]]
 _ENOUGH, _MOST = 8, 4096

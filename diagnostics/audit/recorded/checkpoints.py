@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.model import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_data import Checkpoint, RunArtifacts
 from diagnostics.audit.recorded.safetensors import Tensor
+from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
 # Of each floating type the bits of the fraction, the mask of the exponent, and the integer of its width.

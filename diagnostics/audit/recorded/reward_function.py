@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.model import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.common import number
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
+from diagnostics.audit.results import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.output.redact import mask_and_cut
 
 _MAX_SAMPLES, _CLOSE, _TIMEOUT_S = 512, 1e-4, 60.0

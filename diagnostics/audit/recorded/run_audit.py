@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from diagnostics.audit.metrics import check_learning, check_metrics
-from diagnostics.audit.model import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.audit.recorded import detect
 from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
@@ -18,6 +17,7 @@ from diagnostics.audit.recorded.samples import check_data, check_samples
 from diagnostics.audit.recorded.stream_estimation import estimate_streams
 from diagnostics.audit.recorded.text_sampling import check_texts
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
+from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.output import progress
 
 _MAX_SHOWN = 12

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from math import exp, sqrt
 from typing import Any
 
-from diagnostics.audit.model import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _LEAST_PROMPTS, _LEAST_GROUPS = 3, 4
 _MOST_FLAT = 0.9

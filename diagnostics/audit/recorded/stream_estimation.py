@@ -13,9 +13,9 @@ from pathlib import Path
 from diagnostics.audit.live import estimation, sampling_checks
 from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.model import FAULT, AuditError, Result
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
 from diagnostics.audit.recorded.text_sampling import can_compute, matching_checkpoints
+from diagnostics.audit.results import FAULT, AuditError, Result
 
 # Samples that are computed, tokens of each, longest sample, and tokens that must belong to the weights.
 _SAMPLES, _TOKENS, _LONGEST, _ENOUGH = 32, 32, 1024, 256
@@ -89,6 +89,4 @@ def _trainer_temperature(reference: Reference, completions: list[Completion]) ->
     temperature, _ = estimation.search(observed, Sampling(), "temperature")
     if abs(temperature - 1) < estimation.RANGES["temperature"][3]:
         temperature = 1.0
-    differences = observed.differences(Sampling(temperature))
-    means = [float(differences[observed.samples == place].mean()) for place in range(len(completions))]
-    return temperature, means
+    return temperature, observed.residual_by_sample(Sampling(temperature)).tolist()

@@ -19,8 +19,8 @@ from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampled_ids import likeliest_temperature
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.model import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import Checkpoint, Recording, RunArtifacts, Sample
+from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 _ENOUGH, _MAX_TEXTS, _LONGEST = 1024, 2048, 1024
 _ALARM, _UNFIT = 0.05, 1e-7

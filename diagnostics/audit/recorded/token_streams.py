@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
-from diagnostics.audit.model import (
+from diagnostics.audit.recorded import stats
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
+from diagnostics.audit.results import (
     CLEAN,
     Estimate,
     Note,
@@ -23,8 +25,6 @@ from diagnostics.audit.model import (
     skipped,
     undecided,
 )
-from diagnostics.audit.recorded import stats
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
 
 _ENOUGH, _MOST = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
-from diagnostics.audit.model import CLEAN, FAULT, AuditError
+from diagnostics.audit.results import CLEAN, FAULT, AuditError
 from tests.diagnostics.audit.standin import Engine, loaded, serving
 
 RANK, ALPHA = 4, 8

@@ -5,7 +5,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import FAULT
+from diagnostics.audit.results import FAULT
 from tests.diagnostics.audit.standin import Engine, serving
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from tests.cells import cell_python
 from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong

@@ -4,7 +4,7 @@ import pytest
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import TRUNCATED
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
 

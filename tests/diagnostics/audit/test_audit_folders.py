@@ -11,7 +11,7 @@ import pytest
 from diagnostics.audit import checkpoint_validation as folders
 from diagnostics.audit.live import server_settings
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.model import NOT_ASKED, AuditError
+from diagnostics.audit.results import NOT_ASKED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
 from grpo_core.tasks.reward_functions import RewardModel

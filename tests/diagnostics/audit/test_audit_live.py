@@ -9,7 +9,7 @@ import torch
 from diagnostics.__main__ import main
 from diagnostics.audit import report
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 

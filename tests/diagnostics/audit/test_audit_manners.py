@@ -4,7 +4,7 @@ import pytest
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.servers import check_awake, identify_server
-from diagnostics.audit.model import CLEAN, AuditError, NotAvailableError
+from diagnostics.audit.results import CLEAN, AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from diagnostics.audit.live.precision import Scores
 
 from diagnostics.audit.live import checkpoint_identification, weight_versions
-from diagnostics.audit.live.precision import Scores
 from diagnostics.audit.live.reference import step_of
 
 SIZE = 4000

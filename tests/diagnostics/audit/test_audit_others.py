@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import torch
+from diagnostics.audit.live.precision import Scores
 
 from diagnostics.audit.live import checkpoint_identification
-from diagnostics.audit.live.precision import Scores
 
 SIZE, FLOOR = 600, 0.01
 

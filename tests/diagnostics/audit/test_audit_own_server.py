@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED, AuditError
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, AuditError
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.server.process import ServerProcess
 from tests.diagnostics.audit import proxy

@@ -6,7 +6,7 @@ import torch
 from diagnostics.audit.live import sampled_ids
 from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.model import FAULT, MASKED, Result
+from diagnostics.audit.results import FAULT, MASKED, Result
 
 ASKED = Sampling(temperature=0.8)
 

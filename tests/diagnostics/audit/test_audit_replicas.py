@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diagnostics.audit.live import cache_replicas, server_settings, servers
-from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, Result
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, Result
 
 EXACT = torch.zeros(47, dtype=torch.float64)
 WEIGHTS = Result("weights/unknown", FAULT, "P1")

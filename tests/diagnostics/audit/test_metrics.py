@@ -9,9 +9,9 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.audit.metrics import check_learning, check_metrics
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
 from tests.diagnostics.audit_running.lines import healthy, written
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"

@@ -8,7 +8,7 @@ from check_jsonschema.cli import main as check
 
 from diagnostics.__main__ import main
 from diagnostics.audit import report
-from diagnostics.audit.model import (
+from diagnostics.audit.results import (
     CLEAN,
     FAULT,
     MASKED,

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from diagnostics.audit.model import FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import FAULT
 from tests.diagnostics.audit_recorded import runs
 from tests.diagnostics.audit_recorded.test_recorded_reads import some_rows
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.catalog import loader
 from evaluation.hostile import fuzz_artifacts, fuzz_readers

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, AuditError
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, AuditError
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.detect import read_run as remains
 from diagnostics.audit.recorded.run_audit import audit_run

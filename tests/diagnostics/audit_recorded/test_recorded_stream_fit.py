@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from diagnostics.audit.model import FAULT
+from diagnostics.audit.results import FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
 from tests.diagnostics.audit_recorded import runs, sampled
 

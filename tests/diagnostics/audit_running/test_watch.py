@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.model import FAULT, Result
+from diagnostics.audit.results import FAULT, Result
 from diagnostics.audit.watch import FOUND, GONE, Watch, Window
 from tests.diagnostics.audit_running.lines import healthy, samples, written
 
