@@ -23,8 +23,7 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import metric_files
-from diagnostics.audit.recorded.common import number, text_of
-from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.recorded.run_data import Sample, number, text_of
 from diagnostics.audit.results import AuditError, make_document
 from diagnostics.audit.watch import Window
 from diagnostics.output import prepare

@@ -18,8 +18,16 @@ from diagnostics import safe_io
 from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded import metric_files, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages
-from diagnostics.audit.recorded.common import MAX_LINE, READ_ERRORS, parse_object
-from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
+from diagnostics.audit.recorded.run_data import (
+    MAX_LINE,
+    READ_ERRORS,
+    MetricRow,
+    MetricSeries,
+    Recording,
+    RunArtifacts,
+    Sample,
+    parse_object,
+)
 from diagnostics.audit.recorded.samples import check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import (

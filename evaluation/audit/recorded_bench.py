@@ -21,9 +21,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from diagnostics.audit.results import FAULT, NOT_DECIDED
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.results import FAULT, NOT_DECIDED
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # Other findings that a fault implies: identical samples have no spread, and so on.

@@ -20,9 +20,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnostics.audit.results import FAULT, MASKED, NOT_DECIDED
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.results import FAULT, MASKED, NOT_DECIDED
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # Identical samples have no spread: that is not another fault.

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.recorded.common import (
+from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
     MAX_LINE,
     READ_ERRORS,
+    MetricRow,
+    MetricSeries,
+    UnreadInputs,
     read_json_lines,
     step_in_name,
     whole_number,
 )  # fmt: skip
-from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, UnreadInputs
 from diagnostics.logs import metric_names
 from diagnostics.output.redact import mask_and_cut
 

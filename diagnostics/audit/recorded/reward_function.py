@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.recorded.common import number
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, number
 from diagnostics.audit.results import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.output.redact import mask_and_cut
 

@@ -16,12 +16,15 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import safetensors
-from diagnostics.audit.recorded.common import (
+from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
     MAX_ROWS,
     MAX_RUN,
     READ_ERRORS,
     Reading,
+    Recording,
+    Sample,
+    Tokens,
     choose_files,
     number,
     numbers,
@@ -30,7 +33,6 @@ from diagnostics.audit.recorded.common import (
     text_of,
     whole_number,
 )  # fmt: skip
-from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}

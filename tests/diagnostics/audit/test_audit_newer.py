@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from diagnostics.audit.live.precision import Scores
 
-from diagnostics.audit.live import checkpoint_identification, weight_versions
+from diagnostics.audit.live import checkpoint_identification, weight_comparison
 from diagnostics.audit.live.reference import step_of
+from diagnostics.audit.live.weight_comparison import Scores
 
 SIZE = 4000
 
@@ -30,7 +30,7 @@ def test_what_goes_on_the_same_way_is_newer():
     """In any order of the checkpoints; the newest and the one before it are named."""
     (single, two, three), way = make_checkpoints(10, 20, 30)
     engine = three[1] + 0.1 * way + 0.05 * torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
-    audit = weight_versions.find_newer([three, single, two], engine)
+    audit = weight_comparison.find_newer([three, single, two], engine)
     assert (audit.newest, audit.before) == ("checkpoint-30", "checkpoint-20")
     assert audit.slope.value > 1.5
 
@@ -41,7 +41,7 @@ def test_what_goes_elsewhere_is_not(what):
     pairs, way = make_checkpoints(10, 20, 30)
     noise = 0.2 * torch.randn(SIZE, generator=torch.Generator().manual_seed(3))
     engine = {"noise": pairs[2][1] + noise, "between": 0.25 * way + noise / 4, "older": -0.2 * way}[what]
-    assert weight_versions.find_newer(pairs, engine) is None
+    assert weight_comparison.find_newer(pairs, engine) is None
 
 
 def unlike(engine, *names):

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import torch
-from diagnostics.audit.live.precision import Scores
 
 from diagnostics.audit.live import checkpoint_identification
+from diagnostics.audit.live.weight_comparison import Scores
 
 SIZE, FLOOR = 600, 0.01
 
@@ -43,14 +43,14 @@ def test_what_is_far_away_is_computed_for_few_ids_and_what_is_behind_it_not_at_a
     """The engine is within the noise floor, so a checkpoint at fifty floors is excluded."""
     tolerance, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
     assert compared(tolerance, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
-    assert (tolerance.asked, far.asked) == ([checkpoint_identification._FEW], [])
+    assert (tolerance.asked, far.asked) == ([checkpoint_identification._FEW_IDS], [])
 
 
 def test_what_the_floor_may_hide_is_computed_whole():
     """A step of training can be smaller than what arithmetic makes; then all ids are needed."""
     tolerance = Folder("checkpoint-280", 0.02)
     assert compared(tolerance) == (["checkpoint-280"], {})
-    assert tolerance.asked == [checkpoint_identification._FEW, SIZE]
+    assert tolerance.asked == [checkpoint_identification._FEW_IDS, SIZE]
 
 
 def test_what_does_not_fit_is_told(monkeypatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from diagnostics.audit.recorded import detect
+from diagnostics.audit.recorded import run_audit
 from diagnostics.audit.recorded.run_data import Tokens, group_samples
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,7 +48,7 @@ def own(folder, seed=0, steps=10, *more):
 
 def rows_of(folder):
     """The samples of a run of ours."""
-    (recording,) = detect.read_run(folder / "rollouts.jsonl").recordings
+    (recording,) = run_audit.read_run(folder / "rollouts.jsonl").recordings
     return list(recording.rows)
 
 

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.catalog import loader
 from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs

@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, AuditError
 from diagnostics.audit.recorded import safetensors
-from diagnostics.audit.recorded.detect import read_run as remains
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.recorded.run_audit import read_run as remains
 from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, AuditError
 from tests.diagnostics.audit_recorded import runs
 
 

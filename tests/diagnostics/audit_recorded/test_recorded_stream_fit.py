@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from diagnostics.audit.results import FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import FAULT
 from tests.diagnostics.audit_recorded import runs, sampled
 
 # Trained ones are this peaked; of 96 ids.
