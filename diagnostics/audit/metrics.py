@@ -257,7 +257,7 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
         (Curves(entry.rows) for entry in series), key=lambda entry: entry.signal_steps, default=Curves(())
     )
     steps = best.signal_steps
-    if steps < MIN_STEPS and any(result.outcome == "clean" for result in rewards):
+    if steps < MIN_STEPS and any(result.is_clean for result in rewards):
         return clean("learning", count=rewards[0].count, decisive=True)
     if steps < MIN_STEPS:
         need = "reward with reward_std, grad_norm or zero-spread share of {least} steps or more; there are {count}"

@@ -167,6 +167,16 @@ class Result:
         return CHECKS[self.topic].title
 
     @property
+    def is_fault(self) -> bool:
+        """Return whether something is wrong."""
+        return self.outcome == FAULT
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether it was checked and nothing is wrong."""
+        return self.outcome == CLEAN
+
+    @property
     def is_explained(self) -> bool:
         """Return whether what the explanation leaves is below the alarm."""
         return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
@@ -218,7 +228,6 @@ class Audit:
         subject: Addresses and files, by role.
         results: One for each class, in the order of the checks.
         tokens: Tokens that the engine spent.
-        pictures: Series of numbers that an HTML page can draw.
     """
 
     source: str
@@ -227,7 +236,6 @@ class Audit:
     tokens: int = 0
     requests: int = 0
     seconds: float = 0.0
-    pictures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def outcome(self) -> str:
@@ -275,7 +283,7 @@ def make_document(audit: Audit) -> dict[str, Any]:
         "tokens": audit.tokens,
         "requests": audit.requests,
         "seconds": round(audit.seconds, 2),
-        "pictures": audit.pictures,
+        "pictures": {},
     }
 
 
@@ -283,8 +291,7 @@ def _result_json(result: Result) -> dict[str, Any]:
     fields = asdict(result)
     del fields["message"]
     fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}
-    is_fault = result.outcome == FAULT
-    fields["code"] = code_of(result) if is_fault else ""
+    fields["code"] = code_of(result) if result.is_fault else ""
     fields["sentence"] = sentence(result)
     issue = issue_of(fields["code"])
     fields["helps"] = {} if issue is None else issue_summary(issue)
@@ -304,7 +311,7 @@ def issue_of(code: str) -> Issue | None:
 
 def sentence(result: Result) -> str:
     """Return a result in one sentence."""
-    if result.outcome == FAULT:
+    if result.is_fault:
         return result.message
     if result.outcome == MASKED:
         cause = CHECKS[result.masked_by.partition("/")[0]].title

@@ -30,17 +30,7 @@ from diagnostics.audit.recorded.run_data import (
 )
 from diagnostics.audit.recorded.samples import check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
-from diagnostics.audit.results import (
-    CLEAN,
-    FAULT,
-    RUNNING,
-    Audit,
-    AuditError,
-    NotAvailableError,
-    Result,
-    code_of,
-    note,
-)
+from diagnostics.audit.results import RUNNING, Audit, AuditError, NotAvailableError, Result, code_of, note
 
 FOUND, AGAIN, GONE = "found", "again", "gone"
 INTERVAL_S = 2.0
@@ -164,9 +154,7 @@ class Window:
         scanned = {result.topic: result for result in results}
         self._latest |= scanned
         current = {
-            result.family: result
-            for result in results
-            if result.outcome == FAULT and result.values.get("open", True)
+            result.family: result for result in results if result.is_fault and result.values.get("open", True)
         }
         changes: list[Change] = []
         for family, result in current.items():
@@ -190,14 +178,10 @@ class Window:
             faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, fact)))
         families = {result.family for result in faults}
         window_results = check_metrics(self._series)
-        faults += [
-            result for result in window_results if result.outcome == FAULT and result.family not in families
-        ]
+        faults += [result for result in window_results if result.is_fault and result.family not in families]
         topics = {result.topic for result in faults}
         passed = [
-            result
-            for result in self._latest.values()
-            if result.outcome == CLEAN and result.topic not in topics
+            result for result in self._latest.values() if result.is_clean and result.topic not in topics
         ]
         rewards = [result for result in (*faults, *passed) if result.topic in {"rewards", "advantages"}]
         learning = check_learning(self._series, rewards)

@@ -8,16 +8,15 @@ training than one that is ruled out is not computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.audit.live import weight_comparison
-from diagnostics.audit.live.reference import ROUNDED, TRUNCATED, Reference, Sequences
+from diagnostics.audit.live.reference import Reference, Sequences
 from diagnostics.audit.live.weight_comparison import Newer, PartialUpdate, Scores, Slope, project
 from diagnostics.audit.results import (
     CLEAN,
     NO_VALUES,
-    NOT_DECIDED,
     Estimate,
     Note,
     Result,
@@ -32,8 +31,8 @@ from diagnostics.audit.results import (
 # this one is off by more than half of their distance.
 _FEW_IDS, _FAR = 64, 2.5
 _SIGMAS, _RELATED, _MOST_ERROR = 4.0, 3.0, 0.2
-# Share of a difference that may remain with truncating kernels, for these to be examined further.
-_TRUNCATES = 0.8
+# Multiple of the rounding error that kernels may make which cut numbers off; measured: 2.5.
+_TRUNCATES = 4.0
 Others = Sequence[tuple[Reference, Any]]
 
 
@@ -44,14 +43,12 @@ class Identification:
     Attributes:
         weights: The weights that the engine computes with; None if unknown.
         floor: Difference that rounding makes.
-        pictures: Differences by position, for an HTML page.
     """
 
     result: Result
     weights: Reference | None
     dtype: str
     floor: float
-    pictures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def explained(self) -> bool:
@@ -61,7 +58,7 @@ class Identification:
 
 def identify_weights(
     reference: Reference, against: Sequence[Reference], sequences: Sequences, engine: Any,
-    dtype: str = "", staleness: int = 0,
+    dtype: str = "", staleness: int = 0, *, truncates: bool = False,
 ) -> Identification:  # fmt: skip
     """Compare the engine's scores with the checkpoint and with others.
 
@@ -72,27 +69,9 @@ def identify_weights(
         engine: Its log-prob of each id but the first of each sequence, concatenated.
         dtype: The type it computes in; empty if unknown.
         staleness: How many of the others, the nearest first, the trainer allows.
+        truncates: Whether the engine's kernels may cut numbers off instead of rounding them.
     """
     scores = weight_comparison.compare_in_best_type(reference, sequences, engine, dtype)
-    rounded = _identify(scores, against, staleness)
-    is_open = rounded.result.outcome == NOT_DECIDED
-    if scores.dtype != ROUNDED or (rounded.explained and not is_open):
-        return rounded
-    # If no weights explain the difference, truncating kernels may: all of it except the noise floor. Then the nearest
-    # weights are nearer still with truncation.
-    distances = rounded.pictures["versions"]
-    nearest = min((weights for weights in (reference, *against) if weights.name in distances),
-                  key=lambda weights: distances[weights.name])  # fmt: skip
-    if scores.residual_of(nearest.scores(sequences, TRUNCATED)) > _TRUNCATES * distances[nearest.name]:
-        return rounded
-    truncating = replace(scores, dtype=TRUNCATED, exact=reference.scores(sequences, TRUNCATED))
-    truncated = _identify(truncating, against, staleness)
-    both_open = is_open and truncated.result.outcome == NOT_DECIDED
-    return truncated if truncated.explained and not both_open else rounded
-
-
-def _identify(scores: Scores, against: Sequence[Reference], staleness: int) -> Identification:
-    """Identify the weights in one type."""
     others, left_out = _compute_others(scores, against)
     weights: Reference | None = scores.reference
     floor = scores.floor
@@ -107,16 +86,16 @@ def _identify(scores: Scores, against: Sequence[Reference], staleness: int) -> I
     else:
         need = note("more_tokens", "--tokens {tokens}", tokens=len(scores.engine) * 5)
         result = undecided("weights", need, **_result_fields(scores))
-    text = "the engine computes in {dtype}; the checkpoint is stored in {kept}"
-    dtype = note("type", text, dtype=scores.dtype, kept=scores.reference.dtype)
-    result = replace(result, evidence=(*result.evidence, dtype, *left_out, *slopes))
-    distances = {other.name: scores.residual_of(exact) for other, exact in others}
-    pictures = {
-        "difference": [round(value, 7) for value in scores.difference.tolist()[:2000]],
-        "position": [round(value, 7) for value in scores.mean_by_position().tolist()],
-        "versions": {scores.reference.name: scores.residual, **distances}, "floor": scores.floor,
-    }  # fmt: skip
-    return Identification(result, weights, scores.dtype, floor, pictures)
+    text = "the engine computes in {dtype}; the checkpoint is stored in {stored}"
+    fact = note("type", text, dtype=scores.dtype, stored=scores.reference.dtype)
+    result = replace(result, evidence=(*result.evidence, fact, *left_out, *slopes))
+    if truncates and result.family == "weights/unknown" and scores.residual < _TRUNCATES * scores.floor:
+        need = note(
+            "newer_release",
+            "vLLM 0.12 or newer: CPU builds of this release cut numbers off instead of rounding",
+        )
+        result, weights = undecided("weights", need, **_result_fields(scores)), None
+    return Identification(result, weights, scores.dtype, floor)
 
 
 def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Others, list[Note]]:
@@ -246,8 +225,11 @@ def _find_other_weights(scores: Scores, others: Others) -> tuple[Result, Referen
     references = [other for other, _ in known]
     # Weights move only nearly on a line: half of the difference must lie on it.
     for slope, other in slopes:
-        if slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
-            return _way_fault(scores, slope, other, references), None
+        is_on_way = 0 < slope.value <= 1 or (
+            slope.value > 1 and weight_comparison.is_oldest(other, references)
+        )
+        if is_on_way and slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
+            return _way_fault(scores, slope, other), None
     nearest = min(known, key=lambda pair: scores.residual_of(pair[1]))[0]
     is_oldest = nearest is not reference and weight_comparison.is_oldest(nearest, references)
     return _unknown_fault(scores, _go_back(nearest) if is_oldest else ()), None
@@ -301,24 +283,20 @@ def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
     )  # fmt: skip
 
 
-_WAYS = {
-    "weights/older": "the engine's weights are older than {name}, the oldest compared: {slope:.2f} times as far back",
-    "weights/past": "the engine's weights lie beyond {name}, {slope:.2f} times as far from the checkpoint",
-    "weights/beyond": "the engine's weights lie {slope:.2f} times as far from {name} as the checkpoint does",
-    "weights/between": "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint",
-}
-
-
-def _way_fault(scores: Scores, slope: Slope, other: Reference, known: Sequence[Reference]) -> Result:
-    """Report weights on the line through two checkpoints; between them the way counts from the other one."""
-    family, way = "weights/beyond" if slope.value < 0 else "weights/between", 1 - slope.value
+def _way_fault(scores: Scores, slope: Slope, other: Reference) -> Result:
+    """Report weights on the line through two checkpoints: between them, or older than the oldest."""
     if slope.value > 1:
-        family = "weights/older" if weight_comparison.is_oldest(other, known) else "weights/past"
-        way = slope.value
+        family, way, evidence = "weights/older", slope.value, _go_back(other)
+        message = (
+            "the engine's weights are older than {name}, the oldest compared: {slope:.2f} times as far back"
+        )
+    else:
+        family, way, evidence = "weights/between", 1 - slope.value, ()
+        message = "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint"
     return _fault(
-        scores, family, _WAYS[family], {"slope": way, "name": other.name}, probe="P3", residual=slope.residual,
+        scores, family, message, {"slope": way, "name": other.name}, probe="P3", residual=slope.residual,
         estimates=(_estimate("way", way, slope.error),), runner_up=RunnerUp("the checkpoint", scores.residual),
-        evidence=_go_back(other) if family == "weights/older" else (),
+        evidence=evidence,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from diagnostics.audit.live.checkpoint_identification import (
     version_fault,
 )
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.probe_inputs import MIN_TOKENS, REPLICA_IDS, Budget
+from diagnostics.audit.live.probe_inputs import REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
 from diagnostics.audit.live.sampling_checks import Samples
 from diagnostics.audit.live.sampling_distribution import Completion
@@ -33,8 +33,6 @@ from diagnostics.audit.live.server_settings import (
 from diagnostics.audit.live.servers import Server, VllmServe
 from diagnostics.audit.live.weight_comparison import ALARM
 from diagnostics.audit.results import (
-    CLEAN,
-    FAULT,
     LIVE,
     Audit,
     AuditError,
@@ -110,8 +108,6 @@ def audit_server(options: LiveAudit) -> Audit:
         NotAvailableError: The server may not be audited now.
     """
     began = time.monotonic()
-    if options.tokens < MIN_TOKENS:
-        raise AuditError(f"--tokens {options.tokens}: an audit of a server takes {MIN_TOKENS} at least")
     reference, trainer = Reference(options.checkpoint), read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
     progress.update(client.address)
@@ -123,6 +119,8 @@ def audit_server(options: LiveAudit) -> Audit:
     longest = min(_LONGEST, int(settings.get("max_model_len") or _LONGEST) - 2)
     prompts = len(trainer.prompts[:_CACHE_PROMPTS]) or 1
     budget = Budget(options.tokens, longest, len(options.replicas), prompts)
+    if options.tokens < budget.needed:
+        raise AuditError(f"--tokens {options.tokens}: this audit takes {budget.needed} at least")
     session = _Session(server, reference, trainer, tokenizer, settings, budget)
     session.results += check_settings(settings, trainer, options.checkpoint)
     session.results += check_tokenization(server, tokenizer, problem)
@@ -142,8 +140,7 @@ def audit_server(options: LiveAudit) -> Audit:
     subject = {"server": server_name, "address": client.address, "checkpoint": str(options.checkpoint)}
     clients = [client, *(replica.client for replica in session.replicas)]
     tokens, requests = sum(each.tokens for each in clients), sum(each.requests for each in clients)
-    pictures = identified.pictures if identified else {}
-    return Audit(LIVE, subject, tuple(session.results), tokens, requests, time.monotonic() - began, pictures)
+    return Audit(LIVE, subject, tuple(session.results), tokens, requests, time.monotonic() - began)
 
 
 def _check_dependencies() -> None:
@@ -169,11 +166,6 @@ def _skip_unsupported(family: str, missing: str) -> Result:
     return skipped(family, "endpoint_lacks", "{lacks}", lacks=missing)
 
 
-def _skip_over_budget(family: str, budget: Budget) -> Result:
-    """Report a check that takes more tokens than allowed."""
-    return skipped(family, "more_tokens", "--tokens {tokens}", tokens=budget.needed_for_all)
-
-
 def _check_weights(session: _Session) -> Identification | None:
     """Run P1 to P4, P2 and P14; return None if the server cannot score ids."""
     server = session.server
@@ -189,10 +181,8 @@ def _check_weights(session: _Session) -> Identification | None:
         identified.result, identified.weights = masked("weights", same.family, decisive=True), None
     if twins is not None:
         cache = cache_replicas.check_cache(twins, identified.floor)
-    elif session.budget.cache_prompts:
-        cache = _skip_unsupported("cache", server.lacks.get("cache", "a cache_salt"))
     else:
-        cache = _skip_over_budget("cache", session.budget)
+        cache = _skip_unsupported("cache", server.lacks.get("cache", "a cache_salt"))
     session.results += [replace(identified.result, tokens=cost), cache, same]
     return identified
 
@@ -204,12 +194,16 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     server, budget, reference = session.server, session.budget, session.reference
     before, vocabulary, first = server.client.tokens, session.vocabulary, session.first_id
     dtype, staleness = str(session.settings.get("dtype", "")), session.trainer.max_staleness
+    # CPU builds of vLLM 0.10 and 0.11 for machines without AVX512_BF16; every number loses and none gains.
+    truncates = str(session.settings.get("release", "")).startswith(("0.10.", "0.11."))
     scores: list[float] = []
 
     def identify(new: list[list[int]]) -> Identification:
         scores.extend(score for ids in new for score in server.score(ids))
         engine = torch.tensor(scores, dtype=torch.float64)
-        return identify_weights(reference, session.against, sequences, engine, dtype, staleness)
+        return identify_weights(
+            reference, session.against, sequences, engine, dtype, staleness, truncates=truncates
+        )
 
     sequences = probe_inputs.score_sequences(
         session.tokenizer, vocabulary, budget.longest, budget.first, first
@@ -218,7 +212,7 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     remaining = budget.second(server.client.tokens - before)
     # A version that explains all is known. A second comparison of a large model takes four times as long.
     is_known = identified.explained and identified.result.family == "weights/version"
-    if identified.result.outcome != CLEAN and not is_known and remaining > budget.longest:
+    if not identified.result.is_clean and not is_known and remaining > budget.longest:
         more = probe_inputs.score_sequences(None, vocabulary, budget.longest, remaining, first)
         sequences += more
         identified = identify(more)
@@ -227,18 +221,20 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
 
 def _probe_cache(session: _Session) -> cache_replicas.Twins | None:
     """Send the trainer's prompts twice, or one that every audit sends, which a second audit finds in the cache."""
-    most, longest, tokenizer = session.budget.cache_prompts, session.budget.longest, session.tokenizer
-    if not isinstance(session.server, VllmServe) or not most:
+    longest, tokenizer, texts = (
+        session.budget.longest,
+        session.tokenizer,
+        session.trainer.prompts[:_CACHE_PROMPTS],
+    )
+    if not isinstance(session.server, VllmServe):
         return None
     prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.first_id)]
-    if session.trainer.prompts and tokenizer is not None:
-        prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in session.trainer.prompts[:most]]
+    if texts and tokenizer is not None:
+        prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in texts]
     return cache_replicas.probe_cache(session.server, prompts)
 
 
 def _check_replicas(session: _Session, identified: Identification, ids: Sequence[int]) -> Result:
-    if not session.budget.replica_calls:
-        return _skip_over_budget("replicas", session.budget)
     for replica in session.replicas:
         if "scores" in replica.lacks:
             return _skip_unsupported("replicas", replica.lacks["scores"])
@@ -311,7 +307,7 @@ def _judge_samples(
     ]
 
     def rank(results: list[Result]) -> tuple[int, float]:
-        faults = sum(result.outcome == FAULT for result in results)
+        faults = sum(result.is_fault for result in results)
         return faults, sum(result.residual or 0.0 for result in results)
 
     return min(results_by_type, key=rank)

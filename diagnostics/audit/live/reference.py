@@ -25,12 +25,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 _LARGE = 60_000_000
 # Ids that are computed at once: their logits take a gigabyte where the vocabulary is large.
 _BATCH_IDS = 640
-# A compute type in addition to torch's, and the type of its weights.
-TRUNCATED, ROUNDED = "bfloat16, cut off in place of rounded", "bfloat16"
-# Half of the last of 8 bits, for numbers whose digits are distributed logarithmically; and, fitted to a released
-# engine, of a sum of two such numbers.
-_LOSS = 0.5 * 2**-7 * 0.5 / math.log(2)
-_SUM_LOSS = 0.002
 _ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _MERGE = "is not supported: merge the adapter and give the merged checkpoint"
@@ -212,7 +206,7 @@ class Reference:
             return self._models[dtype, native]
         import torch
 
-        kind = getattr(torch, ROUNDED if dtype == TRUNCATED else dtype)
+        kind = getattr(torch, dtype)
         is_separate = self._adapter is not None and not native and self._state is None
         merged = self._load()
         model = copy.deepcopy(self._base if is_separate else merged)
@@ -223,8 +217,6 @@ class Reference:
             model = model.to(torch.float32 if self.large else torch.float64)
         if is_separate:
             self._add_adapter(model, kind)
-        if dtype == TRUNCATED:
-            add_truncation_error(model)
         self._models[dtype, native] = model.eval()
         return model
 
@@ -260,34 +252,6 @@ def round_weights(model: Any, kind: Any) -> Any:
     for module, tensors in buffers:
         for name, value in tensors.items():
             setattr(module, name, value)
-    return model
-
-
-def add_truncation_error(model: Any) -> Any:
-    """Scale the output of each module by what kernels lose that truncate numbers to 16 bits instead of rounding them.
-
-    vLLM's CPU builds 0.10 and 0.11 do so in norms, sums, rotations and activations (the conversion in
-    csrc/cpu/cpu_types_x86.hpp of builds without AVX512_BF16). Every number loses and none gains, so a healthy engine is
-    2.5 times as far off as one that rounds.
-    """
-    additions, after_sum = 0, False
-    for name, module in model.named_modules():
-        last, factor = name.rpartition(".")[2], 1.0
-        if "RMSNorm" in type(module).__name__:
-            factor -= _LOSS
-            if last in ("q_norm", "k_norm"):
-                factor -= _LOSS  # and rotated
-            else:
-                factor -= _SUM_LOSS if after_sum else 0.0
-                after_sum = True
-        elif last in ("q_proj", "k_proj", "down_proj"):
-            factor -= _LOSS  # rotated or activated afterwards
-        if last in ("o_proj", "down_proj"):
-            # Norms do not see what the residual sum loses, so later layers weigh more.
-            factor *= (1 - _SUM_LOSS) ** -additions
-            additions += 1
-        if factor != 1:
-            module.register_forward_hook(lambda _module, _inputs, output, factor=factor: output * factor)
     return model
 
 

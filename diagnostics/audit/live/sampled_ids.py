@@ -14,17 +14,7 @@ from typing import Any
 from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.probe_inputs import MAX_TOKENS
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.results import (
-    CLEAN,
-    NOT_DECIDED,
-    Estimate,
-    Note,
-    Result,
-    clean,
-    fault,
-    masked,
-    note,
-)
+from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
 
 # --tokens that make one sampled token.
 TOKENS_PER_SAMPLE = 15
@@ -153,7 +143,7 @@ def likeliest_temperature(likelihood: Callable[[float], float]) -> tuple[float, 
 def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
     """Recheck a clean result by the ids if the log-probs may be raw: those carry no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
-    if result.family != "sampling" or result.outcome != CLEAN or not may_be_raw:
+    if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
     return _check_truncation(observed) or _check_bias(observed) or _decide(observed, result)
 
@@ -173,9 +163,12 @@ def _decide(observed: Observed, result: Result) -> Result:
     some, total = max(tokens[:2]), max(tokens)
     text = "a server started with --logprobs-mode processed_logprobs; or --tokens {some} for temperature and top-p,"
     text += (
-        " {total} for a bias on any id" if total <= MAX_TOKENS else " and no number for a bias on a rare id"
+        " {total} for a bias on any id"
+        if total <= MAX_TOKENS
+        else " and more than {most} for a bias on a rare id"
     )
-    return replace(result, outcome=NOT_DECIDED, needed=(note("more_tokens", text, some=some, total=total),))
+    need = note("more_tokens", text, some=some, total=total, most=MAX_TOKENS)
+    return replace(result, outcome=NOT_DECIDED, needed=(need,))
 
 
 def _mass_outside(observed: Observed, *, top_p: float = 1.0, top_k: int = 0) -> float:

@@ -11,18 +11,7 @@ from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampled_ids import TOKENS_PER_SAMPLE, TRUNCATION_MESSAGES
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
-from diagnostics.audit.results import (
-    CLEAN,
-    FAULT,
-    Estimate,
-    Result,
-    RunnerUp,
-    clean,
-    fault,
-    masked,
-    note,
-    undecided,
-)
+from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
 
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
@@ -111,14 +100,14 @@ def check_sampling(
     if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += [*placement, *fitted]
-    observed, fit, is_faulty = samples.exact, samples.fit, any(result.outcome == FAULT for result in results)
+    observed, fit, is_faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
     by_ids = sampled_ids.check_ids(
         samples.completions, observed, fit.sampling, expected, mode, faulty=is_faulty
     )
     results, by_ids = sampled_ids.separate_raw(observed, fit, expected, mode, results, by_ids)
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
         by_ids = [masked("logprobs", "sampling/law")]  # other weights sampled these ids
-    if not by_ids or by_ids[0].outcome == CLEAN:
+    if not by_ids or by_ids[0].is_clean:
         results = [sampled_ids.recheck_raw(observed, result, mode) for result in results]
     return [*results, *by_ids]
 

@@ -87,9 +87,6 @@ class VllmServe(Server):
             settings["max_model_len"] = length
         info = self.client.try_call("/server_info?config_format=json")
         config = info.get("vllm_config", info) if isinstance(info, dict) else {}
-        if isinstance(config, str):  # up to 0.10
-            config = {"model_config": parse_printed_config(config)}
-            settings["info"] = "text"
         model = config.get("model_config") if isinstance(config, dict) else None
         for key in ("dtype", "logprobs_mode", "quantization", "seed", "override_generation_config"):
             if isinstance(model, dict) and model.get(key) not in (None, {}):
@@ -340,13 +337,3 @@ def is_updating(metrics: str) -> bool:
             sign = ('operation="start"' in labels) - ('operation="finish"' in labels)
             open_updates += float(value) * sign
     return open_updates > 0
-
-
-def parse_printed_config(config: str) -> dict[str, str]:
-    """Parse a configuration as Python prints it, which vLLM answers up to 0.10.
-
-    >>> parse_printed_config("model='m', dtype=torch.bfloat16, max_seq_len=320, quantization=None, seed=0")
-    {'dtype': 'bfloat16', 'seed': '0'}
-    """
-    pairs = re.findall(r"(?:^|, )(dtype|quantization|seed)=(?:torch\.)?([\w.-]+)", config)
-    return {name: value for name, value in pairs if value != "None"}

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.audit.live.reference import DTYPES, ROUNDED, TRUNCATED, Reference, Sequences
+from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 
 # Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
-# what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters. Of engines that truncate,
-# 1.3 floors remain.
-ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6, TRUNCATED: 1.6}
-_OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3, TRUNCATED: 1.45}
+# what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters.
+ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6}
+_OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
 _LEAST_FLOOR = 2e-6
 # Kernels of many layers differ more: a correct engine of 24 layers was off by 1.42 times what PyTorch is.
 _DEEP = 1.4
@@ -115,8 +114,7 @@ def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any
 
 def floor_with(other: Reference, scores: Scores) -> float:
     """Return the floor with other weights, which is larger for trained than for untrained ones."""
-    dtype = ROUNDED if scores.dtype == TRUNCATED else scores.dtype
-    return max(scores.floor, compare(other, scores.sequences, scores.engine, dtype).floor)
+    return max(scores.floor, compare(other, scores.sequences, scores.engine, scores.dtype).floor)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from diagnostics.audit.recorded.run_data import (
     step_in_name,
 )
 from diagnostics.audit.recorded.samples import check_data, check_samples
-from diagnostics.audit.recorded.stream_estimation import estimate_streams
-from diagnostics.audit.recorded.text_sampling import check_texts
+from diagnostics.audit.recorded.sampling_estimation import check_texts, estimate_streams
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.output import progress

@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.sampling_distribution import Sampling
-from tests.diagnostics.audit.cutting import CuttingLlama
 
 
 @dataclass
@@ -38,7 +37,6 @@ class Wrong:
         second: Every other call is answered by these weights.
         double_bos: `/tokenize` puts one more id before a text.
         template: The server's own chat template.
-        cut: Kernels that cut numbers off in place of rounding them.
         noise: Kernels that differ: so much is added to a logit, of a normal distribution.
         batches: Each sequence is computed in a batch whose size varies.
         no_logprobs: Samples without log-probs.
@@ -61,7 +59,6 @@ class Wrong:
     second: Any = None
     double_bos: bool = False
     template: str = ""
-    cut: bool = False
     noise: float = 0.0
     batches: bool = False
     no_logprobs: bool = False
@@ -78,7 +75,7 @@ class Engine:
     def __init__(self, folder: Path, dtype: str, wrong: Wrong | None = None, seed: int = 0) -> None:
         self.dtype, self.wrong = dtype, wrong or Wrong()
         self.words = AutoTokenizer.from_pretrained(folder)
-        self.model = CuttingLlama(loaded(folder, dtype)) if self.wrong.cut else loaded(folder, dtype)
+        self.model = loaded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
         self.priorities: list[int] = []
@@ -96,7 +93,7 @@ class Engine:
     @torch.inference_mode()
     def last_logits(self, sequences: list[list[int]]) -> torch.Tensor:
         """The logits after the last id of each of some equally long sequences, computed in one batch."""
-        if self.wrong.cut or self.wrong.batches or len({len(ids) for ids in sequences}) > 1:
+        if self.wrong.batches or len({len(ids) for ids in sequences}) > 1:
             return torch.stack([self.logits(ids)[-1] for ids in sequences])
         is_second = self.wrong.second is not None and self.calls % 2
         model = self.wrong.second if is_second else self.model

@@ -9,7 +9,7 @@ import torch
 from diagnostics.__main__ import main
 from diagnostics.audit import report
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.results import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 
@@ -164,21 +164,32 @@ def test_a_tokenizer_that_cannot_be_read_leaves_ids_unasked(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"law": {"temperature": 0.87}}, {"law": {"top_p": 0.93}}, {"bias": (5, -2.0)}, {}]
+    "wrong", [{"law": {"temperature": 0.87}}, {"bias": (5, -2.0)}, {"bias": (300, 2.0)}, {}]
 )
 def test_raw_log_probs_carry_no_sampling_parameters(trained, wrong):
-    """vLLM's default: never clean with few tokens; not checked, and the tokens that would decide are named."""
+    """vLLM's default is never clean with few tokens: not checked, with the tokens that would decide."""
     audit = audit_standin(trained, Wrong(raw=True, settings=None, **wrong))
-    assert audit.outcome != CLEAN
-    if audit.outcome != FAULT:
-        (result,) = (item for item in audit.results if item.topic == "sampling")
-        assert result.outcome == "not_decided"
-        assert result.needed[0].text.startswith("--tokens ")
+    (result,) = (item for item in audit.results if item.topic == "sampling")
+    assert (audit.outcome, result.outcome) == (NOT_DECIDED, NOT_DECIDED)
+    assert "--logprobs-mode processed_logprobs; or --tokens " in result.needed[0].text
+
+
+def test_truncation_is_found_in_raw_log_probs(trained):
+    """No sampled id lies outside of the nucleus."""
+    audit = audit_standin(trained, Wrong(raw=True, settings=None, law={"top_p": 0.8}))
+    assert fault_values(audit) == {"sampling/top_p": pytest.approx(0.8, abs=0.02)}
+
+
+def test_bias_on_a_rare_id_is_found_once_its_log_prob_is_returned(trained):
+    audit = audit_standin(trained, Wrong(bias=(300, 2.0)))
+    (result,) = audit.select(FAULT)
+    assert (result.family, result.values["id"]) == ("sampling/bias", 300)
+    assert result.values["value"] == pytest.approx(2.0, abs=0.05)
 
 
 @pytest.mark.parametrize(
     ("tokens", "folder"),
-    [(1500, "checkpoint-120"), pytest.param(2500, "base", marks=pytest.mark.long), (4000, "base")],
+    [(3300, "checkpoint-120"), (4000, "base")],
 )
 def test_an_audit_stays_within_its_token_budget(trained, tmp_path, tokens, folder):
     """The most expensive case: long prompts of the trainer, a stale prefix cache and other weights."""
