@@ -1,4 +1,8 @@
-"""Validate and load an untrusted checkpoint folder: local files only, whole, and no larger than its files allow."""
+"""Load models and tokenizers from a folder that is not trusted.
+
+No hub is contacted and no code of the folder runs. A model must be whole and no larger than its files allow. Building a
+model and running a chat template have time and memory limits.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One analysis of training curves, for `audit FILE`, `audit RUN`, `audit --watch` and the callback.
+"""Check training curves; `audit FILE`, `audit RUN`, `audit --watch` and the callback all use this analysis.
 
 Each check looks for an episode: consecutive steps in which a symptom holds. It reports the numbers, the first and last
-step, and the likely causes in order, each with the option to change in the framework that the metric names belong to.
+step, and the likely causes in order. Each cause names the option to change in the framework that wrote the metrics.
 """
 
 from __future__ import annotations
@@ -471,8 +471,9 @@ def _entropy_collapse(curves: Curves) -> Result | None:
     late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
     message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
     return curves.fault(
-        "curves/entropy_collapse", message, "", late, "entropy", first=first, last=last, symptom="entropy"
-    )
+        "curves/entropy_collapse", message, "", late, "entropy", first=curves.column("entropy")[0], last=last,
+        symptom="entropy",
+    )  # fmt: skip
 
 
 def _kl_explosion(curves: Curves) -> Result | None:

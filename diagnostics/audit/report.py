@@ -1,4 +1,4 @@
-"""Write an audit: on a terminal, as JSON, JSON lines, Markdown or an HTML page."""
+"""Print an audit on a terminal, or as JSON, JSON lines, Markdown or an HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of an audit, one for each class of faults, and the document `grpo-doctor.audit.v1` that is made of them.
+"""The result of each check, the audit as a whole, and its JSON document `grpo-doctor.audit.v1`.
 
 The callback writes this document in a training environment, so this module imports only what is installed there.
 """

@@ -1,7 +1,7 @@
-"""`audit --watch FILE…`: check growing metrics and samples in a sliding window, until the files stop growing.
+"""`audit --watch FILE…`: check metrics and samples while a run writes them, with the checks of `audit FILE`.
 
-The analysis of the window is that of `audit FILE`. A finding is reported when two scans agree, and withdrawn when
-three do not find it.
+New lines go into a sliding window, which is checked after each step. A finding is printed when two scans agree. It is
+withdrawn when three scans no longer find it. The watch ends when no file has grown for `--idle` seconds.
 """
 
 from __future__ import annotations
@@ -269,19 +269,19 @@ class Watch:
         paths: The files.
         idle_s: Seconds without growth after which to end; negative for never.
         report: Receives each change.
-        remark: Receives other remarks.
+        notify: Receives lines about the files and the scans.
     """
 
     def __init__(
-        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], remark: Callable[[str], None]
+        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], notify: Callable[[str], None]
     ) -> None:  # fmt: skip
         for path in paths:
             if path.exists() and not path.is_file():
                 expected = "expected a file: metrics.jsonl, a log, an event file, completions.jsonl"
                 raise AuditError(f"{path}: {expected}")
             if not path.exists():
-                remark(f"{path}: does not exist yet")
-        self._idle_s, self._report, self._remark = idle_s, report, remark
+                notify(f"{path}: does not exist yet")
+        self._idle_s, self._report, self._notify = idle_s, report, notify
         self._files = [GrowingFile(path) for path in paths]
         self._window = Window()
         self._pending: list[Sample] = []
@@ -313,7 +313,7 @@ class Watch:
             except OSError as error:
                 raise AuditError(f"{file.path}: {error.strerror or error}") from error
             if file.restarted:
-                self._remark(f"{file.path}: it begins anew; its earlier metrics no longer count")
+                self._notify(f"{file.path}: it begins anew; its earlier metrics no longer count")
                 self._window.forget(str(file.path))
             for row in rows:
                 self._add(str(file.path), row)
@@ -351,7 +351,7 @@ class Watch:
         invalid = sum(file.invalid_lines for file in self._files)
         names = ", ".join(str(file.path) for file in self._files)
         unread = f"; {invalid} lines could not be read" if invalid else ""
-        self._remark(f"{self._window.scans} scans{unread}")
+        self._notify(f"{self._window.scans} scans{unread}")
         if not self._window.scans:
             raise NotAvailableError(f"{names}: no line of metrics and no sample")
         return self._window.finish({"watched": names})

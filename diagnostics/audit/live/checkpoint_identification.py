@@ -1,6 +1,6 @@
-"""Identify the weights that the engine holds: the checkpoint's (P1), or which other ones (P3, P4).
+"""Identify the weights that the engine holds: the checkpoint's (P1), or which other weights (P3, P4).
 
-The engine scores ids that the audit chose, so neither sampling parameters nor templates matter. All other checkpoints
+The engine scores ids that the audit chose, so neither sampling parameters nor templates matter. All sibling checkpoints
 of a small model are computed. Of a large model a few ids rule out most of them, and a checkpoint further away in
 training than one that is ruled out is not computed.
 """
@@ -33,7 +33,7 @@ _FEW_IDS, _FAR = 64, 2.5
 _SIGMAS, _RELATED, _MOST_ERROR = 4.0, 3.0, 0.2
 # Multiple of the rounding error that kernels may make which cut numbers off; measured: 2.5.
 _TRUNCATES = 4.0
-Others = Sequence[tuple[Reference, Any]]
+Siblings = Sequence[tuple[Reference, Any]]
 
 
 @dataclass
@@ -60,7 +60,7 @@ def identify_weights(
     reference: Reference, against: Sequence[Reference], sequences: Sequences, engine: Any,
     dtype: str = "", staleness: int = 0, *, truncates: bool = False,
 ) -> Identification:  # fmt: skip
-    """Compare the engine's scores with the checkpoint and with others.
+    """Compare the engine's scores with the checkpoint and with other checkpoints.
 
     Args:
         reference: The weights that it should hold.
@@ -68,19 +68,19 @@ def identify_weights(
         sequences: The scored ids.
         engine: Its log-prob of each id but the first of each sequence, concatenated.
         dtype: The type it computes in; empty if unknown.
-        staleness: How many of the others, the nearest first, the trainer allows.
+        staleness: How many of the siblings, the nearest first, the trainer allows.
         truncates: Whether the engine's kernels may cut numbers off instead of rounding them.
     """
     scores = weight_comparison.compare_in_best_type(reference, sequences, engine, dtype)
-    others, left_out = _compute_others(scores, against)
+    siblings, left_out = _compute_others(scores, against)
     weights: Reference | None = scores.reference
     floor = scores.floor
-    version, sibling, slopes = _find_version(scores, others)
+    version, sibling, slopes = _find_version(scores, siblings)
     if version is not None:
         result, weights = allow_staleness(version, against, staleness), sibling
         floor = version.floor or floor
     elif scores.residual > scores.limit:
-        result, weights = _find_other_weights(scores, others)
+        result, weights = _find_other_weights(scores, siblings)
     elif scores.at_floor:
         result = clean("weights", **_result_fields(scores))
     else:
@@ -98,57 +98,59 @@ def identify_weights(
     return Identification(result, weights, scores.dtype, floor)
 
 
-def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Others, list[Note]]:
-    """Compute other checkpoints, one in memory at a time; return their log-probs, and why some were left out."""
+def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Siblings, list[Note]]:
+    """Compute the other checkpoints, one in memory at a time; return their log-probs, and why some were left out."""
     reference, computed, notes = scores.reference, [], []
     ruled_out: list[Reference] = []
-    for other in against:
-        if nearer := next((item for item in ruled_out if _is_behind(other, item, reference)), None):
+    for sibling in against:
+        if nearer := next((item for item in ruled_out if _is_behind(sibling, item, reference)), None):
             text = "{name} was not computed: {nearer}, between it and the checkpoint, is ruled out; --against forces it"
-            notes.append(note("not_compared", text, name=other.name, nearer=nearer.name))
-        elif not reference.has_same_tensors(other):
-            notes.append(note("does_not_fit", "{name} has other tensors, and was left out", name=other.name))
-        elif (distance := _far_distance(scores, other)) is not None:
-            ruled_out.append(other)
+            notes.append(note("not_compared", text, name=sibling.name, nearer=nearer.name))
+        elif not reference.has_same_tensors(sibling):
+            notes.append(
+                note("does_not_fit", "{name} has other tensors, and was left out", name=sibling.name)
+            )
+        elif (distance := _far_distance(scores, sibling)) is not None:
+            ruled_out.append(sibling)
             text = "{name} was computed for {count} ids only: {apart:.2g} away, {times:.0f} times what rounding makes"
             times = distance / scores.floor
-            notes.append(note("away", text, name=other.name, count=_FEW_IDS, apart=distance, times=times))
+            notes.append(note("away", text, name=sibling.name, count=_FEW_IDS, apart=distance, times=times))
         else:
-            computed.append((other, scores.scores_of(other)))
-        other.release()
+            computed.append((sibling, scores.scores_of(sibling)))
+        sibling.release()
     return computed, notes
 
 
-def _far_distance(scores: Scores, other: Reference) -> float | None:
+def _far_distance(scores: Scores, sibling: Reference) -> float | None:
     """Return the distance of another large checkpoint if a few ids rule it out, because the engine is at this one."""
     if not (scores.reference.large and scores.at_floor):
         return None
-    exact = other.scores([scores.sequences[0][: _FEW_IDS + 1]], scores.dtype)
+    exact = sibling.scores([scores.sequences[0][: _FEW_IDS + 1]], scores.dtype)
     distance = float((exact - scores.exact[: len(exact)]).abs().mean())
     return distance if distance > _FAR * max(scores.residual, scores.floor) else None
 
 
-def _is_behind(other: Reference, nearer: Reference, reference: Reference) -> bool:
+def _is_behind(sibling: Reference, nearer: Reference, reference: Reference) -> bool:
     """Return whether training passed one checkpoint between another and the reference."""
-    if other.step is None or nearer.step is None or reference.step is None:
+    if sibling.step is None or nearer.step is None or reference.step is None:
         return False
-    return other.step < nearer.step < reference.step or reference.step < nearer.step < other.step
+    return sibling.step < nearer.step < reference.step or reference.step < nearer.step < sibling.step
 
 
-def _find_version(scores: Scores, others: Others) -> tuple[Result | None, Reference | None, list[Note]]:
+def _find_version(scores: Scores, siblings: Siblings) -> tuple[Result | None, Reference | None, list[Note]]:
     """Return the other checkpoint that the engine has loaded, if the differences identify one."""
     candidates: list[tuple[float, Slope, Reference]] = []
     notes = []
-    for other, exact in others:
+    for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
-        values = {"name": other.name, "slope": slope.value, "error": slope.error, "apart": slope.distance}
+        values = {"name": sibling.name, "slope": slope.value, "error": slope.error, "apart": slope.distance}
         if slope.distance == 0 or slope.error > _MOST_ERROR:
             text = "{name} cannot be told from it by so few tokens ({apart:.2g} apart)"
             notes.append(note("too_near", text, **values))
             continue
         text = "towards {name}: {slope:+.3f} of the way, standard error {error:.3f} ({apart:.2g} apart)"
         notes.append(note("slope", text, **values))
-        candidates.append((scores.residual_of(exact), slope, other))
+        candidates.append((scores.residual_of(exact), slope, sibling))
     if not candidates:
         return None, None, notes
     residual, slope, sibling = min(candidates, key=lambda entry: entry[0])
@@ -174,19 +176,19 @@ def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> E
 
 
 def version_fault(
-    other: Reference, reference: Reference, *, estimates: tuple[Estimate, ...] = (), **fields: Any
+    sibling: Reference, reference: Reference, *, estimates: tuple[Estimate, ...] = (), **fields: Any
 ) -> Result:
     """Report that the engine holds another checkpoint's weights."""
     message = "the engine holds the weights of {name}, not the checkpoint's"
-    code = "SYN003" if other.name == "base" else ""
-    estimates = (Estimate("version", other.name, expected=reference.name), *estimates)
+    code = "SYN003" if sibling.name == "base" else ""
+    estimates = (Estimate("version", sibling.name, expected=reference.name), *estimates)
     fields |= {"estimates": estimates, "decisive": True}
-    return fault("weights/version", message, code, {"name": other.name}, **fields)
+    return fault("weights/version", message, code, {"name": sibling.name}, **fields)
 
 
-def allow_staleness(result: Result, others: Sequence[Reference], staleness: int) -> Result:
+def allow_staleness(result: Result, siblings: Sequence[Reference], staleness: int) -> Result:
     """Turn a version that the trainer's staleness allows into a clean result."""
-    if result.values.get("name") not in [sibling.name for sibling in others[:staleness]]:
+    if result.values.get("name") not in [sibling.name for sibling in siblings[:staleness]]:
         return result
     fact = note("stale_allowed", "the engine holds {name}, which max_staleness allows", **result.values)
     return replace(result, family="weights", outcome=CLEAN, message="", code="", evidence=(fact,))
@@ -204,32 +206,32 @@ def _fault(
     return fault(family, message, "", values, **_result_fields(scores) | fields)
 
 
-def _find_other_weights(scores: Scores, others: Others) -> tuple[Result, Reference | None]:
+def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
     """Explain weights that are no known checkpoint's: an adapter's factor, a partial update, between two, or newer."""
     reference = scores.reference
     if reference.has_adapter:
         factor = weight_comparison.find_adapter_factor(scores)
         if factor.residual <= scores.limit:
             return _adapter_fault(scores, factor), factor.weights
-    slopes = [(project(scores.difference, exact - scores.exact), other) for other, exact in others]
+    slopes = [(project(scores.difference, exact - scores.exact), sibling) for sibling, exact in siblings]
     slopes = [pair for pair in slopes if pair[0].distance > 0]
     # A part of a checkpoint's difference lies on the way to it.
-    related = [other for slope, other in slopes if abs(slope.value) > _RELATED * slope.error]
+    related = [sibling for slope, sibling in slopes if abs(slope.value) > _RELATED * slope.error]
     slopes.sort(key=lambda pair: pair[0].residual)
     second = min([scores.residual, *(slope.residual for slope, _ in slopes)])
     if partial := _find_partial_update(scores, related):
         return _partial_fault(scores, *partial, second), partial[0].mixed
-    known = [(reference, scores.exact), *others]
+    known = [(reference, scores.exact), *siblings]
     if newer := weight_comparison.find_newer(known, scores.engine):
         return _newer_fault(scores, newer, second), None
-    references = [other for other, _ in known]
+    references = [sibling for sibling, _ in known]
     # Weights move only nearly on a line: half of the difference must lie on it.
-    for slope, other in slopes:
+    for slope, sibling in slopes:
         is_on_way = 0 < slope.value <= 1 or (
-            slope.value > 1 and weight_comparison.is_oldest(other, references)
+            slope.value > 1 and weight_comparison.is_oldest(sibling, references)
         )
         if is_on_way and slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
-            return _way_fault(scores, slope, other), None
+            return _way_fault(scores, slope, sibling), None
     nearest = min(known, key=lambda pair: scores.residual_of(pair[1]))[0]
     is_oldest = nearest is not reference and weight_comparison.is_oldest(nearest, references)
     return _unknown_fault(scores, _go_back(nearest) if is_oldest else ()), None
@@ -244,27 +246,27 @@ def _adapter_fault(scores: Scores, factor: weight_comparison.AdapterFactor) -> R
 
 
 def _find_partial_update(
-    scores: Scores, others: Sequence[Reference]
+    scores: Scores, siblings: Sequence[Reference]
 ) -> tuple[PartialUpdate, Reference] | None:
     """Return the partial update from the checkpoint that leaves least; of a large model only the nearest is tried."""
     best: tuple[PartialUpdate, Reference] | None = None
-    for other in others[: 1 if scores.reference.large else len(others)]:
-        update = weight_comparison.find_partial_update(scores, other)
+    for sibling in siblings[: 1 if scores.reference.large else len(siblings)]:
+        update = weight_comparison.find_partial_update(scores, sibling)
         limit = best[0].residual if best else min(scores.limit, scores.residual)
         if update and update.stale and update.residual < limit:
-            best = (update, other)
-        other.release()
+            best = (update, sibling)
+        sibling.release()
     return best
 
 
-def _partial_fault(scores: Scores, update: PartialUpdate, other: Reference, second: float) -> Result:
+def _partial_fault(scores: Scores, update: PartialUpdate, sibling: Reference, second: float) -> Result:
     text = "{name}: {share:+.2f} of the other, standard error {error:.2f} (0: it arrived)"
     shares = ((name, share, error) for name, (share, error) in update.shares.items())
     groups = tuple(note("group", text, name=name, share=share, error=error) for name, share, error in shares)
     message = "tensors of the checkpoint did not arrive: {tensors} are still those of {name}"
-    version = Estimate("version", other.name, expected=scores.reference.name)
+    version = Estimate("version", sibling.name, expected=scores.reference.name)
     return _fault(
-        scores, "weights/partial", message, {"tensors": ", ".join(update.stale), "name": other.name}, probe="P4",
+        scores, "weights/partial", message, {"tensors": ", ".join(update.stale), "name": sibling.name}, probe="P4",
         estimates=(Estimate("tensors", update.stale), version), residual=update.residual, evidence=groups,
         runner_up=RunnerUp("no single checkpoint", second),
     )  # fmt: skip
@@ -283,10 +285,10 @@ def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
     )  # fmt: skip
 
 
-def _way_fault(scores: Scores, slope: Slope, other: Reference) -> Result:
+def _way_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
     """Report weights on the line through two checkpoints: between them, or older than the oldest."""
     if slope.value > 1:
-        family, way, evidence = "weights/older", slope.value, _go_back(other)
+        family, way, evidence = "weights/older", slope.value, _go_back(sibling)
         message = (
             "the engine's weights are older than {name}, the oldest compared: {slope:.2f} times as far back"
         )
@@ -294,15 +296,15 @@ def _way_fault(scores: Scores, slope: Slope, other: Reference) -> Result:
         family, way, evidence = "weights/between", 1 - slope.value, ()
         message = "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint"
     return _fault(
-        scores, family, message, {"slope": way, "name": other.name}, probe="P3", residual=slope.residual,
+        scores, family, message, {"slope": way, "name": sibling.name}, probe="P3", residual=slope.residual,
         estimates=(_estimate("way", way, slope.error),), runner_up=RunnerUp("the checkpoint", scores.residual),
         evidence=evidence,
     )  # fmt: skip
 
 
-def _go_back(other: Reference) -> tuple[Note, ...]:
+def _go_back(sibling: Reference) -> tuple[Note, ...]:
     text = "{name} is the oldest compared and the nearest: audit again with an older one as --against DIR, or the base"
-    return (note("go_back", text, name=other.name),)
+    return (note("go_back", text, name=sibling.name),)
 
 
 def _unknown_fault(scores: Scores, hints: tuple[Note, ...]) -> Result:

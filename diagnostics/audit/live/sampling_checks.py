@@ -1,4 +1,4 @@
-"""Check how the engine samples: its parameters (P5), the tokens (P8) and the prompts (P9) that log-probs belong to."""
+"""Check samples of a server: sampling parameters (P5), and the tokens (P8) and prompts (P9) of the log-probs."""
 
 from __future__ import annotations
 

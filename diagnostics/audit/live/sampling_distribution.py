@@ -198,9 +198,9 @@ class Observed:
             logits = self.penalised_logits(sampling) / sampling.temperature
             return (logits.gather(1, self.places) - self._log_mass(logits, sampling))[:, 0]
         ordered, _, rank = self._sort(sampling)
-        kept, log_mass = self._truncate(sampling)
+        size, log_mass = self._truncate(sampling)
         logprobs = ordered.gather(1, rank) / sampling.temperature - log_mass
-        return logprobs.masked_fill(rank >= kept, -math.inf)[:, 0]
+        return logprobs.masked_fill(rank >= size, -math.inf)[:, 0]
 
     def distribution(self, sampling: Sampling) -> Any:
         """Return the log-probs of all kept ids at each position."""
@@ -210,9 +210,9 @@ class Observed:
             logits = self.penalised_logits(sampling) / sampling.temperature
             return logits - self._log_mass(logits, sampling)
         ordered, order, _ = self._sort(sampling)
-        kept, log_mass = self._truncate(sampling)
+        size, log_mass = self._truncate(sampling)
         logprobs = ordered / sampling.temperature - log_mass
-        logprobs = logprobs.masked_fill(torch.arange(ordered.shape[1]) >= kept, -math.inf)
+        logprobs = logprobs.masked_fill(torch.arange(ordered.shape[1]) >= size, -math.inf)
         return torch.empty_like(logprobs).scatter_(1, order, logprobs)
 
     def _log_mass(self, logits: Any, sampling: Sampling) -> Any:
@@ -246,19 +246,19 @@ class Observed:
             self._masses = (scaled - scaled_top).exp().cumsum(1)
             self._mass_key = (self._sort_key, sampling.temperature)
         masses, stored = self._masses, ordered.shape[1]
-        kept = torch.full((len(ordered), 1), masses.shape[1])
+        size = torch.full((len(ordered), 1), masses.shape[1])
         if sampling.min_p > 0:
             lowest = ordered[:, :1] + sampling.temperature * math.log(sampling.min_p)
-            kept = (ordered >= lowest).sum(1, keepdim=True)
+            size = (ordered >= lowest).sum(1, keepdim=True)
         if sampling.top_k > 0:
-            kept = kept.clamp(max=sampling.top_k)
-        mass = masses.gather(1, kept - 1)
+            size = size.clamp(max=sampling.top_k)
+        mass = masses.gather(1, size - 1)
         if sampling.top_p < 1:
             nucleus = sampling.top_p * mass
-            kept = torch.minimum(kept, torch.searchsorted(masses, nucleus) + 1)
+            size = torch.minimum(size, torch.searchsorted(masses, nucleus) + 1)
             # If the nucleus goes on in the averaged rest, where it ends there is not known.
-            mass = masses.gather(1, kept - 1).where(kept <= stored, nucleus)
-        return kept, mass.log() + scaled_top
+            mass = masses.gather(1, size - 1).where(size <= stored, nucleus)
+        return size, mass.log() + scaled_top
 
     def differences(self, sampling: Sampling) -> Any:
         """Return the absolute difference of each reported log-prob, at most the cap."""

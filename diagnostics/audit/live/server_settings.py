@@ -1,4 +1,4 @@
-"""Compare settings (P0), tokenizer and chat template (P10) of the server with the trainer's; this costs no tokens."""
+"""Compare the server's settings (P0), tokenizer and chat template (P10) with the trainer's; this costs no tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""P11: recompute advantages from rewards and groups, to identify their formula or a mistake in it.
+"""Recompute advantages from rewards and groups (P11), to find their formula or a mistake in it.
 
-A fault is reported only if a mistake makes the recorded numbers and no right formula does: (reward - baseline) /
-(deviation + epsilon) over the groups of the prompts, with every baseline and scale that trainers have.
+All formulas are (reward - baseline) / (deviation + epsilon), with every baseline and scale that trainers have. A fault
+is reported only if a mistake reproduces the recorded numbers and no correct formula does.
 """
 
 from __future__ import annotations

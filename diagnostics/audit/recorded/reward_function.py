@@ -1,7 +1,7 @@
-"""P12: call the user's reward function again on recorded samples, in the main thread and in a worker thread.
+"""Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
 
-Only with `--reward`, because it runs that code. It is called as TRL calls one: lists by keyword, a list of numbers
-back; failing that, once for each sample with the completion alone.
+Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: lists by keyword, a
+list of numbers back. One that takes a single argument is called with one completion at a time.
 """
 
 from __future__ import annotations

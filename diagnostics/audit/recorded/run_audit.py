@@ -1,6 +1,6 @@
-"""Audit what a run wrote: find and read its dumps of samples, metrics and checkpoints, then check them.
+"""Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-Each file is read by the reader that its name or else its first line selects.
+A file's name selects its reader; if the name says nothing, its first line does.
 """
 
 from __future__ import annotations

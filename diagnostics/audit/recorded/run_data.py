@@ -1,4 +1,4 @@
-"""Artifacts of a run in one form for every trainer: samples, metrics and checkpoints; with helpers of the readers."""
+"""Samples, metrics and checkpoints of a run in one form for every trainer, and helpers that all readers share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check recorded samples: order of prompts, prompts with other completions, duplicates, ends, rewards within groups."""
+"""Check recorded samples: the order of prompts, wrongly paired prompts, duplicates, ends, and rewards within groups."""
 
 from __future__ import annotations
 

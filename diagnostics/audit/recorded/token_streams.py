@@ -1,7 +1,7 @@
-"""Checks of recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5/P8).
+"""Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5, P8).
 
-Without logits each kind of difference is recognised by its trace: a shift by correlation, a truncated distribution by
-differences to one side, a temperature by the slope, a penalty by repeated tokens, older weights by growth over steps.
+Each kind of difference leaves a trace. A shift shows in the correlation, a truncated distribution in differences to one
+side, a temperature in the slope, a penalty in repeated tokens, and older weights in growth over the steps.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class Wrong:
         updating: A weight update was begun, and not finished.
         versions: What it calls its weights, one after the other.
         no_priority: A request with a priority is refused.
+        release: What /version says.
         settings: The answer of /server_info; None: there is none.
     """
 
@@ -66,6 +67,7 @@ class Wrong:
     updating: bool = False
     versions: list[str] = field(default_factory=list)
     no_priority: bool = False
+    release: str = "0.32.0"
     settings: dict[str, Any] | None = field(default_factory=lambda: {"logprobs_mode": "processed_logprobs"})
 
 
@@ -226,7 +228,7 @@ def serving(engine: Engine) -> Iterator[str]:
             answers: dict[str, Any] = {
                 "/v1/models": {"data": [{"id": "policy", "max_model_len": 320}]},
                 "/is_paused": {"is_paused": engine.wrong.paused},
-                "/version": {"version": "0.32.0"},
+                "/version": {"version": engine.wrong.release},
             }
             if engine.wrong.versions and path == "/weight_info":
                 several = len(engine.wrong.versions) > 1
