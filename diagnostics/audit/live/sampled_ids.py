@@ -29,8 +29,8 @@ _SURE = 5.0
 # Raw log-probs: standard error of the temperature that decides, top-p that must be excluded, tokens that should be
 # outside of a truncation, standard errors of an id's count, and how often an id must be expected for a bias of 2.
 _ERROR, _TOP_P, _OUTSIDE, _SIGMAS, _FREQUENT = 0.01, 0.99, 14.0, 6.0, 48.0
-# Temperatures nearer than this, as logarithms, are equal; odds below which the alternative is mentioned.
-_SAME, _UNSURE = 0.03, math.log(20)
+# Temperatures nearer than this, as logarithms, are equal.
+_SAME = 0.03
 
 
 def check_ids(
@@ -84,23 +84,12 @@ def separate_raw(
     if fit.changed != ("temperature",) or not is_neutral or is_expected:
         return results, by_ids
     odds = float((observed.logprobs(expected.untruncated) - observed.logprobs(sampling)).sum())
-    is_raw = mode.startswith("raw") or (odds > 0 and not mode.startswith("processed"))
-    doubt: tuple[Note, ...] = ()
-    if not mode and abs(odds) <= _UNSURE:
-        name, alternative = ("raw_unsure", sampling) if is_raw else ("law_unsure", expected)
-        text = "or the engine samples at" if is_raw else "or raw log-probs of"
-        text += " temperature {temperature:.3g}: odds 1 to {odds:.2g}"
-        doubt = (note(name, text, odds=math.exp(abs(odds)), temperature=alternative.temperature),)
-    if is_raw:
-        hidden = masked("sampling", "logprobs/raw")
-        remaining = [result for result in by_ids if result.topic != "logprobs"]
-        results = [hidden if result.family == family else result for result in results]
-        return results, [*remaining, _raw_fault(observed, sampling, expected, *doubt)]
-    results = [
-        replace(result, evidence=result.evidence + doubt) if result.family == family else result
-        for result in results
-    ]
-    return results, [result for result in by_ids if result.family != "logprobs/raw"]
+    if mode.startswith("processed") or (odds <= 0 and not mode.startswith("raw")):
+        return results, [result for result in by_ids if result.family != "logprobs/raw"]
+    hidden = masked("sampling", "logprobs/raw")
+    remaining = [result for result in by_ids if result.topic != "logprobs"]
+    results = [hidden if result.family == family else result for result in results]
+    return results, [*remaining, _raw_fault(observed, sampling, expected)]
 
 
 def _is_near(a: float, b: float) -> bool:

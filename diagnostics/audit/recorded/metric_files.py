@@ -1,8 +1,8 @@
 """Read metrics of a run: trainer_state.json, JSON lines, logs, W&B's summary, and TensorBoard's event files.
 
 Event files are parsed here, because TensorBoard need not be installed. A record is length, checksum, bytes, checksum
-(record_writer.cc). An Event has field 2, the step, and 5, the summary. A value of the summary (field 1) has the tag (1),
-and a number (2) or a tensor of one float (8). Checksums are not verified. Evaluation metrics are left out everywhere.
+(record_writer.cc). An Event has field 2, the step, and 5, the summary. A value of the summary, field 1, has the tag, 1,
+and a number, 2, or a tensor of one float, 8. Checksums are not verified. Evaluation metrics are left out everywhere.
 """
 
 from __future__ import annotations

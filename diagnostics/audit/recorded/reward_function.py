@@ -1,7 +1,7 @@
 """Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
 
-Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: lists by keyword, a
-list of numbers back. One that takes a single argument is called with one completion at a time.
+Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: with lists by
+keyword, and it returns a list of numbers. One that takes a single argument is called with one completion at a time.
 """
 
 from __future__ import annotations

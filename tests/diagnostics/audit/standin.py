@@ -259,12 +259,12 @@ def serving(engine: Engine) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    with started(Handler) as address:
+    with run_server(Handler) as address:
         yield address
 
 
 @contextlib.contextmanager
-def started(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+def run_server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
     """The address of a server in a thread of its own, which is ended with it."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -58,7 +58,7 @@ def test_weights_older_than_the_trainers_are_named(server_url, trained):
 )
 def test_a_law_that_nobody_asked_for_is_named(server_url, trained, name, value, near):
     """A proxy changes the request on its way to the engine."""
-    with proxy.between(server_url, Wrong(law={name: value})) as url:
+    with proxy.run_proxy(server_url, Wrong(law={name: value})) as url:
         _, faults = audit_faults(url, trained)
     assert list(faults) == [f"sampling/{name}"]
     assert faults[f"sampling/{name}"] == pytest.approx(value, abs=near)

@@ -47,7 +47,7 @@ def test_healthy_server_is_clean_and_lists_what_it_cannot_check(own_server, trai
 
 def test_another_temperature_is_named(own_server, trained):
     """A proxy changes it on its way to the server."""
-    with proxy.between(address_of(own_server), Wrong(law={"temperature": 0.83})) as address:
+    with proxy.run_proxy(address_of(own_server), Wrong(law={"temperature": 0.83})) as address:
         _, faults = run_audit(address, own_server.token, trained)
     assert faults == {"sampling/temperature": pytest.approx(0.83, abs=0.02)}
 

@@ -40,7 +40,7 @@ def samples(step, drawn=None, *, groups=4, size=4, reward=None):
     ]
 
 
-def written(path, entries, mode="a"):
+def append_lines(path, entries, mode="a"):
     """Write rows as JSON lines."""
     with path.open(mode) as file:
         file.writelines(json.dumps(entry) + "\n" for entry in entries)
