@@ -339,7 +339,9 @@ def headline(audit: Audit) -> str:
 def count_line(audit: Audit) -> str:
     """Return "N checks passed, M skipped (why)"."""
     passed, missing = len(audit.select(CLEAN)), audit.select(NOT_ASKED)
-    reasons = list(dict.fromkeys(note.text for result in missing for note in result.needed[:1]))
+    # Up to the colon; how to get it is printed with --verbose.
+    needs = (note.text.partition(": ")[0] for result in missing for note in result.needed[:1])
+    reasons = list(dict.fromkeys(needs))
     more = ["…"] if len(reasons) > _MAX_REASONS else []
     explanation = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
     return f"{passed} check{'s' * (passed != 1)} passed, {len(missing)} skipped{explanation}"

@@ -26,7 +26,7 @@ def make_checkpoints(*steps):
     ], way
 
 
-def test_what_goes_on_the_same_way_is_newer():
+def test_weights_further_along_the_last_step_are_newer():
     """In any order of the checkpoints; the newest and the one before it are named."""
     (single, two, three), way = make_checkpoints(10, 20, 30)
     engine = three[1] + 0.1 * way + 0.05 * torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
@@ -36,7 +36,7 @@ def test_what_goes_on_the_same_way_is_newer():
 
 
 @pytest.mark.parametrize("what", ["noise", "between", "older"])
-def test_what_goes_elsewhere_is_not(what):
+def test_other_differences_are_not_newer_weights(what):
     """Weights with noise, those on the way, and those before all of them."""
     pairs, way = make_checkpoints(10, 20, 30)
     noise = 0.2 * torch.randn(SIZE, generator=torch.Generator().manual_seed(3))
@@ -62,7 +62,7 @@ def unlike(engine, *names):
     return answer
 
 
-def test_an_engine_from_before_all_of_them_is_told_as_that():
+def test_engine_older_than_all_checkpoints_is_reported():
     """In words, with how much farther back it is, and what to ask next; never with a factor below nothing."""
     answer = unlike(0.1, "checkpoint-20", "checkpoint-120")
     assert (answer.family, answer.values["name"]) == ("weights/older", "checkpoint-20")

@@ -25,7 +25,7 @@ def check_replies(*offs, exact=EXACT):
 
 
 @pytest.mark.parametrize("exact", [EXACT, None])
-def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(exact):
+def test_two_servers_behind_one_address_are_reported(exact):
     """Their mixed scores match no weights."""
     audit = check_replies(0.0, 0.3, exact=exact)
     assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
@@ -33,7 +33,7 @@ def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(ex
     assert cache_replicas.hides_weights(audit, WEIGHTS)
 
 
-def test_one_that_is_wrong_is_no_two():
+def test_one_server_with_wrong_weights_is_not_taken_for_two():
     """Its weights are wrong, which explains the difference."""
     audit = check_replies(0.3, exact=None)
     assert (audit.family, audit.outcome) == ("replicas", CLEAN)

@@ -46,7 +46,7 @@ def audit(*results):
         ((RIGHT, Result("ids", NOT_DECIDED, "P10")), NOT_DECIDED, 3),
     ],
 )
-def test_what_was_not_checked_is_never_clean(results, outcome, code):
+def test_unchecked_is_never_clean(results, outcome, code):
     assert (audit(*results).outcome, report.exit_code(audit(*results))) == (outcome, code)
 
 
@@ -90,6 +90,6 @@ def test_text_from_files_is_escaped(capsys, form):
         (["/nowhere"], 2, "no such file"),
     ],
 )
-def test_wrong_usage_is_said(capsys, words, code, message):
+def test_wrong_usage_is_one_error(capsys, words, code, message):
     assert main(["audit", *words]) == code
     assert message in capsys.readouterr().err

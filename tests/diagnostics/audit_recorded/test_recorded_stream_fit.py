@@ -44,7 +44,7 @@ def test_an_engine_of_another_type_is_no_fault(llama, checkpoint, tmp_path):
     assert not faults(sampled.sample_rows(llama, seed=5, groups=8, sampler=halved), tmp_path, checkpoint)
 
 
-def test_a_checkpoint_of_other_samples_tells_nothing_of_these(llama, tmp_path):
+def test_checkpoint_of_other_samples_changes_no_verdict(llama, tmp_path):
     """With a checkpoint of other samples, the verdict from the two streams stays; no other fault is claimed."""
     foreign = sampled.save_model(sampled.model(SEED + 1, SIZE, PEAK), tmp_path / "checkpoint")
     law = {"temperature": 0.74, "top_k": 5}

@@ -39,7 +39,7 @@ def test_fault_is_a_line_and_then_the_document(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "code", "message"), [("", 2, "expected a file"), ("none", 3, "no line of metrics")]
 )
-def test_what_cannot_be_watched_is_said(tmp_path, capsys, name, code, message):
+def test_file_that_cannot_be_watched_is_named(tmp_path, capsys, name, code, message):
     assert main(["audit", "--watch", str(tmp_path / name), "--idle", "0"]) == code
     assert message in capsys.readouterr().err
 
