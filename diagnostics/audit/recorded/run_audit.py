@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.metrics import check_learning, check_metrics
@@ -154,23 +155,19 @@ def read_run(path: Path) -> RunArtifacts:
 
 def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
     """Yield all files below a folder; links to folders are not followed."""
-    folders, count = [(root, 0)], 0
-    while folders:
-        folder, depth = folders.pop()
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError as error:
-            unread.add(folder, error.strerror or str(error))
-            continue
-        count += len(entries)
+    count = 0
+
+    def report(error: OSError) -> None:
+        unread.add(error.filename, error.strerror or str(error))
+
+    for folder, folders, files in os.walk(root, onerror=report):
+        is_deep = len(Path(folder).relative_to(root).parts) >= _MAX_DEPTH
+        folders[:] = [] if is_deep else sorted(name for name in folders if not name.startswith("."))
+        count += len(folders) + len(files)
         if count > _MAX_ENTRIES:
             unread.add(root, f"more than {_MAX_ENTRIES} files: the rest was not read")
             return
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path)
-            elif depth < _MAX_DEPTH and not entry.name.startswith("."):
-                folders.append((Path(entry.path), depth + 1))
+        yield from (Path(folder, name) for name in sorted(files))
 
 
 def _detect_kind(path: Path, *, named: bool) -> str:
@@ -208,45 +205,51 @@ def _json_kind(path: Path) -> str:
     return "broken" if entry is None else sample_files.detect_format(entry) or "lines"
 
 
-def _recordings(kinds: dict[str, list[Path]], reading: Reading) -> Iterator[Recording]:
-    recordings = [sample_files.read_parquet(paths, reading) for paths in _by_folder(kinds["parquet"])]
-    for kind in ("verl", "swift"):
-        folders = _by_folder(kinds[kind])
-        recordings += [sample_files.read_json_samples(kind, paths, reading) for paths in folders]
-    rollouts = [sample_files.read_rollouts(path, reading) for path in kinds["rollouts"][:_MAX_RECORDINGS]]
-    # completions.jsonl has the same samples with less about them.
-    for path in kinds["completions"][:_MAX_RECORDINGS] if not any(rollouts) else []:
-        recordings.append(sample_files.read_json_samples("completions", [path], reading))
-    return (recording for recording in recordings + rollouts if recording is not None)
+def _limit(items: list[Any], most: int, unread: UnreadInputs) -> list[Any]:
+    """Return the first of some files or lists of files; the others are not read."""
+    if len(items) > most:
+        first = items[most]
+        folder = (first if isinstance(first, Path) else first[0]).parent
+        unread.add(folder, f"{len(items) - most} more of this kind were not read")
+    return items[:most]
 
 
 def _by_folder(paths: list[Path]) -> list[list[Path]]:
-    folders: dict[Path, list[Path]] = {}
+    folders: defaultdict[Path, list[Path]] = defaultdict(list)
     for path in paths:
-        folders.setdefault(path.parent, []).append(path)
-    return list(folders.values())[:_MAX_RECORDINGS]
+        folders[path.parent].append(path)
+    return list(folders.values())
+
+
+def _recordings(kinds: dict[str, list[Path]], reading: Reading) -> Iterator[Recording]:
+    folders = {
+        kind: _limit(_by_folder(kinds[kind]), _MAX_RECORDINGS, reading.unread)
+        for kind in ("parquet", "verl", "swift")
+    }
+    recordings = [sample_files.read_parquet(paths, reading) for paths in folders["parquet"]]
+    for kind in ("verl", "swift"):
+        recordings += [sample_files.read_json_samples(kind, paths, reading) for paths in folders[kind]]
+    files = _limit(kinds["rollouts"], _MAX_RECORDINGS, reading.unread)
+    rollouts = [sample_files.read_rollouts(path, reading) for path in files]
+    if not any(rollouts):  # completions.jsonl has the same samples with less about them
+        files = _limit(kinds["completions"], _MAX_RECORDINGS, reading.unread)
+        recordings += [sample_files.read_json_samples("completions", [path], reading) for path in files]
+    return (recording for recording in recordings + rollouts if recording is not None)
 
 
 def _series(kinds: dict[str, list[Path]], unread: UnreadInputs) -> Iterator[MetricSeries]:
     for kind in _METRICS:
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
-        for path in paths[:_MAX_SERIES]:
+        for path in _limit(paths, _MAX_SERIES, unread):
             if series := _READERS[kind](path, unread):
                 yield series
-        if len(paths) > _MAX_SERIES:
-            more = f"{len(paths) - _MAX_SERIES} more files of this kind were not read"
-            unread.add(paths[_MAX_SERIES].parent, more)
 
 
 def _checkpoints(paths: list[Path]) -> list[Checkpoint]:
     """Return the folders with weights, in the order of the numbers in their names."""
-    folders: dict[Path, list[Path]] = {}
-    for path in paths:
-        folders.setdefault(path.parent, []).append(path)
-    checkpoints = [
-        Checkpoint(
-            step_in_name(folder), folder, tuple(sorted(files)[:512]), (folder / "config.json").is_file()
-        )
-        for folder, files in folders.items()
-    ]
+    checkpoints = []
+    for files in _by_folder(paths):
+        folder = files[0].parent
+        can_load = (folder / "config.json").is_file()
+        checkpoints.append(Checkpoint(step_in_name(folder), folder, tuple(sorted(files)[:512]), can_load))
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder)))

@@ -115,3 +115,12 @@ def test_a_pasted_log_is_read(tmp_path):
     assert {answer.family for answer in audit_run(log).results if answer.outcome == FAULT} == {
         "metrics/no_gradient"
     }
+
+
+def test_further_folders_of_dumps_are_reported_as_unread(tmp_path):
+    """Four folders of one format are read; an audit that leaves others out is not clean."""
+    for name in "abcde":
+        runs.as_verl(some_rows(), tmp_path / name)
+    audit, facts = audit_with_notes(tmp_path)
+    assert audit.outcome == NOT_DECIDED
+    assert [fact.values["why"] for fact in facts] == ["1 more of this kind were not read"]
