@@ -227,11 +227,8 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
     references = [sibling for sibling, _ in known]
     # Weights move only nearly on a line: half of the difference must lie on it.
     for slope, sibling in slopes:
-        is_on_way = 0 < slope.value <= 1 or (
-            slope.value > 1 and weight_comparison.is_oldest(sibling, references)
-        )
-        if is_on_way and slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
-            return _way_fault(scores, slope, sibling), None
+        if slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
+            return _way_fault(scores, slope, sibling, references), None
     nearest = min(known, key=lambda pair: scores.residual_of(pair[1]))[0]
     is_oldest = nearest is not reference and weight_comparison.is_oldest(nearest, references)
     return _unknown_fault(scores, _go_back(nearest) if is_oldest else ()), None
@@ -285,20 +282,24 @@ def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
     )  # fmt: skip
 
 
-def _way_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
-    """Report weights on the line through two checkpoints: between them, or older than the oldest."""
+_WAYS = {
+    "weights/older": "the engine's weights are older than {name}, the oldest compared: {slope:.2f} times as far back",
+    "weights/past": "the engine's weights lie beyond {name}, {slope:.2f} times as far from the checkpoint",
+    "weights/beyond": "the engine's weights lie {slope:.2f} times as far from {name} as the checkpoint does",
+    "weights/between": "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint",
+}
+
+
+def _way_fault(scores: Scores, slope: Slope, sibling: Reference, known: Sequence[Reference]) -> Result:
+    """Report weights on the line through two checkpoints; between them the way counts from the other one."""
+    family, way = "weights/beyond" if slope.value < 0 else "weights/between", 1 - slope.value
     if slope.value > 1:
-        family, way, evidence = "weights/older", slope.value, _go_back(sibling)
-        message = (
-            "the engine's weights are older than {name}, the oldest compared: {slope:.2f} times as far back"
-        )
-    else:
-        family, way, evidence = "weights/between", 1 - slope.value, ()
-        message = "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint"
+        family = "weights/older" if weight_comparison.is_oldest(sibling, known) else "weights/past"
+        way = slope.value
     return _fault(
-        scores, family, message, {"slope": way, "name": sibling.name}, probe="P3", residual=slope.residual,
+        scores, family, _WAYS[family], {"slope": way, "name": sibling.name}, probe="P3", residual=slope.residual,
         estimates=(_estimate("way", way, slope.error),), runner_up=RunnerUp("the checkpoint", scores.residual),
-        evidence=evidence,
+        evidence=_go_back(sibling) if family == "weights/older" else (),
     )  # fmt: skip
 
 

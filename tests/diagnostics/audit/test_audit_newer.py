@@ -70,12 +70,17 @@ def test_engine_older_than_all_checkpoints_is_reported():
     assert [fact.name for fact in answer.evidence] == ["go_back"]
 
 
-def test_weights_between_two_checkpoints_are_reported_with_their_place():
-    answer = unlike(0.6, "checkpoint-20", "checkpoint-120")
-    assert answer.family == "weights/between"
-    assert answer.values["slope"] == pytest.approx(0.4, abs=0.01)
-
-
-@pytest.mark.parametrize("engine", [0.1, 1.4])
-def test_folder_without_a_number_has_no_age(engine):
-    assert unlike(engine, "policy", "checkpoint-120").family == "weights/unknown"
+@pytest.mark.parametrize(
+    ("engine", "names", "family", "way"),
+    [
+        (0.6, ("checkpoint-20", "checkpoint-120"), "weights/between", 0.4),
+        (0.1, ("policy", "checkpoint-120"), "weights/past", None),
+        (1.4, ("policy", "checkpoint-120"), "weights/beyond", None),
+    ],
+)
+def test_place_on_the_way_is_reported(engine, names, family, way):
+    """Between, past the other, or beyond the checkpoint; a folder without a number has no age."""
+    answer = unlike(engine, *names)
+    assert answer.family == family
+    assert answer.values["slope"] > 0
+    assert way is None or answer.values["slope"] == pytest.approx(way, abs=0.01)
