@@ -100,8 +100,10 @@ def identify_weights(
 
 def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Siblings, list[Note]]:
     """Compute the other checkpoints, one in memory at a time; return their log-probs, and why some were left out."""
-    reference, computed, notes = scores.reference, [], []
+    reference = scores.reference
+    computed: list[tuple[Reference, Any]] = []
     ruled_out: list[Reference] = []
+    notes: list[Note] = []
     for sibling in against:
         if nearer := next((item for item in ruled_out if _is_behind(sibling, item, reference)), None):
             text = "{name} was not computed: {nearer}, between it and the checkpoint, is ruled out; --against forces it"
