@@ -117,15 +117,25 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
 
 
 def likeliest_temperature(likelihood: Callable[[float], float]) -> tuple[float, float]:
-    """Return the temperature with the largest likelihood, and its standard error by the curvature there."""
-    low, high = math.log(0.05), math.log(5.0)
-    for _ in range(24):
-        lower, upper = low + (high - low) / 3, high - (high - low) / 3
-        is_lower = likelihood(math.exp(lower)) >= likelihood(math.exp(upper))
-        low, high = (low, upper) if is_lower else (lower, high)
+    """Return the temperature with the largest likelihood (golden section), and its standard error by the curvature."""
+
+    def at(logarithm: float) -> float:
+        return likelihood(math.exp(logarithm))
+
+    low, high, ratio = math.log(0.05), math.log(5.0), (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = at(left), at(right)
+    for _ in range(20):
+        if at_left >= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = at(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = at(right)
     best, step = (low + high) / 2, 0.02
-    below, middle, above = (likelihood(math.exp(best + shift)) for shift in (-step, 0.0, step))
-    bend = (below - 2 * middle + above) / step**2
+    bend = (at(best - step) - 2 * at(best) + at(best + step)) / step**2
     return math.exp(best), math.exp(best) / math.sqrt(max(-bend, 1e-9))
 
 
