@@ -141,9 +141,9 @@ class Engine:
                 full = distribution(row, law, prompts[place], ids[place])
                 token = int(torch.multinomial(full.exp(), 1, generator=generators[place]))
                 token = int(full.argmax()) if self.wrong.greedy else token
-                shown = row.log_softmax(-1) if self.wrong.raw else full
-                neighbour = int(shown.argmax()) if self.wrong.neighbour else token
-                values[place].append(float(shown[neighbour]))
+                reported_row = row.log_softmax(-1) if self.wrong.raw else full
+                neighbour = int(reported_row.argmax()) if self.wrong.neighbour else token
+                values[place].append(float(reported_row[neighbour]))
                 reported[place].append(neighbour)
                 ids[place].append(token)
         if by := self.wrong.shift:
@@ -192,11 +192,13 @@ class Engine:
 def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: list[int]) -> torch.Tensor:
     """Log-probs of the next id by vLLM's order: penalties, bias, temperature, min-p, top-k, top-p."""
     row, counts = row.clone(), torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
-    seen = counts > 0
-    seen[prompt] = True
+    repeated = counts > 0
+    repeated[prompt] = True
     scaled = torch.where(row > 0, row / law.repetition_penalty, row * law.repetition_penalty)
     row = (
-        torch.where(seen, scaled, row) - law.frequency_penalty * counts - law.presence_penalty * (counts > 0)
+        torch.where(repeated, scaled, row)
+        - law.frequency_penalty * counts
+        - law.presence_penalty * (counts > 0)
     )
     if law.bias:
         row[law.bias[0]] += law.bias[1]
@@ -206,8 +208,8 @@ def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: li
     is_kept[law.top_k or len(row) :] = False
     shares = shares * is_kept / (shares * is_kept).sum()
     is_kept &= shares.cumsum(-1) - shares < law.top_p
-    kept = row.masked_fill(~is_kept, -torch.inf).log_softmax(-1)
-    return torch.empty_like(kept).scatter_(0, order, kept)
+    truncated = row.masked_fill(~is_kept, -torch.inf).log_softmax(-1)
+    return torch.empty_like(truncated).scatter_(0, order, truncated)
 
 
 def loaded(folder: Path, dtype: str) -> Any:

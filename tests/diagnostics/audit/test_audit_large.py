@@ -33,7 +33,7 @@ def make_observed(monkeypatch, kept, spread):
 )  # fmt: skip
 def test_ids_that_are_not_stored_are_counted(monkeypatch, spread, sampling):
     """Else every log-prob of a flat distribution would be too large, and no parameters would fit."""
-    part, full = (make_observed(monkeypatch, kept, spread) for kept in (500, VOCABULARY))
+    part, full = (make_observed(monkeypatch, stored, spread) for stored in (500, VOCABULARY))
     logprobs, expected = part.logprobs(sampling), full.logprobs(sampling)
     both = logprobs.isfinite() & expected.isfinite()
     assert torch.allclose(logprobs[both], expected[both], atol=2e-3)
@@ -56,8 +56,8 @@ def test_distribution_is_that_of_the_stand_in(seed):
     observed = Observed([Completion(tuple(prompt), tuple(ids), (0.0,) * len(ids))], [logits])
     expected = torch.stack([distribution(logits[n], sampling, prompt, ids[:n]) for n in range(len(ids))])
     assert torch.allclose(observed.distribution(sampling).exp(), expected.exp(), atol=1e-12)
-    own = expected.gather(1, torch.tensor(ids)[:, None])[:, 0]
-    assert torch.allclose(observed.logprobs(sampling).exp(), own.exp(), atol=1e-12)
+    sampled = expected.gather(1, torch.tensor(ids)[:, None])[:, 0]
+    assert torch.allclose(observed.logprobs(sampling).exp(), sampled.exp(), atol=1e-12)
 
 
 class Folder:
@@ -90,16 +90,16 @@ def compare(*folders):
 
 
 def test_checkpoint_far_away_takes_few_ids_and_one_behind_it_none():
-    near, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
-    assert compare(near, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
-    assert (near.computed, far.computed) == ([checkpoint_identification._FEW_IDS], [])
+    closer, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
+    assert compare(closer, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
+    assert (closer.computed, far.computed) == ([checkpoint_identification._FEW_IDS], [])
 
 
 def test_checkpoint_that_rounding_may_hide_is_computed_whole():
     """A step of training can be smaller than rounding; then all ids are needed."""
-    near = Folder("checkpoint-280", 0.02)
-    assert compare(near) == (["checkpoint-280"], {})
-    assert near.computed == [checkpoint_identification._FEW_IDS, SIZE]
+    closer = Folder("checkpoint-280", 0.02)
+    assert compare(closer) == (["checkpoint-280"], {})
+    assert closer.computed == [checkpoint_identification._FEW_IDS, SIZE]
 
 
 def test_checkpoint_with_other_tensors_is_left_out():
