@@ -156,7 +156,7 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Return the ids of a conversation by the tokenizer's template, which is a program and may not end.
+    """Return the ids of a conversation; the chat template is a program, so its time and memory are limited.
 
     Raises:
         AuditError: It failed.

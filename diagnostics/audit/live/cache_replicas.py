@@ -134,6 +134,6 @@ def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:
-    """Return whether servers that answer by turns are why no weights explain the scores."""
+    """Return whether no weights explain the scores because several servers answer in turn."""
     by_turns = any(fact.name == "behind" for fact in replicas.evidence)
     return replicas.is_fault and by_turns and weights.outcome in (FAULT, NOT_DECIDED)

@@ -220,7 +220,7 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
 
 
 def _probe_cache(session: _Session) -> cache_replicas.Twins | None:
-    """Send the trainer's prompts twice, or one that every audit sends, which a second audit finds in the cache."""
+    """Send prompts twice: the trainer's, or a fixed one, which a second audit of the same server finds in its cache."""
     longest, tokenizer, texts = (
         session.budget.longest,
         session.tokenizer,

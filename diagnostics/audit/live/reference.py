@@ -121,7 +121,7 @@ class Reference:
 
     @property
     def large(self) -> bool:
-        """Return whether a forward takes long."""
+        """Return whether a forward pass takes long."""
         return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
     @property
@@ -179,14 +179,14 @@ class Reference:
         return torch.cat([self._scores[key] for key in keys])
 
     def mix(self, other: Reference, from_other: Callable[[str], bool]) -> Reference:
-        """Return these weights with some tensors of others that fit."""
+        """Return these weights with some tensors replaced by those of another checkpoint."""
         mixed = Reference(self.folder)
         mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
         mixed._state = self.state | {name: tensor for name, tensor in other.state.items() if from_other(name)}
         return mixed
 
     def scale_adapter(self, factor: float) -> Reference:
-        """Return these weights with the adapter added so many times."""
+        """Return these weights with the adapter multiplied by a factor."""
         scaled = Reference(self.folder)
         self._load()
         scaled.name, scaled._base = f"the adapter {factor:.2f} times", self._base

@@ -172,7 +172,7 @@ class Texts:
         return shares, shares.gather(1, self.observed.places)
 
     def _likelihood(self, sampling: Sampling) -> float:
-        """Return the log-likelihood of the texts; a token outside of the truncation is taken as noise."""
+        """Return the log-likelihood of the texts; a token outside of the truncation counts as noise."""
         shares, own_shares = self._shares(sampling)
         noise = self.observed.logprobs(sampling.untruncated) - _OUTLIER
         logprobs = own_shares[:, 0].log()
