@@ -247,7 +247,7 @@ def _adapter_fault(scores: Scores, factor: weight_comparison.AdapterFactor) -> R
 def _find_partial_update(
     scores: Scores, siblings: Sequence[Reference]
 ) -> tuple[PartialUpdate, Reference] | None:
-    """Return the partial update that explains the scores best; of a large model only the nearest checkpoint is tried."""
+    """Return the partial update that explains the scores best; for a large model only with the nearest checkpoint."""
     best: tuple[PartialUpdate, Reference] | None = None
     for sibling in siblings[: 1 if scores.reference.large else len(siblings)]:
         update = weight_comparison.find_partial_update(scores, sibling)
