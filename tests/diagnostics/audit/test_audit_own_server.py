@@ -52,7 +52,10 @@ def test_another_temperature_is_named(own_server, trained):
     assert faults == {"sampling/temperature": pytest.approx(0.83, abs=0.02)}
 
 
-@pytest.mark.parametrize("name", ["checkpoint-110", pytest.param("base", marks=pytest.mark.long)])
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("checkpoint-110", "base")]
+
+
+@pytest.mark.parametrize("name", ["checkpoint-20", *LONG])
 def test_other_weights_are_shown_by_the_samples(own_server, trained, name):
     audit, faults = run_audit(address_of(own_server), own_server.token, trained, name)
     assert faults == {"weights/version": "checkpoint-120"}
