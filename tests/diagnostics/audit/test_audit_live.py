@@ -66,7 +66,7 @@ FAULTS = {
     ),
     "top-k": (Wrong(law={"top_k": 23}), {"sampling/top_k": 23}),
     "bias on a rare id that is sampled": (Wrong(bias=(300, 2.0)), {"sampling/bias": 300}),
-    "shifted log-probs": (Wrong(shift=1), {"logprobs/shift": 1}),
+    "shifted log-probs": (Wrong(shift=1), {"logprobs/shift": -1}),
     "greedy": (Wrong(greedy=True), {"sampling/greedy": None}),
     "one seed": (Wrong(one_seed=True), {"sampling/seed": None}),
     "second BOS": (Wrong(double_bos=True), {"ids/special": None}),
