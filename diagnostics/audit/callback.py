@@ -1,4 +1,4 @@
-"""`AuditCallback`: a callback of transformers' Trainer that checks a GRPO run for silent faults while it trains.
+"""`AuditCallback`: check a GRPO run for silent faults while transformers' Trainer trains it.
 
     from diagnostics.audit.callback import AuditCallback
 
@@ -6,10 +6,9 @@
     AuditCallback().attach(trainer)
     trainer.train()
 
-Attached, it runs before the callbacks that write curves, so its scalars (`audit/…`) go where the trainer's own go, and
-it sees the samples of each step. As `callbacks=[AuditCallback()]` it sees only metrics. Findings are warnings of the
-logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs the standard library, and transformers for its
-base class.
+`attach` puts it before the callbacks that write curves, so they write its scalars (`audit/…`), too. It then also checks
+the samples of each step. Passed as `callbacks=[AuditCallback()]`, it checks only metrics. Findings are warnings of the
+logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs only the standard library and transformers.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.document import make_document
-from diagnostics.audit.model import AuditError
 from diagnostics.audit.recorded import metric_files
-from diagnostics.audit.recorded.common import number, text_of
-from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.recorded.run_data import Sample, number, text_of
+from diagnostics.audit.results import AuditError, make_document
 from diagnostics.audit.watch import Window
 from diagnostics.output import prepare
 

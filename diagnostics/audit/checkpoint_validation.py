@@ -1,4 +1,8 @@
-"""Validate and load an untrusted checkpoint folder: local files only, whole, and no larger than its files allow."""
+"""Load models and tokenizers from a folder that is not trusted.
+
+No hub is contacted and no code of the folder runs. A model must be whole and no larger than its files allow. Building a
+model and running a chat template have time and memory limits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 from diagnostics.output.redact import mask_and_cut
 
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.
@@ -152,7 +156,7 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Return the ids of a conversation by the tokenizer's template, which is a program and may not end.
+    """Return the ids of a conversation; the chat template is a program, so its time and memory are limited.
 
     Raises:
         AuditError: It failed.

@@ -1,6 +1,6 @@
-"""`python -m diagnostics audit`: audit a run's artifacts, a live server, or files that grow.
+"""The command `audit`: find silent faults in a run's files, in a live server, or in metrics that are being written.
 
-The workflow: `_check_usage`, then one of `_audit_run`, `_audit_server` and `_watch`, then `write_audit`.
+The workflow is `_check_usage`, then one of `_audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MIN_TOKENS
+from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.server_settings import read_trainer_settings
-from diagnostics.audit.model import Audit, NotAvailableError
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
+from diagnostics.audit.results import Audit, NotAvailableError
 from diagnostics.audit.watch import Change, Watch
 from diagnostics.cli import Command
 from diagnostics.findings import INCOMPLETE
@@ -62,7 +62,7 @@ _REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a check
 @click.option("--every", type=int, hidden=True)
 @click.option(
     "--tokens",
-    type=click.IntRange(64, 1_000_000),
+    type=click.IntRange(64, MAX_TOKENS),
     default=DEFAULT_TOKENS,
     show_default=True,
     help="Tokens at most.",
@@ -81,7 +81,7 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
     _check_usage(paths, options)
     try:
         if options["watch"]:
-            audit = _watch((*options["watch"], *paths), options["idle"], form)
+            audit = _watch_files((*options["watch"], *paths), options["idle"], form)
         else:
             with progress.running("audit"):
                 audit = _audit_server(paths, options) if options["server"] else _audit_run(paths[0], options)
@@ -130,7 +130,7 @@ def _audit_run(path: Path, options: dict[str, Any]) -> Audit:
     )  # fmt: skip
 
 
-def _watch(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
+def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
     """Watch files; print each change to standard output, or to standard error if the result is one document."""
 
     def report(change: Change) -> None:

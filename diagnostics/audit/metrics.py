@@ -1,7 +1,7 @@
-"""One analysis of training curves, for `audit FILE`, `audit RUN`, `audit --watch` and the callback.
+"""Check training curves; `audit FILE`, `audit RUN`, `audit --watch` and the callback all use this analysis.
 
 Each check looks for an episode: consecutive steps in which a symptom holds. It reports the numbers, the first and last
-step, and the likely causes in order, each with the option to change in the framework that the metric names belong to.
+step, and the likely causes in order. Each cause names the option to change in the framework that wrote the metrics.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from diagnostics.audit.model import Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
+from diagnostics.audit.results import Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.logs.metric_names import MAX_STEPS_PER_S
 
 MIN_STEPS = 8
@@ -257,7 +257,7 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
         (Curves(entry.rows) for entry in series), key=lambda entry: entry.signal_steps, default=Curves(())
     )
     steps = best.signal_steps
-    if steps < MIN_STEPS and any(result.outcome == "clean" for result in rewards):
+    if steps < MIN_STEPS and any(result.is_clean for result in rewards):
         return clean("learning", count=rewards[0].count, decisive=True)
     if steps < MIN_STEPS:
         need = "reward with reward_std, grad_norm or zero-spread share of {least} steps or more; there are {count}"
@@ -471,8 +471,9 @@ def _entropy_collapse(curves: Curves) -> Result | None:
     late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
     message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
     return curves.fault(
-        "curves/entropy_collapse", message, "", late, "entropy", first=first, last=last, symptom="entropy"
-    )
+        "curves/entropy_collapse", message, "", late, "entropy", first=curves.column("entropy")[0], last=last,
+        symptom="entropy",
+    )  # fmt: skip
 
 
 def _kl_explosion(curves: Curves) -> Result | None:

@@ -1,4 +1,4 @@
-"""Write an audit: on a terminal, as JSON, JSON lines, Markdown or an HTML page."""
+"""Print an audit on a terminal, or as JSON, JSON lines, Markdown or an HTML page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,23 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics.audit.document import WORDS, code_of, count_line, headline, issue_of, make_document, sentence
-from diagnostics.audit.model import CLEAN, FAULT, LIVE, Audit, Estimate, Note, Result, is_open
+from diagnostics.audit.results import (
+    CLEAN,
+    FAULT,
+    LIVE,
+    WORDS,
+    Audit,
+    Estimate,
+    Note,
+    Result,
+    code_of,
+    count_line,
+    headline,
+    is_open,
+    issue_of,
+    make_document,
+    sentence,
+)
 from diagnostics.catalog.mitigation_ranking import finding_of_issue
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step
@@ -51,7 +66,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     elif form == "markdown":
         print(render_template("audit.md.j2", **values), end="")
     else:
-        print(render_page("audit.html.j2", title="audit", charts=_charts(audit.pictures), **values), end="")
+        print(render_page("audit.html.j2", title="audit", **values), end="")
     return exit_code(audit)
 
 
@@ -73,7 +88,7 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
     for role, value in audit.subject.items():
         print_text(console, f"{role}: {value}", "dim", indent=2)
     for result in audit.results if verbose else ():
-        code = code_of(result) if result.outcome == FAULT else ""
+        code = code_of(result) if result.is_fault else ""
         text = "  ".join(filter(None, [WORDS[result.outcome], result.probe, code, sentence(result)]))
         console.print()
         print_text(console, text, _STYLES[result.outcome])
@@ -118,7 +133,7 @@ def _print_fault(console: Console, result: Result) -> None:
 def _details(result: Result) -> list[str]:
     """Return the lines below a result: estimates, what remains unexplained, evidence, what would decide it."""
     lines = [estimate_text(estimate) for estimate in result.estimates]
-    if result.outcome == FAULT and result.residual is not None:
+    if result.is_fault and result.residual is not None:
         floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""
         runner_up = result.runner_up
         second = f"; next best: {runner_up.name}, off by {runner_up.residual:.2g}" if runner_up else ""
@@ -157,14 +172,3 @@ def _cost(audit: Audit) -> str:
         else ""
     )
     return f"{spent}{audit.seconds:.2g} s" + ("; nothing was changed" if spent else "")
-
-
-def _charts(pictures: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    """Return title and bars of each chart of scored ids, in multiples of what rounding makes."""
-    floor = pictures.get("floor") or 1.0
-    positions = {str(place): value / floor for place, value in enumerate(pictures.get("position", []))}
-    versions = {name: value / floor for name, value in pictures.get("versions", {}).items()}
-    return [
-        ("Mean difference by position, in floors", positions),
-        ("Mean difference from each checkpoint, in floors", versions),
-    ]

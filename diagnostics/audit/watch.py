@@ -1,7 +1,7 @@
-"""`audit --watch FILE…`: check growing metrics and samples in a sliding window, until the files stop growing.
+"""`audit --watch FILE…`: check metrics and samples while a run writes them, with the checks of `audit FILE`.
 
-The analysis of the window is that of `audit FILE`. A finding is reported when two scans agree, and withdrawn when
-three do not find it.
+New lines go into a sliding window, which is checked after each step. A finding is printed when two scans agree. It is
+withdrawn when three scans no longer find it. The watch ends when no file has grown for `--idle` seconds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.document import code_of
 from diagnostics.audit.metrics import check_learning, check_metrics
-from diagnostics.audit.model import CLEAN, FAULT, RUNNING, Audit, AuditError, NotAvailableError, Result, note
 from diagnostics.audit.recorded import metric_files, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages
-from diagnostics.audit.recorded.common import MAX_LINE, READ_ERRORS, parse_object
-from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, Recording, RunArtifacts, Sample
+from diagnostics.audit.recorded.run_data import (
+    MAX_LINE,
+    READ_ERRORS,
+    MetricRow,
+    MetricSeries,
+    Recording,
+    RunArtifacts,
+    Sample,
+    parse_object,
+)
 from diagnostics.audit.recorded.samples import check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
+from diagnostics.audit.results import RUNNING, Audit, AuditError, NotAvailableError, Result, code_of, note
 
 FOUND, AGAIN, GONE = "found", "again", "gone"
 INTERVAL_S = 2.0
@@ -147,9 +154,7 @@ class Window:
         scanned = {result.topic: result for result in results}
         self._latest |= scanned
         current = {
-            result.family: result
-            for result in results
-            if result.outcome == FAULT and result.values.get("open", True)
+            result.family: result for result in results if result.is_fault and result.values.get("open", True)
         }
         changes: list[Change] = []
         for family, result in current.items():
@@ -173,14 +178,10 @@ class Window:
             faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, fact)))
         families = {result.family for result in faults}
         window_results = check_metrics(self._series)
-        faults += [
-            result for result in window_results if result.outcome == FAULT and result.family not in families
-        ]
+        faults += [result for result in window_results if result.is_fault and result.family not in families]
         topics = {result.topic for result in faults}
         passed = [
-            result
-            for result in self._latest.values()
-            if result.outcome == CLEAN and result.topic not in topics
+            result for result in self._latest.values() if result.is_clean and result.topic not in topics
         ]
         rewards = [result for result in (*faults, *passed) if result.topic in {"rewards", "advantages"}]
         learning = check_learning(self._series, rewards)
@@ -268,19 +269,19 @@ class Watch:
         paths: The files.
         idle_s: Seconds without growth after which to end; negative for never.
         report: Receives each change.
-        remark: Receives other remarks.
+        notify: Receives lines about the files and the scans.
     """
 
     def __init__(
-        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], remark: Callable[[str], None]
+        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], notify: Callable[[str], None]
     ) -> None:  # fmt: skip
         for path in paths:
             if path.exists() and not path.is_file():
                 expected = "expected a file: metrics.jsonl, a log, an event file, completions.jsonl"
                 raise AuditError(f"{path}: {expected}")
             if not path.exists():
-                remark(f"{path}: does not exist yet")
-        self._idle_s, self._report, self._remark = idle_s, report, remark
+                notify(f"{path}: does not exist yet")
+        self._idle_s, self._report, self._notify = idle_s, report, notify
         self._files = [GrowingFile(path) for path in paths]
         self._window = Window()
         self._pending: list[Sample] = []
@@ -312,7 +313,7 @@ class Watch:
             except OSError as error:
                 raise AuditError(f"{file.path}: {error.strerror or error}") from error
             if file.restarted:
-                self._remark(f"{file.path}: it begins anew; its earlier metrics no longer count")
+                self._notify(f"{file.path}: it begins anew; its earlier metrics no longer count")
                 self._window.forget(str(file.path))
             for row in rows:
                 self._add(str(file.path), row)
@@ -350,7 +351,7 @@ class Watch:
         invalid = sum(file.invalid_lines for file in self._files)
         names = ", ".join(str(file.path) for file in self._files)
         unread = f"; {invalid} lines could not be read" if invalid else ""
-        self._remark(f"{self._window.scans} scans{unread}")
+        self._notify(f"{self._window.scans} scans{unread}")
         if not self._window.scans:
             raise NotAvailableError(f"{names}: no line of metrics and no sample")
         return self._window.finish({"watched": names})

@@ -28,7 +28,7 @@ from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.servers import identify_server
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from tests.diagnostics.audit import proxy, world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
@@ -202,12 +202,12 @@ def real(url: str) -> Callable[..., Any]:
             raise NotImplementedError("it takes another server")
         if case.wrong.stale_cache is not None:
             load_weights_once(folder, "checkpoint-20")
-            proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
+            proxy.forward(url, "POST", "/reset_prefix_cache", {})
             _fill_cache(url, folder)
         load_weights_once(folder, case.folder or "checkpoint-300")
         if case.wrong.stale_cache is None:
-            proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
-        with proxy.between(url, case.wrong) as address:
+            proxy.forward(url, "POST", "/reset_prefix_cache", {})
+        with proxy.run_proxy(url, case.wrong) as address:
             yield address
 
     return serve_case
@@ -217,7 +217,7 @@ def _load_weights(url: str, folder: Path) -> None:
     """Load only the weights of a folder into the server."""
     kwargs = {"weights_path": str(folder.resolve())}
     body = {"method": "reload_weights", "kwargs": kwargs, "timeout": 300}
-    status, reply = proxy.forwarded(url, "POST", "/collective_rpc", body)
+    status, reply = proxy.forward(url, "POST", "/collective_rpc", body)
     if status != 200:
         raise NotImplementedError(f"{folder}: not loaded: {reply!r}")
 
@@ -268,7 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if not (options.folder / "world" / "checkpoint-300").exists():
-        world.make(options.folder / "world", keep=(20, 260, 280, 300))
+        world.train_world(options.folder / "world", keep=(20, 260, 280, 300))
     folder = options.folder / "world"
     server = real(options.real) if options.real else stand_in
     rows: dict[str, list[tuple[bool, bool | None]]] = {}

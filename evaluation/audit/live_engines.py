@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import FAULT, AuditError, NotAvailableError
+from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 
@@ -82,7 +82,7 @@ def two(url: str, other: str, world: Path) -> None:
     print_audit(
         "replicas: one stale", "replicas/weights", server=url, checkpoint=checkpoint, replicas=(other,)
     )
-    with proxy.between(url, Wrong(), other) as address:
+    with proxy.run_proxy(url, Wrong(), other) as address:
         print_audit(
             "replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint
         )
@@ -100,18 +100,18 @@ def audit_raw_logprobs(url: str, checkpoint: Path) -> None:
 
 def manners(url: str, checkpoint: Path) -> None:
     """A paused server is not audited."""
-    proxy.forwarded(url, "POST", "/pause", {})
+    proxy.forward(url, "POST", "/pause", {})
     print_audit("paused", "NotAskedError", server=url, checkpoint=checkpoint)
-    proxy.forwarded(url, "POST", "/resume", {})
+    proxy.forward(url, "POST", "/resume", {})
     print_audit("resumed", "", server=url, checkpoint=checkpoint)
 
 
 def _load_weights(url: str, folder: Path) -> None:
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}, "timeout": 300}
-    status, reply = proxy.forwarded(url, "POST", "/collective_rpc", body)
+    status, reply = proxy.forward(url, "POST", "/collective_rpc", body)
     if status != 200:
         raise RuntimeError(f"{folder}: not loaded: {reply!r}")
-    proxy.forwarded(url, "POST", "/reset_prefix_cache", {})
+    proxy.forward(url, "POST", "/reset_prefix_cache", {})
 
 
 if __name__ == "__main__":

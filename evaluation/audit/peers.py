@@ -25,9 +25,8 @@ from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Sampling
-from diagnostics.audit.model import FAULT
-from diagnostics.audit.recorded.detect import read_run
-from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.recorded.run_audit import audit_run, read_run
+from diagnostics.audit.results import FAULT
 from evaluation.audit.live_bench import mixed, off
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 from tests.diagnostics.audit.world import corpus

@@ -21,9 +21,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from diagnostics.audit.model import FAULT, NOT_DECIDED
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.results import FAULT, NOT_DECIDED
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # Other findings that a fault implies: identical samples have no spread, and so on.
@@ -138,7 +138,7 @@ def of_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs: in
     for number, seed in enumerate(seeds):
         if time.monotonic() > until:
             return
-        run = runs.own(folder, seed, 6, "--model.layers=2")
+        run = runs.train_run(folder, seed, 6, "--model.layers=2")
         rows = runs.with_trainer(runs.rows_of(run), seed=seed)
         table.fine("our run", table.audit(run))
         for form, write in itertools.islice(runs.WRITERS.items(), 1 if toy else None):
@@ -205,7 +205,7 @@ def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bo
             return
         numbers = random.Random(seed)
         model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
-        checkpoint = sampled.saved(model, folder / f"model-{seed}")
+        checkpoint = sampled.save_model(model, folder / f"model-{seed}")
         streams(table, model, numbers, folder, toy=toy)
         texts(table, model, checkpoint, numbers, folder, toy=toy)
         print(f"model {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
@@ -227,7 +227,7 @@ def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, t
         ("", "", {"temperature": hot, "trainer": hot}),
     )
     for name, family, how in laws[: 1 if toy else None]:
-        rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
+        rows = sampled.sample_rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
         audit = table.audit(runs.as_rollouts(rows, folder / "streams"))
         shutil.rmtree(folder / "streams")
         if not name:
@@ -251,7 +251,7 @@ def texts(
         ("", "", {}),
     )
     for name, family, how in laws[: 1 if toy else None]:
-        drawn_rows = sampled.rows(made, seed=drawn.randrange(10**6), groups=9 if toy else 33, **how)
+        drawn_rows = sampled.sample_rows(made, seed=drawn.randrange(10**6), groups=9 if toy else 33, **how)
         place = runs.as_parquet(sampled.as_texts(drawn_rows), folder / "texts")
         audit = table.audit(place, checkpoint=checkpoint)
         shutil.rmtree(folder / "texts")

@@ -20,9 +20,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnostics.audit.model import FAULT, MASKED, NOT_DECIDED
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.results import FAULT, MASKED, NOT_DECIDED
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # Identical samples have no spread: that is not another fault.
@@ -178,7 +178,7 @@ def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> 
     """All pairs of laws of a model whose name has something."""
     numbers = random.Random(seed)
     model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
-    checkpoint = sampled.saved(model, folder / f"model-{seed}")
+    checkpoint = sampled.save_model(model, folder / f"model-{seed}")
     values = drawn_law(numbers)
     for pair in (pair for pairs in (TEXTS, STREAMS, WEIGHED) for pair in pairs[: 1 if toy else None]):
         if only not in pair.name:
@@ -186,7 +186,7 @@ def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> 
         how = {name: values[name] for name in pair.how}
         texts = pair in TEXTS
         size = 4 if toy else 33 if texts else 16
-        rows = sampled.rows(model, seed=numbers.randrange(10**6), groups=size, **how)
+        rows = sampled.sample_rows(model, seed=numbers.randrange(10**6), groups=size, **how)
         rows = pair.put(rows, seed) if pair.put else rows
         if pair in WEIGHED:
             audit = audited(runs.as_rollouts(rows, folder / "pair"), checkpoint=checkpoint)
@@ -202,7 +202,7 @@ def of_model(table: Table, seed: int, folder: Path, only: str, *, toy: bool) -> 
 
 def of_run(table: Table, seed: int, folder: Path) -> None:
     """Truncation in the metrics of a run of ours, and the same reward for all in its samples."""
-    run = runs.own(folder, seed, 6, "--model.layers=2")
+    run = runs.train_run(folder, seed, 6, "--model.layers=2")
     rows = SAME(runs.with_trainer(runs.rows_of(run), seed=seed), seed)
     ALL_CUT(run, seed)
     place = runs.as_swift(rows, folder / "cut")

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from diagnostics.audit.model import AuditError
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import AuditError
 from evaluation.hostile.fuzz_readers import as_json, damaged, main, refusing
 from tests.diagnostics.audit_recorded import runs, test_recorded_reads
 

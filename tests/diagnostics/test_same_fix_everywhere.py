@@ -6,8 +6,7 @@ import pytest
 from packaging.version import Version
 
 from diagnostics import catalog
-from diagnostics.audit.document import make_document
-from diagnostics.audit.model import FAULT, RECORDED, Audit, Result
+from diagnostics.audit.results import FAULT, RECORDED, Audit, Result, make_document
 from diagnostics.catalog import documents, mitigation_ranking
 from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
 from diagnostics.collect.packages import Environment, Package

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.collect import gpus
 from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot

@@ -1,1 +1,1 @@
-"""Audit of a live rollout server against the checkpoint that it should hold."""
+"""Audit a live rollout server against the checkpoint that it should hold."""

@@ -1,6 +1,7 @@
-"""P2: stale keys in the prefix cache, by the same prompt plain and with a fresh salt. P14: replicas with other weights.
+"""Check the prefix cache (P2) and the replicas (P14): the same ids must always get the same log-probs.
 
-P2 runs before anything else has these ids: what the audit itself puts into the cache would be the new weights' keys.
+P2 sends prompts plain and with a fresh cache salt. It runs before any other probe with these ids, because the audit
+itself fills the cache with keys of the current weights.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 from diagnostics.audit.live.probe_inputs import CALLS
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.servers import Server, VllmServe
-from diagnostics.audit.model import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
+from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 _CACHE_ALARM = 6.0
-# Less likely ids differ by more and are weaker evidence.
-_LIKELIEST = 8
+# Only the likeliest next ids are compared: others differ by more and are weaker evidence.
+_LIKELIEST, _NO_ID_IN_COMMON = 8, 9.0
 # From here on it may be a fault in any type.
 _SUSPICIOUS = 1e-4
 
@@ -40,11 +41,12 @@ class Twins:
 
 
 def probe_cache(server: VllmServe, prompts: Sequences) -> Twins:
-    """Ask for the next ids after long prompts, plain first, then with a salt."""
+    """Request the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
+    salted = (secrets.token_hex(8) for _ in prompts)
     distances = [
-        _distance(server.next_ids(prompt), server.next_ids(prompt, secrets.token_hex(8)))
-        for prompt in prompts
+        _distance(server.next_ids(prompt), server.next_ids(prompt, salt))
+        for prompt, salt in zip(prompts, salted, strict=True)
     ]
     later = server.cache_hits()
     hit = None if hits is None or later is None else later > hits
@@ -56,8 +58,9 @@ def probe_cache(server: VllmServe, prompts: Sequences) -> Twins:
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
+    """Return the mean difference of the likeliest ids in both answers."""
     likeliest = sorted(plain.keys() & salted.keys(), key=lambda token: -salted[token])[:_LIKELIEST]
-    differences = [abs(plain[token] - salted[token]) for token in likeliest] or [9.0]
+    differences = [abs(plain[token] - salted[token]) for token in likeliest] or [_NO_ID_IN_COMMON]
     return sum(differences) / len(differences)
 
 
@@ -83,7 +86,7 @@ def check_cache(twins: Twins, floor: float) -> Result:
 def check_replicas(
     server: Server, replicas: Sequence[Server], ids: Sequence[int], exact: Any, floor: float, alarm: float
 ) -> Result:
-    """Score the same ids again and again.
+    """Score the same ids several times, by one address and by others.
 
     Args:
         server: The server; several may answer behind its address.
@@ -95,13 +98,9 @@ def check_replicas(
     """
     import torch
 
-    names = [
-        *(f"call {number}" for number in range(1, CALLS + 1)),
-        *(replica.client.address for replica in replicas),
-    ]
-    rows = [
-        torch.tensor(replica.score(ids), dtype=torch.float64) for replica in ([server] * CALLS + [*replicas])
-    ]
+    names = [f"call {number}" for number in range(1, CALLS + 1)]
+    names += [replica.client.address for replica in replicas]
+    rows = [torch.tensor(each.score(ids), dtype=torch.float64) for each in ([server] * CALLS + [*replicas])]
     against = rows[0] if exact is None else exact
     residuals = [(float((row - against).abs().mean()), name) for name, row in zip(names, rows, strict=True)]
     least, (most, worst) = min(residuals)[0], max(residuals)
@@ -123,18 +122,18 @@ def check_replicas(
 
 
 def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
+    """Return how many answers agree with each other, the largest set first."""
     clusters: list[list[Any]] = []
     for row in rows:
-        similar = (candidate for candidate in clusters if float((row - candidate[0]).abs().mean()) <= limit)
-        cluster = next(similar, None)
-        if cluster is None:
-            clusters.append([row])
-        else:
+        similar = (cluster for cluster in clusters if float((row - cluster[0]).abs().mean()) <= limit)
+        if cluster := next(similar, None):
             cluster.append(row)
+        else:
+            clusters.append([row])
     return sorted(map(len, clusters), reverse=True)
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:
-    """Return whether servers that answer by turns are why no weights explain the scores."""
+    """Return whether no weights explain the scores because several servers answer in turn."""
     by_turns = any(fact.name == "behind" for fact in replicas.evidence)
-    return replicas.outcome == FAULT and by_turns and weights.outcome in (FAULT, NOT_DECIDED)
+    return replicas.is_fault and by_turns and weights.outcome in (FAULT, NOT_DECIDED)

@@ -1,4 +1,4 @@
-"""HTTP client for the audited server: one-line errors, and a deadline and size limit for each call."""
+"""HTTP client of the audited server: one-line errors, and a deadline and size limit for each whole call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from diagnostics import safe_io
-from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 from diagnostics.output.redact import mask_and_cut
 
 _MAX_BYTES = 1 << 26
@@ -30,12 +30,12 @@ class RefusedError(AuditError):
 
 
 class Client:
-    """HTTP calls to one server, with counters.
+    """HTTP calls to one server.
 
     Attributes:
         address: URL without credentials.
-        requests: Calls so far.
-        tokens: Tokens that these calls cost the engine, counted by the callers.
+        requests: Number of calls so far.
+        tokens: Tokens that these calls cost the engine; the callers add them.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -58,8 +58,13 @@ class Client:
         self._timeout_s = timeout_s
         user, token = unquote(parts.username or ""), unquote(parts.password or "")
         token = token or next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
-        self._login = httpx.BasicAuth(user, token) if user and token else None
-        self._headers = {"Authorization": f"Bearer {token}"} if token and not user else {}
+        # Certificates are loaded only where they are needed, which takes 30 ms; the deadline takes new connections.
+        self._http = httpx.Client(
+            verify=parts.scheme == "https", timeout=timeout_s, trust_env=False,
+            auth=httpx.BasicAuth(user, token) if user and token else None,
+            headers={"Authorization": f"Bearer {token}"} if token and not user else {},
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )  # fmt: skip
 
     def get(self, path: str) -> Any:
         """Return the answer for a path: parsed JSON, otherwise text."""
@@ -78,27 +83,24 @@ class Client:
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         self.requests += 1
-        with (
-            self._deadline(path) as options,
-            httpx.Client(timeout=self._timeout_s, trust_env=False) as client,
-        ):
-            headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
-            options |= {"content": body, "headers": headers, "auth": self._login}
-            with client.stream(method, self.address + path, **options) as response:
-                content = bytearray()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        content = bytearray()
+        with self._deadline(path) as trace:
+            options: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": trace}}
+            with self._http.stream(method, self.address + path, **options) as response:
                 for part in response.iter_bytes():
                     content += part
                     if len(content) > _MAX_BYTES:
-                        raise AuditError(
-                            f"{self.address}{path}: its answer is longer than {_MAX_BYTES >> 20} MiB"
-                        )
+                        limit = f"its answer is longer than {_MAX_BYTES >> 20} MiB"
+                        raise AuditError(f"{self.address}{path}: {limit}")
         return self._parse(response.status_code, content, path)
 
     @contextlib.contextmanager
-    def _deadline(self, path: str) -> Iterator[dict[str, Any]]:
-        """Enforce a deadline on the whole call by shutting down its socket; yield the call's options.
+    def _deadline(self, path: str) -> Iterator[Any]:
+        """Enforce a deadline on the whole call by shutting down its socket; yield a trace that remembers sockets.
 
-        httpx's timeouts apply to each read: headers sent byte by byte or endless 100 Continue answers never time out.
+        httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
+        would never time out.
 
         Raises:
             AuditError: The call failed.
@@ -113,7 +115,6 @@ class Client:
                     connection.shutdown(socket.SHUT_RDWR)
 
         def trace(event: str, info: dict[str, Any]) -> None:
-            """Remember the sockets that httpcore opens."""
             if event.endswith("connect_tcp.complete"):
                 sockets.append(info["return_value"].get_extra_info("socket"))
                 if expired.is_set():  # connecting took longer than the whole call may
@@ -123,7 +124,7 @@ class Client:
         timer.daemon = True
         timer.start()
         try:
-            yield {"extensions": {"trace": trace}}
+            yield trace
         except httpx.HTTPError as error:
             if expired.is_set() or isinstance(error, httpx.TimeoutException):
                 reason = f"no complete answer in {self._timeout_s:g} s (--timeout): it may be paused, asleep or busy"

@@ -1,9 +1,13 @@
-"""Estimate sampling parameters from log-probs: one parameter, then pairs, by refined grids; and a bias on one id."""
+"""Estimate sampling parameters from reported log-probs: search one parameter, then pairs, on ever finer grids.
+
+The searches begin with some of the tokens. All tokens are used only for the parameters that look best there, so that
+a healthy engine costs little.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from diagnostics.audit.live.sampling_distribution import Observed, Sampling, trimmed_mean
@@ -18,11 +22,11 @@ RANGES = {
     "presence_penalty": (-2.0, 2.0, "linear", 0.01),
     "frequency_penalty": (-2.0, 2.0, "linear", 0.01),
 }
-_POINTS, _ROUNDS = 17, 6
+_POINTS, _FINE_POINTS, _WHOLE_POINTS, _ROUNDS = 17, 9, 40, 6
 # A further parameter must reduce the residual by this share, and by so many standard errors.
 _BETTER, _SIGMAS = 0.07, 4.5
-# Tokens of the coarse search for pairs, and pairs that are refined.
-_COARSE_TOKENS, _REFINED = 96, 4
+# Tokens of the first search, the gain on them below which it is the last, and the parameters tried on all tokens.
+_FEW_TOKENS, _HINT, _CANDIDATES = 96, 0.03, 3
 # Share of the tokens' probability below which an id's bias cannot be estimated.
 _LEAST_SHARE = 0.5
 
@@ -44,27 +48,42 @@ class Fit:
     tried: tuple[tuple[str, float], ...] = ()
 
 
-def fit_sampling(observed: Observed, expected: Sampling, floor: float) -> Fit:
-    """Fit the parameters: the fewest changes from the expected ones that fit as well as any."""
+def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs: bool = True) -> Fit:
+    """Return the fewest changes of the expected parameters that explain the log-probs.
+
+    Args:
+        observed: The tokens.
+        expected: The parameters by which the trainer computes.
+        floor: Residual that rounding alone makes.
+        pairs: Whether two changes at once may be tried.
+    """
     start = Fit(expected, observed.residual(expected), ())
-    singles = sorted((_fit_one(observed, expected, name) for name in RANGES), key=lambda fit: fit.residual)
-    best, second = singles[0], singles[1]
+    few = observed.subset(max(_FEW_TOKENS, len(observed.ids) // 4))
+    hints = sorted((_fit_one(few, expected, name) for name in RANGES), key=_residual)
+    runner_up = (hints[0].changed[0], hints[0].residual)
+    if hints[0].residual > (1 - _HINT) * few.residual(expected):
+        return replace(start, runner_up=runner_up)
+    fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_CANDIDATES]]
+    best, second = sorted(fits, key=_residual)[:2]
     if not _improves_fit(observed, expected, best.sampling) or not _differs(best, expected):
-        return replace(start, runner_up=(best.changed[0], best.residual))
+        return replace(start, runner_up=runner_up)
     best = replace(best, runner_up=(second.changed[0], second.residual))
-    if best.residual > 1.3 * floor:
-        pairs = sorted(_fit_pairs(observed, expected, best), key=lambda fit: fit.residual)
-        tried = tuple((" and ".join(pair.changed), pair.residual) for pair in pairs)
-        if _improves_fit(observed, best.sampling, pairs[0].sampling):
-            best = replace(pairs[0], runner_up=[*tried[1:], (best.changed[0], best.residual)][0])
+    if pairs and best.residual > 1.3 * floor:
+        candidates = sorted(_fit_pairs(observed, few, expected, best), key=_residual)
+        tried = tuple((" and ".join(pair.changed), pair.residual) for pair in candidates)
+        if _improves_fit(observed, best.sampling, candidates[0].sampling):
+            best = replace(candidates[0], runner_up=[*tried[1:], (best.changed[0], best.residual)][0])
         best = replace(best, tried=tried)
     return _simplify(observed, best, expected)
 
 
+def _residual(fit: Fit) -> float:
+    return fit.residual
+
+
 def _differs(fit: Fit, expected: Sampling) -> bool:
-    return all(
-        abs(fit.sampling.value(name) - expected.value(name)) >= RANGES[name][3] for name in fit.changed
-    )
+    values = ((fit.sampling.value(name) - expected.value(name), RANGES[name][3]) for name in fit.changed)
+    return all(abs(difference) >= least for difference, least in values)
 
 
 def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:
@@ -85,7 +104,7 @@ def _fit_one(observed: Observed, start: Sampling, name: str) -> Fit:
 def search(
     observed: Observed, start: Sampling, name: str, around: float | None = None
 ) -> tuple[float, float]:
-    """Return the best value of one parameter and its residual; each grid refines the one before.
+    """Return the best value of one parameter and its residual; each grid is finer than the one before.
 
     Args:
         observed: The tokens.
@@ -98,33 +117,34 @@ def search(
         width = 0.15 * (high - low) if scale != "log" else 0.3 * around
         low, high = max(low, around - width), min(high, around + width)
     is_whole = scale == "whole"
-    points = list(_grid(low, high, scale, 40 if is_whole else _POINTS))
+    points = _grid(low, high, scale, _POINTS if around is None else _FINE_POINTS)
     best, residual = start.value(name), observed.residual(start)
     for _ in range(3 if is_whole else _ROUNDS):
-        residuals = [(observed.residual(start.replace(name, point)), point) for point in points]
-        least, point = min(residuals)
+        least, point = min((observed.residual(start.replace(name, point)), point) for point in points)
         if least < residual:
             residual, best = least, point
         place = points.index(point)
         low, high = points[max(0, place - 1)], points[min(len(points) - 1, place + 1)]
-        points = list(_grid(low, high, "whole", 40) if is_whole else _grid(low, high, "linear", 9))
+        points = _grid(low, high, "whole" if is_whole else "linear", _FINE_POINTS)
         if len(points) < 2:
             break
     return best, residual
 
 
-def _grid(low: float, high: float, scale: str, count: int) -> Iterator[float]:
-    if scale == "whole":  # denser at small numbers: 5 differs from 10 as 50 does from 100
-        yield from sorted({round(low * (high / low) ** (place / (count - 1))) for place in range(count)})
-        return
-    for place in range(count):
-        share = place / (count - 1)
-        yield low * (high / low) ** share if scale == "log" else low + (high - low) * share
+def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
+    """Return values from `low` to `high`; whole numbers are denser at the low end, where a step of 1 matters more."""
+    if scale == "whole":
+        shares = [place / (_WHOLE_POINTS - 1) for place in range(_WHOLE_POINTS)]
+        return sorted({float(round(low * (high / low) ** share)) for share in shares})
+    shares = [place / (count - 1) for place in range(count)]
+    if scale == "log":
+        return [low * (high / low) ** share for share in shares]
+    return [low + (high - low) * share for share in shares]
 
 
-def _fit_pairs(observed: Observed, expected: Sampling, best: Fit) -> Iterator[Fit]:
-    """Fit pairs of parameters: on a coarse grid with some tokens, then each in turn with all tokens."""
-    part = observed.subset(_COARSE_TOKENS)
+def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit) -> Iterator[Fit]:
+    """Fit pairs of parameters on a coarse grid with few tokens, and the best of these pairs with all tokens."""
+    part = few.subset(_FEW_TOKENS)
     coarse: dict[frozenset[str], tuple[float, Sampling, tuple[str, str]]] = {}
     for first in dict.fromkeys((*best.changed, "temperature", "repetition_penalty")):
         for value in _grid(*RANGES[first][:3], 12):
@@ -135,13 +155,17 @@ def _fit_pairs(observed: Observed, expected: Sampling, best: Fit) -> Iterator[Fi
                     candidate = (part.residual(sampling), sampling, (first, second))
                     pair = frozenset((first, second))
                     coarse[pair] = min(coarse.get(pair, candidate), candidate, key=lambda entry: entry[0])
-    for _, sampling, names in sorted(coarse.values(), key=lambda entry: entry[0])[:_REFINED]:
-        yield _refine(observed, sampling, names)
+    pairs = sorted(coarse.values(), key=lambda entry: entry[0])[: _CANDIDATES + 1]
+    hints = sorted((_refine(part, sampling, names) for _, sampling, names in pairs), key=_residual)
+    for hint in hints[:2]:
+        yield _refine(observed, hint.sampling, hint.changed)
+    yield from hints[2:]
 
 
-def _refine(observed: Observed, sampling: Sampling, names: tuple[str, ...]) -> Fit:
+def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit:
+    """Search each parameter in turn near its value, until that no longer helps."""
     residual = observed.residual(sampling)
-    for _ in range(6):
+    for _ in range(6 if len(names) > 1 else 1):
         before = residual
         for name in names:
             value, now = search(observed, sampling, name, around=sampling.value(name))
@@ -149,7 +173,7 @@ def _refine(observed: Observed, sampling: Sampling, names: tuple[str, ...]) -> F
                 sampling, residual = sampling.replace(name, value), now
         if residual > 0.97 * before:
             break
-    return Fit(sampling, residual, names)
+    return Fit(sampling, residual, tuple(names))
 
 
 def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
@@ -165,39 +189,37 @@ def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
 
 
 def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, float]:
-    """Return the confidence interval of a parameter: values whose residual is not significantly worse."""
-    low, high, scale, least = RANGES[name]
+    """Return the 95 % confidence interval of a parameter: values whose residual is at most 2 standard errors larger."""
+    scale, least = RANGES[name][2:]
     differences = observed.differences(sampling)
     mean = trimmed_mean(differences)
     slack = mean + 2 * float(differences.clamp(max=4 * mean + 1e-9).std()) / math.sqrt(len(differences))
-    ends = []
-    for direction, limit in ((-1, low), (1, high)):
-        step = 1.0 if scale == "whole" else least / 16
-        end = sampling.value(name)
-        while (limit - end - direction * step) * direction >= 0:
-            if observed.residual(sampling.replace(name, end + direction * step)) > slack:
-                break
-            end += direction * step
-            step *= 1.0 if scale == "whole" else 1.6
-        ends.append(end)
-    return ends[0], ends[1]
+    step, growth = (1.0, 1.0) if scale == "whole" else (least / 16, 1.6)
+    return _extend(observed, sampling, name, RANGES[name][:2], slack, step, growth)
 
 
 def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
-    """Return the middle of the interval on which top_p or min_p keeps the same tokens; other parameters unchanged."""
-    value = sampling.value(name)
+    """Return the middle of the values of top_p or min_p that keep the same tokens; other parameters unchanged."""
     if name not in ("top_p", "min_p"):
-        return value
-    best = observed.residual(sampling) * 1.001 + 1e-12
+        return sampling.value(name)
+    same = observed.residual(sampling) * 1.001 + 1e-12
+    return sum(_extend(observed, sampling, name, (1e-6, 1 - 1e-9), same, RANGES[name][3] / 64, 1.3)) / 2
+
+
+def _extend(
+    observed: Observed, sampling: Sampling, name: str, bounds: tuple[float, float], most: float, step: float,
+    growth: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Return how far a parameter can go down and up with a residual of at most `most`, in growing steps."""
     ends = []
     for direction in (-1, 1):
-        end, step = value, RANGES[name][3] / 64
-        while 1e-6 < (further := end + direction * step) < 1:
-            if observed.residual(sampling.replace(name, further)) > best:
+        end, size = sampling.value(name), step
+        while bounds[0] <= (further := end + direction * size) <= bounds[1]:
+            if observed.residual(sampling.replace(name, further)) > most:
                 break
-            end, step = further, step * 1.3
+            end, size = further, size * growth
         ends.append(end)
-    return sum(ends) / 2
+    return ends[0], ends[1]
 
 
 def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
@@ -227,3 +249,19 @@ def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
         best = min(biases, key=observed.residual)
         value = best.bias[1] if best.bias else value
     return replace(sampling, bias=(token, value))
+
+
+def find_rare_bias(observed: Observed, sampling: Sampling, least: float) -> tuple[int, float, int] | None:
+    """Return an id whose log-prob is off by the same amount each time it is sampled: id, amount and number of times.
+
+    None if other ids are off by `least`, too, or if none is.
+    """
+    difference = observed.reported - observed.logprobs(sampling)
+    is_off = (difference.abs() > least) & difference.isfinite()
+    tokens = observed.ids[is_off].unique()
+    if len(tokens) != 1:
+        return None
+    values = difference[observed.ids == tokens[0]]
+    if not bool(values.isfinite().all()) or float(values.max() - values.min()) > 0.5 * least:
+        return None
+    return int(tokens[0]), float(values.mean()), len(values)

@@ -1,7 +1,7 @@
-"""Inputs of the probes, the same at every audit: texts, sequences to score, prompts; and how the tokens are shared out.
+"""Inputs of the probes, the same in every audit: texts, sequences to score, prompts, and the token budget.
 
-Samples and a first comparison of weights always run. The prefix cache and then the replicas are left out where
-tokens are few; what remains goes to a second comparison of weights.
+Samples, prefix cache, replicas and a first comparison of weights always run. The remaining tokens go to a second
+comparison of weights, which runs only if the first is not clean.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ _SAMPLING, _FIRST, _SECOND = 480, 640, 2300
 REPLICA_IDS, CALLS = 48, 6
 # The default of --tokens, for which the numbers above are; more tokens scale samples and second comparison up.
 DEFAULT_TOKENS = 4000
-# Scored ids below which replicas are left out; tokens below which nothing runs.
-_ENOUGH, MIN_TOKENS = 160, 560
+MIN_TOKENS, MAX_TOKENS = 2200, 1_000_000
 
 TEXTS = (
     "A farmer has 17 sheep. All but 9 run away. How many are left? Let us think step by step: all but 9 means that 9"
@@ -63,7 +62,7 @@ def long_prompt(tokenizer: Any, vocabulary: int, size: int, first: int) -> list[
 
 
 def sample_prompts(
-    tokenizer: Any, vocabulary: int, first: int, count: int = 4, size: int = 10
+    tokenizer: Any, vocabulary: int, first: int, count: int, size: int = 10
 ) -> list[list[int]]:
     """Return beginnings of texts, or random ids, to sample from."""
     head = [first] if first >= 0 else []
@@ -95,18 +94,6 @@ class Budget:
         return self._scaled(_SAMPLING)
 
     @property
-    def replica_calls(self) -> int:
-        """Return the tokens for replicas; 0 if they are left out."""
-        cost = (CALLS + self.replicas) * (REPLICA_IDS + 1)
-        return cost if self.tokens - self.sampling - cost >= _ENOUGH else 0
-
-    @property
-    def cache_prompts(self) -> int:
-        """Return how many long prompts are sent twice, one of them twice more."""
-        room = self.tokens - self.sampling - self.replica_calls - _FIRST // 2
-        return max(0, min(self.prompts, room // self._pair - 1))
-
-    @property
     def first(self) -> int:
         """Return how many ids are scored at first."""
         return min(_FIRST, self._ids(self.tokens - self._reserved))
@@ -116,18 +103,15 @@ class Budget:
         return min(self._scaled(_SECOND), self._ids(self.tokens - self._reserved - spent))
 
     @property
-    def needed_for_all(self) -> int:
-        """Return the tokens with which a long prompt and the replicas run too."""
-        return _SAMPLING + (CALLS + self.replicas) * (REPLICA_IDS + 1) + _FIRST // 2 + 2 * self._pair
+    def needed(self) -> int:
+        """Return the tokens that an audit takes at least."""
+        return self._reserved + _FIRST // 2
 
     @property
     def _reserved(self) -> int:
-        cache = (self.cache_prompts + 1) * self._pair if self.cache_prompts else 0
-        return self.sampling + self.replica_calls + cache
-
-    @property
-    def _pair(self) -> int:
-        return 2 * (self.longest + 1)
+        """Return the tokens for samples, replicas, and prompts that are sent twice, one of them twice more."""
+        replicas = (CALLS + self.replicas) * (REPLICA_IDS + 1)
+        return self.sampling + replicas + 2 * (self.prompts + 1) * (self.longest + 1)
 
     def _ids(self, tokens: int) -> int:
         """Return the ids that can be scored: a call samples one token, and the last may not be full."""

@@ -1,4 +1,7 @@
-"""Audit of a live server: the sequence of probes, in which each rules out one class of faults for the next."""
+"""Audit a live server: run the probes in an order in which each rules out one class of faults for the next.
+
+`audit_server` is the plan: settings and tokenizer, prefix cache, weights, replicas, sampling.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from diagnostics.audit.live.checkpoint_identification import (
     allow_staleness,
     identify_weights,
     version_fault,
-)  # fmt: skip
+)
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.precision import ALARM
-from diagnostics.audit.live.probe_inputs import MIN_TOKENS, REPLICA_IDS, Budget
+from diagnostics.audit.live.probe_inputs import REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
+from diagnostics.audit.live.sampling_checks import Samples
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.live.server_settings import (
     TrainerSettings,
@@ -28,9 +31,8 @@ from diagnostics.audit.live.server_settings import (
     read_trainer_settings,
 )
 from diagnostics.audit.live.servers import Server, VllmServe
-from diagnostics.audit.model import (
-    CLEAN,
-    FAULT,
+from diagnostics.audit.live.weight_comparison import ALARM
+from diagnostics.audit.results import (
     LIVE,
     Audit,
     AuditError,
@@ -39,7 +41,7 @@ from diagnostics.audit.model import (
     RunnerUp,
     masked,
     skipped,
-)  # fmt: skip
+)
 from diagnostics.output import progress
 
 # prompt_logprobs of a long prompt take memory for a row of the vocabulary for each of its ids.
@@ -106,8 +108,6 @@ def audit_server(options: LiveAudit) -> Audit:
         NotAvailableError: The server may not be audited now.
     """
     began = time.monotonic()
-    if options.tokens < MIN_TOKENS:
-        raise AuditError(f"--tokens {options.tokens}: an audit of a server takes {MIN_TOKENS} at least")
     reference, trainer = Reference(options.checkpoint), read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
     progress.update(client.address)
@@ -119,6 +119,8 @@ def audit_server(options: LiveAudit) -> Audit:
     longest = min(_LONGEST, int(settings.get("max_model_len") or _LONGEST) - 2)
     prompts = len(trainer.prompts[:_CACHE_PROMPTS]) or 1
     budget = Budget(options.tokens, longest, len(options.replicas), prompts)
+    if options.tokens < budget.needed:
+        raise AuditError(f"--tokens {options.tokens}: this audit takes {budget.needed} at least")
     session = _Session(server, reference, trainer, tokenizer, settings, budget)
     session.results += check_settings(settings, trainer, options.checkpoint)
     session.results += check_tokenization(server, tokenizer, problem)
@@ -137,11 +139,8 @@ def audit_server(options: LiveAudit) -> Audit:
     server_name = f"{server.name} {settings.get('release', '')}".strip()
     subject = {"server": server_name, "address": client.address, "checkpoint": str(options.checkpoint)}
     clients = [client, *(replica.client for replica in session.replicas)]
-    tokens, requests = (
-        sum(getattr(connection, name) for connection in clients) for name in ("tokens", "requests")
-    )
-    pictures = identified.pictures if identified else {}
-    return Audit(LIVE, subject, tuple(session.results), tokens, requests, time.monotonic() - began, pictures)
+    tokens, requests = sum(each.tokens for each in clients), sum(each.requests for each in clients)
+    return Audit(LIVE, subject, tuple(session.results), tokens, requests, time.monotonic() - began)
 
 
 def _check_dependencies() -> None:
@@ -154,7 +153,7 @@ def _check_dependencies() -> None:
 
 
 def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
-    """Load the tokenizer of the checkpoint, or of an adapter's base."""
+    """Load the tokenizer of the checkpoint, or of an adapter's base; return it or None, and the problem."""
     has_own = any(reference.folder.glob("tokenizer*"))
     try:
         return checkpoint_validation.load_tokenizer(reference.folder if has_own else reference.weights), ""
@@ -162,21 +161,16 @@ def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _skipped_for_endpoint(family: str, lacks: str) -> Result:
-    return skipped(family, "endpoint_lacks", "{lacks}", lacks=lacks)
-
-
-def _skipped_for_tokens(family: str, budget: Budget) -> Result:
-    return skipped(family, "more_tokens", "--tokens {tokens}", tokens=budget.needed_for_all)
+def _skip_unsupported(family: str, missing: str) -> Result:
+    """Report a check that the server lacks an endpoint for."""
+    return skipped(family, "endpoint_lacks", "{lacks}", lacks=missing)
 
 
 def _check_weights(session: _Session) -> Identification | None:
     """Run P1 to P4, P2 and P14; return None if the server cannot score ids."""
     server = session.server
-    if lacks := server.lacks.get("scores"):
-        session.results += [
-            _skipped_for_endpoint(family, lacks) for family in ("weights", "cache", "replicas")
-        ]
+    if missing := server.lacks.get("scores"):
+        session.results += [_skip_unsupported(name, missing) for name in ("weights", "cache", "replicas")]
         return None
     twins = _probe_cache(session)
     before = server.client.tokens
@@ -187,10 +181,8 @@ def _check_weights(session: _Session) -> Identification | None:
         identified.result, identified.weights = masked("weights", same.family, decisive=True), None
     if twins is not None:
         cache = cache_replicas.check_cache(twins, identified.floor)
-    elif session.budget.cache_prompts:
-        cache = _skipped_for_endpoint("cache", server.lacks.get("cache", "a cache_salt"))
     else:
-        cache = _skipped_for_tokens("cache", session.budget)
+        cache = _skip_unsupported("cache", server.lacks.get("cache", "a cache_salt"))
     session.results += [replace(identified.result, tokens=cost), cache, same]
     return identified
 
@@ -202,20 +194,25 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     server, budget, reference = session.server, session.budget, session.reference
     before, vocabulary, first = server.client.tokens, session.vocabulary, session.first_id
     dtype, staleness = str(session.settings.get("dtype", "")), session.trainer.max_staleness
+    # CPU builds of vLLM 0.10 and 0.11 for machines without AVX512_BF16; every number loses and none gains.
+    truncates = str(session.settings.get("release", "")).startswith(("0.10.", "0.11."))
     scores: list[float] = []
 
     def identify(new: list[list[int]]) -> Identification:
         scores.extend(score for ids in new for score in server.score(ids))
         engine = torch.tensor(scores, dtype=torch.float64)
-        return identify_weights(reference, session.against, sequences, engine, dtype, staleness)
+        return identify_weights(
+            reference, session.against, sequences, engine, dtype, staleness, truncates=truncates
+        )
 
-    tokenizer = session.tokenizer
-    sequences = probe_inputs.score_sequences(tokenizer, vocabulary, budget.longest, budget.first, first)
+    sequences = probe_inputs.score_sequences(
+        session.tokenizer, vocabulary, budget.longest, budget.first, first
+    )
     identified = identify(list(sequences))
     remaining = budget.second(server.client.tokens - before)
-    # A large model's second comparison takes four times as long, and a version that explains all is already known.
-    is_known = reference.large and identified.explained and identified.result.family == "weights/version"
-    if identified.result.outcome != CLEAN and not is_known and remaining > budget.longest:
+    # A version that explains all is known. A second comparison of a large model takes four times as long.
+    is_known = identified.explained and identified.result.family == "weights/version"
+    if not identified.result.is_clean and not is_known and remaining > budget.longest:
         more = probe_inputs.score_sequences(None, vocabulary, budget.longest, remaining, first)
         sequences += more
         identified = identify(more)
@@ -223,22 +220,24 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
 
 
 def _probe_cache(session: _Session) -> cache_replicas.Twins | None:
-    """Send the trainer's prompts twice, or one that every audit sends, which a second audit finds in the cache."""
-    most, longest, tokenizer = session.budget.cache_prompts, session.budget.longest, session.tokenizer
-    if not isinstance(session.server, VllmServe) or not most:
+    """Send prompts twice: the trainer's, or a fixed one, which a second audit of the same server finds in its cache."""
+    longest, tokenizer, texts = (
+        session.budget.longest,
+        session.tokenizer,
+        session.trainer.prompts[:_CACHE_PROMPTS],
+    )
+    if not isinstance(session.server, VllmServe):
         return None
     prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.first_id)]
-    if session.trainer.prompts and tokenizer is not None:
-        prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in session.trainer.prompts[:most]]
+    if texts and tokenizer is not None:
+        prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in texts]
     return cache_replicas.probe_cache(session.server, prompts)
 
 
 def _check_replicas(session: _Session, identified: Identification, ids: Sequence[int]) -> Result:
-    if not session.budget.replica_calls:
-        return _skipped_for_tokens("replicas", session.budget)
     for replica in session.replicas:
         if "scores" in replica.lacks:
-            return _skipped_for_endpoint("replicas", replica.lacks["scores"])
+            return _skip_unsupported("replicas", replica.lacks["scores"])
     exact = identified.weights.scores([ids], identified.dtype) if identified.weights else None
     floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
     return cache_replicas.check_replicas(session.server, session.replicas, ids, exact, floor, alarm)
@@ -249,58 +248,66 @@ def _check_sampling(session: _Session, identified: Identification | None) -> Non
     server, reference, tokenizer = session.server, session.reference, session.tokenizer
     before = server.client.tokens
     prompts = probe_inputs.sample_prompts(tokenizer, session.vocabulary, session.first_id, _PROMPTS)
-    room = session.budget.sampling - sum(map(len, prompts))
-    size = max(4, room // (_COPIES * _PROMPTS) - len(prompts[0]))
+    remaining = session.budget.sampling - sum(map(len, prompts))
+    size = max(4, remaining // (_COPIES * _PROMPTS) - len(prompts[0]))
     longest = int(session.settings.get("max_model_len") or 0)
     size = min(size, longest - len(prompts[0])) if longest else size
     completions = server.sample(prompts, size, session.trainer.request, _COPIES)
-    known = [
-        completion
-        for completion in completions
-        if all(0 <= token < reference.vocabulary for token in completion.ids)
-    ]
+    known = [entry for entry in completions if all(0 <= token < reference.vocabulary for token in entry.ids)]
     results = sampling_checks.check_vocabulary(completions, 0 if tokenizer is None else len(tokenizer))
     if identified is not None and identified.weights is None:
         results += sampling_checks.hidden_by(identified.result.masked_by or identified.result.family)
     elif known and identified is not None and identified.weights is not None:
-        results += _judge_samples(session, identified.weights, identified.dtype, known)
+        results += _judge_samples(session, identified.weights, [identified.dtype], known)
     elif known:
-        results += _identify_by_samples(session, _judge_samples(session, reference, "", known), known)
+        results += _identify_by_samples(session, known)
     cost = server.client.tokens - before
     session.results += [replace(result, tokens=cost) for result in results]
 
 
-def _identify_by_samples(
-    session: _Session, results: list[Result], completions: list[Completion]
-) -> list[Result]:
-    """Try other checkpoints' weights, if none can be scored and no parameters fit the checkpoint's."""
-    unexplained = next((result for result in results if result.family == "sampling/law"), None)
-    for sibling in filter(session.reference.has_same_tensors, session.against if unexplained else ()):
-        candidate = _judge_samples(session, sibling, "", completions)
-        sibling.release()
-        sampling = next((result for result in candidate if result.topic == "sampling"), None)
-        if unexplained and sampling and sampling.is_explained and sampling.family != "sampling/law":
-            runner_up = RunnerUp("the checkpoint", unexplained.residual or 0.0)
+def _identify_by_samples(session: _Session, completions: list[Completion]) -> list[Result]:
+    """Judge samples of a server that cannot score ids: by other weights, if they fit and the checkpoint's do not."""
+    reference, expected = session.reference, session.trainer.sampling
+    types = list(dict.fromkeys((reference.dtype, "float32", "bfloat16")))
+
+    def quick_fit(weights: Reference) -> tuple[str, float]:
+        """Return the type in which at most one parameter explains the samples, empty for none, and the residual."""
+        residuals = []
+        for kind in types:
+            samples = Samples.compute(weights, completions, kind, expected, pairs=False)
+            residuals.append(samples.fit.residual)
+            if samples.is_explained:
+                return kind, residuals[-1]
+        return "", min(residuals)
+
+    dtype, residual = quick_fit(reference)
+    if dtype:
+        return _judge_samples(session, reference, [dtype], completions)
+    for sibling in filter(reference.has_same_tensors, session.against):
+        dtype, _ = quick_fit(sibling)
+        results = _judge_samples(session, sibling, [dtype], completions) if dtype else []
+        sampling = next((result for result in results if result.topic == "sampling"), None)
+        if sampling and sampling.is_explained:
             version = version_fault(
-                sibling, session.reference, probe="P5", residual=sampling.residual, floor=sampling.floor,
-                alarm=sampling.alarm, runner_up=runner_up, count=sampling.count,
+                sibling, reference, probe="P5", residual=sampling.residual, floor=sampling.floor,
+                alarm=sampling.alarm, runner_up=RunnerUp("the checkpoint", residual), count=sampling.count,
             )  # fmt: skip
-            return [allow_staleness(version, session.against, session.trainer.max_staleness), *candidate]
-    return results
+            return [allow_staleness(version, session.against, session.trainer.max_staleness), *results]
+        sibling.release()
+    return _judge_samples(session, reference, types, completions)
 
 
 def _judge_samples(
-    session: _Session, weights: Reference, dtype: str, completions: list[Completion]
+    session: _Session, weights: Reference, types: Sequence[str], completions: list[Completion]
 ) -> list[Result]:
-    """Judge the samples in the type that fits best, if the scores did not show which."""
+    """Judge the samples in the type that leaves fewest faults."""
     mode, expected = str(session.settings.get("logprobs_mode", "")), session.trainer.sampling
-    types = [dtype] if dtype else list(dict.fromkeys((weights.dtype, "float32", "bfloat16")))
     results_by_type = [
         sampling_checks.check_sampling(weights, completions, kind, expected, mode) for kind in types
     ]
 
     def rank(results: list[Result]) -> tuple[int, float]:
-        faults = sum(result.outcome == FAULT for result in results)
+        faults = sum(result.is_fault for result in results)
         return faults, sum(result.residual or 0.0 for result in results)
 
     return min(results_by_type, key=rank)

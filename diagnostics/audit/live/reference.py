@@ -1,9 +1,8 @@
-"""A checkpoint computed here, which the engine's numbers are compared with.
+"""Compute a checkpoint's logits and log-probs, which the engine's are compared with.
 
-Exact: the weights rounded to the engine's type, computed with more digits. Native: computed in the type itself. The
-difference of both is the floor: the error of a correct engine of that type. Of a LoRA adapter, the base and the
-adapter's own matrices are rounded; exact adds their product with more digits, as an engine does that keeps both apart,
-and native merges it before.
+They are computed twice. Exact: weights rounded to the engine's type, arithmetic with more digits. Native: arithmetic in
+the type itself. The mean difference of both is the floor, the error of a correct engine of that type. A LoRA adapter is
+added to its base with more digits (exact), as engines do that keep both apart, or merged before (native).
 """
 
 from __future__ import annotations
@@ -12,25 +11,20 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit import checkpoint_validation
-from diagnostics.audit.model import AuditError
+from diagnostics.audit.results import AuditError
 
 Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
 # From so many weights on, float64 takes too long and float32 is exact enough.
 _LARGE = 60_000_000
-# Ids of a large model that are computed at once: their logits take a gigabyte.
+# Ids that are computed at once: their logits take a gigabyte where the vocabulary is large.
 _BATCH_IDS = 640
-# A compute type in addition to torch's, and the type of its weights.
-TRUNCATED, ROUNDED = "bfloat16, cut off in place of rounded", "bfloat16"
-# Half of the last of 8 bits, for numbers whose digits are distributed logarithmically; and, fitted to a released
-# engine, of a sum of two such numbers.
-_LOSS = 0.5 * 2**-7 * 0.5 / math.log(2)
-_SUM_LOSS = 0.002
 _ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _MERGE = "is not supported: merge the adapter and give the merged checkpoint"
@@ -120,13 +114,14 @@ class Reference:
         self.config = checkpoint_validation.read_config(self.weights)
         self._state: dict[str, Any] | None = None
         self._models: dict[tuple[str, bool], Any] = {}
+        self._scores: dict[tuple[Any, ...], Any] = {}
         self._merged: Any = None
         self._base: Any = None
         self._adapter_factor = 1.0
 
     @property
     def large(self) -> bool:
-        """Return whether a forward takes long."""
+        """Return whether a forward pass takes long."""
         return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
     @property
@@ -157,38 +152,41 @@ class Reference:
             self._merged = self._base = None
 
     def logits(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Iterator[Any]:
-        """Yield the logits of each sequence, a row for each id; of a large model those of one length together."""
+        """Yield the logits of each sequence, a row for each id; sequences of one length are computed together."""
         import torch
 
         model = self._model(dtype, native)
         for length, group in itertools.groupby(map(list, sequences), len):
             batch = list(group)
-            size = max(1, _BATCH_IDS // length) if self.large else 1
+            size = max(1, _BATCH_IDS // length)
             for first in range(0, len(batch), size):
-                ids = torch.tensor(batch[first : first + size])
                 with torch.inference_mode():
-                    logits = model(input_ids=ids, use_cache=False).logits
-                yield from logits
+                    yield from model(
+                        input_ids=torch.tensor(batch[first : first + size]), use_cache=False
+                    ).logits
 
     def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
-        """Return the log-prob of each id but the first of each sequence, concatenated."""
+        """Return the log-prob of each id but the first of each sequence, concatenated; each is computed once."""
         import torch
 
-        parts = []
-        for ids, logits in zip(sequences, self.logits(sequences, dtype, native=native), strict=True):
+        keys = [(dtype, native, *ids) for ids in sequences]
+        missing = [ids for key, ids in zip(keys, sequences, strict=True) if key not in self._scores]
+        computed = self.logits(missing, dtype, native=native) if missing else ()
+        for ids, logits in zip(missing, computed, strict=True):
             rows = logits[:-1].double()
-            parts.append(rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0] - rows.logsumexp(-1))
-        return torch.cat(parts)
+            own = rows.gather(1, torch.tensor([list(ids[1:])]).T)[:, 0]
+            self._scores[dtype, native, *ids] = own - rows.logsumexp(-1)
+        return torch.cat([self._scores[key] for key in keys])
 
     def mix(self, other: Reference, from_other: Callable[[str], bool]) -> Reference:
-        """Return these weights with some tensors of others that fit."""
+        """Return these weights with some tensors replaced by those of another checkpoint."""
         mixed = Reference(self.folder)
         mixed.name, mixed._merged = f"{self.name}+{other.name}", self._load()
         mixed._state = self.state | {name: tensor for name, tensor in other.state.items() if from_other(name)}
         return mixed
 
     def scale_adapter(self, factor: float) -> Reference:
-        """Return these weights with the adapter added so many times."""
+        """Return these weights with the adapter multiplied by a factor."""
         scaled = Reference(self.folder)
         self._load()
         scaled.name, scaled._base = f"the adapter {factor:.2f} times", self._base
@@ -197,29 +195,29 @@ class Reference:
 
     def has_same_tensors(self, other: Reference) -> bool:
         """Return whether both have tensors of the same names and shapes."""
-        mine, theirs = self.state, other.state
-        return mine.keys() == theirs.keys() and all(mine[name].shape == theirs[name].shape for name in mine)
+        return self._shapes == other._shapes
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self.state.items()}
 
     def _model(self, dtype: str, native: bool) -> Any:
         if (dtype, native) in self._models:
             return self._models[dtype, native]
         import torch
 
-        truncates = dtype == TRUNCATED
-        kind = getattr(torch, ROUNDED if truncates else dtype)
-        separate = self._adapter is not None and not native and self._state is None
+        kind = getattr(torch, dtype)
+        is_separate = self._adapter is not None and not native and self._state is None
         merged = self._load()
-        model = copy.deepcopy(self._base if separate else merged)
+        model = copy.deepcopy(self._base if is_separate else merged)
         if self._state is not None:
             model.load_state_dict(self._state)
         model = round_weights(model, kind)
         if not native:
             model = model.to(torch.float32 if self.large else torch.float64)
-        if separate:
+        if is_separate:
             self._add_adapter(model, kind)
-        if truncates:
-            add_truncation_error(model)
-        self._models = {**self._models, (dtype, native): model.eval()}
+        self._models[dtype, native] = model.eval()
         return model
 
     def _load(self) -> Any:
@@ -235,12 +233,12 @@ class Reference:
         import torch
 
         tensors = dict(model.named_parameters())
-        for name, (second, first, scale) in (self._adapter.products() if self._adapter else {}).items():
+        for name, (left, right, scale) in (self._adapter.products() if self._adapter else {}).items():
             if name not in tensors:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
             left_matrix, right_matrix = (
-                matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (second, first)
+                matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (left, right)
             )
             with torch.no_grad():
                 target += self._adapter_factor * scale * (left_matrix @ right_matrix)
@@ -254,34 +252,6 @@ def round_weights(model: Any, kind: Any) -> Any:
     for module, tensors in buffers:
         for name, value in tensors.items():
             setattr(module, name, value)
-    return model
-
-
-def add_truncation_error(model: Any) -> Any:
-    """Scale the output of each module by what kernels lose that truncate numbers to 16 bits instead of rounding them.
-
-    vLLM's CPU builds 0.10 and 0.11 do so in norms, sums, rotations and activations (the conversion in
-    csrc/cpu/cpu_types_x86.hpp of builds without AVX512_BF16). Every number loses and none gains, so a healthy engine is
-    2.5 times as far off as one that rounds.
-    """
-    additions, after_sum = 0, False
-    for name, module in model.named_modules():
-        last, factor = name.rpartition(".")[2], 1.0
-        if "RMSNorm" in type(module).__name__:
-            factor -= _LOSS
-            if last in ("q_norm", "k_norm"):
-                factor -= _LOSS  # and rotated
-            else:
-                factor -= _SUM_LOSS if after_sum else 0.0
-                after_sum = True
-        elif last in ("q_proj", "k_proj", "down_proj"):
-            factor -= _LOSS  # rotated or activated afterwards
-        if last in ("o_proj", "down_proj"):
-            # Norms do not see what the residual sum loses, so later layers weigh more.
-            factor *= (1 - _SUM_LOSS) ** -additions
-            additions += 1
-        if factor != 1:
-            module.register_forward_hook(lambda _module, _inputs, output, factor=factor: output * factor)
     return model
 
 

@@ -1,7 +1,7 @@
-"""P6: the sampled ids themselves against the distribution of the reported log-probs.
+"""Check which ids the engine sampled against the distribution whose log-probs it reports (P6).
 
-Raw log-probs (vLLM's default) do not depend on the sampling parameters. Then the sampled ids alone can decide, and only
-with many tokens.
+Raw log-probs, vLLM's default, do not depend on the sampling parameters. Then only the sampled ids can show temperature,
+truncation or a bias, and that takes many tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics.audit.live.estimation import Fit
+from diagnostics.audit.live.probe_inputs import MAX_TOKENS
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.model import CLEAN, Estimate, Note, Result, clean, fault, masked, note
+from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
 
 # --tokens that make one sampled token.
 TOKENS_PER_SAMPLE = 15
@@ -26,10 +27,10 @@ _TIE = 0.2
 # Standard errors by which the sampled ids must miss the reported distribution.
 _SURE = 5.0
 # Raw log-probs: standard error of the temperature that decides, top-p that must be excluded, tokens that should be
-# outside of a truncation, and standard errors of an id's count.
-_ERROR, _TOP_P, _OUTSIDE, _SIGMAS = 0.01, 0.99, 14.0, 6.0
-# Temperatures nearer than this, as logarithms, are equal; odds below which the alternative is mentioned.
-_SAME, _UNSURE = 0.03, math.log(20)
+# outside of a truncation, standard errors of an id's count, and how often an id must be expected for a bias of 2.
+_ERROR, _TOP_P, _OUTSIDE, _SIGMAS, _FREQUENT = 0.01, 0.99, 14.0, 6.0, 48.0
+# Temperatures nearer than this, as logarithms, are equal.
+_SAME = 0.03
 
 
 def check_ids(
@@ -58,23 +59,19 @@ def check_ids(
 
 def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:
     """Check whether samples of a prompt are equal more often than chance allows."""
-    same, log_chance, place = 0, 0.0, 0
+    same, log_chance = 0, 0.0
     previous: dict[tuple[int, ...], tuple[int, ...]] = {}
     logprobs = observed.logprobs(Sampling())
-    for completion in completions:
+    for index, completion in enumerate(completions):
         if previous.get(completion.prompt) == completion.ids:
             same += 1
-            log_chance += float(logprobs[place : place + len(completion.ids)].sum())
+            log_chance += float(logprobs[observed.samples == index].sum())
         previous[completion.prompt] = completion.ids
-        place += len(completion.ids)
     if same < 2 or log_chance > -20:
         return None
-    count = len(completions)
-    message, values = (
-        "one seed for all samples: {same} of {count} repeat the one before them",
-        {"same": same, "count": count},
-    )
-    return fault("sampling/seed", message, "", values, probe="P6", count=count)
+    values = {"same": same, "count": len(completions)}
+    message = "one seed for all samples: {same} of {count} repeat the one before them"
+    return fault("sampling/seed", message, "", values, probe="P6", count=len(completions))
 
 
 def separate_raw(
@@ -83,30 +80,16 @@ def separate_raw(
     """Decide between raw log-probs and sampling at temperature 1, which report the same, by the sampled ids."""
     sampling, family = fit.sampling, "sampling/temperature"
     is_neutral = replace(sampling, temperature=1.0) == Sampling() and _is_near(sampling.temperature, 1.0)
-    if (
-        fit.changed != ("temperature",)
-        or not is_neutral
-        or _is_near(expected.temperature, sampling.temperature)
-    ):
+    is_expected = _is_near(expected.temperature, sampling.temperature)
+    if fit.changed != ("temperature",) or not is_neutral or is_expected:
         return results, by_ids
     odds = float((observed.logprobs(expected.untruncated) - observed.logprobs(sampling)).sum())
-    is_raw = mode.startswith("raw") or (odds > 0 and not mode.startswith("processed"))
-    doubt: tuple[Note, ...] = ()
-    if not mode and abs(odds) <= _UNSURE:
-        name, alternative = ("raw_unsure", sampling) if is_raw else ("law_unsure", expected)
-        text = "or the engine samples at" if is_raw else "or raw log-probs of"
-        text += " temperature {temperature:.3g}: odds 1 to {odds:.2g}"
-        doubt = (note(name, text, odds=math.exp(abs(odds)), temperature=alternative.temperature),)
-    if is_raw:
-        hidden = masked("sampling", "logprobs/raw")
-        remaining = [result for result in by_ids if result.topic != "logprobs"]
-        results = [hidden if result.family == family else result for result in results]
-        return results, [*remaining, _raw_fault(observed, sampling, expected, *doubt)]
-    results = [
-        replace(result, evidence=result.evidence + doubt) if result.family == family else result
-        for result in results
-    ]
-    return results, [result for result in by_ids if result.family != "logprobs/raw"]
+    if mode.startswith("processed") or (odds <= 0 and not mode.startswith("raw")):
+        return results, [result for result in by_ids if result.family != "logprobs/raw"]
+    hidden = masked("sampling", "logprobs/raw")
+    remaining = [result for result in by_ids if result.topic != "logprobs"]
+    results = [hidden if result.family == family else result for result in results]
+    return results, [*remaining, _raw_fault(observed, sampling, expected)]
 
 
 def _is_near(a: float, b: float) -> bool:
@@ -118,9 +101,8 @@ def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evid
     message = (
         "the reported log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
     )
-    estimate = Estimate(
-        "sampled at temperature", value, value - 2 * error, value + 2 * error, expected.temperature
-    )
+    interval = (value - 2 * error, value + 2 * error)
+    estimate = Estimate("sampled at temperature", value, *interval, expected.temperature)
     values = {"value": value, "reported": sampling.temperature}
     fields: dict[str, Any] = {"estimates": (estimate,), "evidence": evidence, "count": len(observed.ids)}
     return fault("logprobs/raw", message, "NUM001", values, **fields)
@@ -135,40 +117,57 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
 
 
 def likeliest_temperature(likelihood: Callable[[float], float]) -> tuple[float, float]:
-    """Return the temperature with the largest likelihood, and its standard error by the curvature there."""
-    low, high = math.log(0.05), math.log(5.0)
-    for _ in range(24):
-        lower, upper = low + (high - low) / 3, high - (high - low) / 3
-        low, high = (
-            (lower, high) if likelihood(math.exp(lower)) < likelihood(math.exp(upper)) else (low, upper)
-        )
+    """Return the temperature with the largest likelihood (golden section), and its standard error by the curvature."""
+
+    def at(logarithm: float) -> float:
+        return likelihood(math.exp(logarithm))
+
+    low, high, ratio = math.log(0.05), math.log(5.0), (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = at(left), at(right)
+    for _ in range(20):
+        if at_left >= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = at(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = at(right)
     best, step = (low + high) / 2, 0.02
-    below, middle, above = (likelihood(math.exp(best + shift)) for shift in (-step, 0.0, step))
-    bend = (below - 2 * middle + above) / step**2
+    bend = (at(best - step) - 2 * at(best) + at(best + step)) / step**2
     return math.exp(best), math.exp(best) / math.sqrt(max(-bend, 1e-9))
 
 
 def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
     """Recheck a clean result by the ids if the log-probs may be raw: those carry no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
-    if result.family != "sampling" or result.outcome != CLEAN or not may_be_raw:
+    if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
     return _check_truncation(observed) or _check_bias(observed) or _decide(observed, result)
 
 
 def _decide(observed: Observed, result: Result) -> Result:
-    """Return clean only if the ids bound temperature and top-p closely; else name the number of tokens needed."""
+    """Return clean only if the ids bound temperature, top-p and a bias of 2 on any id; else what would decide."""
     temperature, error = _temperature(observed, Sampling())
     outside = _mass_outside(observed, top_p=_TOP_P)
-    factor = max((error / _ERROR) ** 2, _OUTSIDE / max(outside, 0.01))
+    rarest = float(_expected_counts(observed)[0].min())
+    needs = ((error / _ERROR) ** 2, _OUTSIDE / max(outside, 0.01), _FREQUENT / max(rarest, 1e-9))
     text = "raw log-probs carry no sampling parameters; by the ids temperature {value:.3f} (standard error {error:.3f})"
     fact = note("raw_logprobs", text, value=temperature, error=error)
     result = replace(result, evidence=(*result.evidence, fact))
-    if factor <= 1:
+    if max(needs) <= 1:
         return result
-    tokens = math.ceil(factor * len(observed.ids) * TOKENS_PER_SAMPLE / 1000) * 1000
-    text = "--tokens {tokens}, or a server started with --logprobs-mode processed_logprobs"
-    return replace(result, outcome="not_decided", needed=(note("more_tokens", text, tokens=tokens),))
+    tokens = [math.ceil(need * len(observed.ids) * TOKENS_PER_SAMPLE / 1000) * 1000 for need in needs]
+    some, total = max(tokens[:2]), max(tokens)
+    text = "a server started with --logprobs-mode processed_logprobs; or --tokens {some} for temperature and top-p,"
+    text += (
+        " {total} for a bias on any id"
+        if total <= MAX_TOKENS
+        else " and more than {most} for a bias on a rare id"
+    )
+    need = note("more_tokens", text, some=some, total=total, most=MAX_TOKENS)
+    return replace(result, outcome=NOT_DECIDED, needed=(need,))
 
 
 def _mass_outside(observed: Observed, *, top_p: float = 1.0, top_k: int = 0) -> float:
@@ -197,15 +196,22 @@ def _check_truncation(observed: Observed) -> Result | None:
     return fault(f"sampling/{name}", TRUNCATION_MESSAGES[name], "NUM002", values, **fields)
 
 
-def _check_bias(observed: Observed) -> Result | None:
-    """Report an id that is sampled far more or less often than its probability allows."""
+def _expected_counts(observed: Observed) -> tuple[Any, Any]:
+    """Return how often each id should be sampled without any sampling parameter, and the variance."""
     import torch
 
     shares, columns = observed.distribution(Sampling()).exp(), observed.columns.flatten()
     empty = torch.zeros(int(columns.max()) + 1, dtype=torch.float64)
-    expected = empty.index_add(0, columns, shares.flatten())
     variance = empty.index_add(0, columns, (shares * (1 - shares)).flatten())
-    counts = torch.bincount(observed.ids, minlength=len(empty)).double()
+    return empty.index_add(0, columns, shares.flatten()), variance
+
+
+def _check_bias(observed: Observed) -> Result | None:
+    """Report an id that is sampled far more or less often than its probability allows."""
+    import torch
+
+    expected, variance = _expected_counts(observed)
+    counts = torch.bincount(observed.ids, minlength=len(expected)).double()
     z = ((counts - expected) / variance.clamp(min=1.0).sqrt()).masked_fill(expected < 5, 0.0)
     token = int(z.abs().argmax())
     if abs(float(z[token])) < _SIGMAS:
@@ -215,7 +221,5 @@ def _check_bias(observed: Observed) -> Result | None:
                " {expected:.0f}")  # fmt: skip
     values = {"id": token, "value": value, "count": int(counts[token]), "expected": float(expected[token])}
     estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
-    count = len(observed.ids)
-    return fault(
-        "sampling/bias", message, "", values, probe="P6", estimates=estimates, count=count, decisive=True
-    )
+    fields: dict[str, Any] = {"probe": "P6", "count": len(observed.ids), "decisive": True}
+    return fault("sampling/bias", message, "", values, estimates=estimates, **fields)

@@ -1,4 +1,4 @@
-"""P5, P8, P9: estimate how the engine samples, and check that reported log-probs belong to the sampled tokens."""
+"""Check samples of a server: sampling parameters (P5), and the tokens (P8) and prompts (P9) of the log-probs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,13 @@ from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampled_ids import TOKENS_PER_SAMPLE, TRUNCATION_MESSAGES
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
-from diagnostics.audit.model import (
-    CLEAN,
-    FAULT,
-    Estimate,
-    Result,
-    RunnerUp,
-    clean,
-    fault,
-    masked,
-    note,
-    undecided,
-)  # fmt: skip
+from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
 
-ALARM, OPEN = 1.8, 1.4
-_LEAST_FLOOR, _FLOAT32_ALARM = 2e-6, 12.0
-# A log-prob of another token differs by more than this.
-_LEAST_MISPLACED = 0.02
+# Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
+_ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
+_LEAST_FLOOR = 2e-6
+# Log-probs of another token differ by more than this; a bias on a rare id moves its log-prob by more than that.
+_LEAST_MISPLACED, _LEAST_RARE_BIAS = 0.02, 0.7
 _CODES = {"top_p": "NUM002", "top_k": "NUM002", "min_p": "NUM002", "repetition_penalty": "NUM003"}
 _MESSAGES = TRUNCATION_MESSAGES | {
     "temperature": "the engine samples at temperature {value:.3f}; the trainer computes with {expected:.3g}",
@@ -47,22 +37,47 @@ class Samples:
 
     @classmethod
     def compute(
-        cls, reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling
-    ) -> Samples:
-        """Compute the logits, and fit the sampling parameters."""
-        known = tuple(completion for completion in completions if completion.ids)
-        exact, native = (Observed.compute(reference, known, dtype, native=native) for native in (False, True))
-        fit = estimation.fit_sampling(exact, expected, _floor(exact, native, expected))
-        return cls(known, exact, native, fit)
+        cls, reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, *,
+        pairs: bool = True,
+    ) -> Samples:  # fmt: skip
+        """Compute the logits, and fit the sampling parameters: one, or with `pairs` two at once."""
+        usable = tuple(completion for completion in completions if completion.ids)
+        exact, native = (
+            Observed.compute(reference, usable, dtype, native=native) for native in (False, True)
+        )
+        return cls._fitted(usable, exact, native, expected, pairs=pairs)
+
+    @classmethod
+    def _fitted(
+        cls, completions: tuple[Completion, ...], exact: Observed, native: Observed, expected: Sampling, *,
+        pairs: bool,
+    ) -> Samples:  # fmt: skip
+        floor = _floor(exact, native, expected)
+        return cls(completions, exact, native, estimation.fit_sampling(exact, expected, floor, pairs=pairs))
+
+    def shifted(self, shift: int, expected: Sampling, *, pairs: bool = True) -> Samples:
+        """Return the samples with each log-prob moved by `shift` tokens."""
+        exact, native = self.exact.shifted(shift), self.native.shifted(shift)
+        return self._fitted(self.completions, exact, native, expected, pairs=pairs)
 
     def floor(self, sampling: Sampling) -> float:
         """Return the difference that rounding alone makes."""
         return _floor(self.exact, self.native, sampling)
 
+    @property
+    def is_explained(self) -> bool:
+        """Return whether the fitted parameters leave no more than rounding does."""
+        floor = self.floor(self.fit.sampling)
+        return self.fit.residual <= _alarm_factor(floor) * floor
+
 
 def _floor(exact: Observed, native: Observed, sampling: Sampling) -> float:
     difference = native.logprobs(sampling) - exact.logprobs(sampling)
     return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
+
+
+def _alarm_factor(floor: float) -> float:
+    return _FLOAT32_ALARM if floor < 1e-4 else _ALARM
 
 
 def check_sampling(
@@ -85,23 +100,21 @@ def check_sampling(
     if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += [*placement, *fitted]
-    observed, fit, is_faulty = samples.exact, samples.fit, any(result.outcome == FAULT for result in results)
+    observed, fit, is_faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
     by_ids = sampled_ids.check_ids(
         samples.completions, observed, fit.sampling, expected, mode, faulty=is_faulty
     )
     results, by_ids = sampled_ids.separate_raw(observed, fit, expected, mode, results, by_ids)
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
         by_ids = [masked("logprobs", "sampling/law")]  # other weights sampled these ids
-    if not by_ids or by_ids[0].outcome == CLEAN:
+    if not by_ids or by_ids[0].is_clean:
         results = [sampled_ids.recheck_raw(observed, result, mode) for result in results]
     return [*results, *by_ids]
 
 
 def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     """Check that log-probs are reported for the sampled ids."""
-    pairs = [
-        pair for completion in completions for pair in zip(completion.ids, completion.reported, strict=False)
-    ]
+    pairs = [pair for entry in completions for pair in zip(entry.ids, entry.reported, strict=False)]
     wrong = sum(sampled != reported for sampled, reported in pairs)
     message = "{wrong} of {count} log-probs are of another token than the sampled one"
     values = {"wrong": wrong, "count": len(pairs)}
@@ -116,8 +129,9 @@ def _check_placement(
     if before <= 4 * floor or before < _LEAST_MISPLACED:
         return samples, []
     for shift in (-1, 1):
-        shifted = [_shift(completion, shift) for completion in samples.completions]
-        moved = Samples.compute(reference, shifted, dtype, expected)
+        if samples.shifted(shift, expected, pairs=False).fit.residual >= 0.5 * before:
+            continue
+        moved = samples.shifted(shift, expected)
         if moved.fit.residual < 0.25 * before:
             message = "the reported log-probs are those of the token {shift:+d} places away"
             return moved, [fault(
@@ -128,14 +142,6 @@ def _check_placement(
     return _check_pairing(reference, samples, dtype, expected)
 
 
-def _shift(completion: Completion, shift: int) -> Completion:
-    """Move log-probs to the ids they belong to, and drop ids without one."""
-    ids, logprobs, prompt = completion.ids, completion.logprobs, completion.prompt
-    if shift < 0:  # each log-prob is that of the id before it
-        return Completion(prompt, ids[:-1], logprobs[1:])
-    return Completion((*prompt, *ids[:1]), ids[1:], logprobs[:-1])
-
-
 def _check_pairing(
     reference: Reference, samples: Samples, dtype: str, expected: Sampling
 ) -> tuple[Samples, list[Result]]:
@@ -143,42 +149,46 @@ def _check_pairing(
     prompts = list(dict.fromkeys(completion.prompt for completion in samples.completions))
     if len(prompts) < 2:
         return samples, []
-    best, moved = [], 0
-    for completion in samples.completions:
-        candidates = [replace(completion, prompt=prompt) for prompt in prompts]
-        residuals = [
-            Observed.compute(reference, [candidate], dtype).residual(expected) for candidate in candidates
-        ]
-        place, own_place = residuals.index(min(residuals)), prompts.index(completion.prompt)
-        moved += place != own_place and residuals[place] < 0.5 * residuals[own_place]
-        best.append(candidates[place])
-    if moved < max(2, len(best) // 4):
+    by_prompt = [[replace(entry, prompt=prompt) for entry in samples.completions] for prompt in prompts]
+    residuals = [
+        Observed.compute(reference, entries, dtype).residual_by_sample(expected) for entries in by_prompt
+    ]
+    repaired, moved = [], 0
+    for index, completion in enumerate(samples.completions):
+        candidates = [float(row[index]) for row in residuals]
+        place, own_place = candidates.index(min(candidates)), prompts.index(completion.prompt)
+        moved += place != own_place and candidates[place] < 0.5 * candidates[own_place]
+        repaired.append(by_prompt[place][index])
+    if moved < max(2, len(repaired) // 4):
         return samples, []
-    again = Samples.compute(reference, best, dtype, expected)
+    again = Samples.compute(reference, repaired, dtype, expected)
     if again.fit.residual > 0.5 * samples.fit.residual:
         return samples, []
     message = "samples are paired with other prompts: {moved} of {count} fit another prompt better"
     return again, [fault(
-        "pairing", message, "TOK019", {"moved": moved, "count": len(best)}, probe="P9", residual=again.fit.residual,
-        floor=samples.floor(expected), runner_up=RunnerUp("as returned", samples.fit.residual),
-        count=len(again.exact.ids),
+        "pairing", message, "TOK019", {"moved": moved, "count": len(repaired)}, probe="P9",
+        residual=again.fit.residual, floor=samples.floor(expected),
+        runner_up=RunnerUp("as returned", samples.fit.residual), count=len(again.exact.ids),
     )]  # fmt: skip
 
 
 def _judge_fit(samples: Samples, expected: Sampling) -> list[Result]:
     """Report the estimated parameters; a residual above the alarm is unexplained, never a named value."""
     fit, observed, floor = samples.fit, samples.exact, samples.floor(samples.fit.sampling)
-    count, times = len(observed.ids), samples.fit.residual / floor
-    slack = _FLOAT32_ALARM if floor < 1e-4 else ALARM
+    count, times, alarm = len(observed.ids), fit.residual / floor, _alarm_factor(floor)
     fields: dict[str, Any] = {
-        "residual": fit.residual, "floor": floor, "alarm": slack * floor, "count": count, "decisive": True,
+        "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
         "runner_up": RunnerUp(*fit.runner_up) if fit.runner_up else None,
     }  # fmt: skip
-    if times > slack:
+    if times > alarm:
         return [_bias_fault(observed, fit, expected, fields) or _unexplained_fault(fit, times, fields)]
     if fit.changed:
         return [_parameter_fault(observed, fit, expected, name, fields) for name in fit.changed]
-    if times > OPEN and floor >= 1e-4:
+    if rare := estimation.find_rare_bias(observed, fit.sampling, max(_LEAST_RARE_BIAS, 30 * floor)):
+        token, value, times_sampled = rare
+        seen = note("rare_id", "the id was sampled {count} times", count=times_sampled)
+        return [_bias_result(token, value, fields | {"evidence": (seen,)})]
+    if times > _OPEN and floor >= 1e-4:
         need = note("more_tokens", "--tokens {tokens}", tokens=3 * TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
@@ -192,32 +202,24 @@ def _bias_fault(observed: Observed, fit: Fit, expected: Sampling, fields: dict[s
             continue
         residual = observed.residual(biased)
         if residual < 0.5 * fit.residual and residual <= max(fields["alarm"], 4 * fields["floor"]):
-            token, value = biased.bias
-            estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
-            message, values = (
-                "the engine adds {value:+.2f} to the logit of token {id}",
-                {"id": token, "value": value},
-            )
-            return fault(
-                "sampling/bias",
-                message,
-                "",
-                values,
-                **fields | {"residual": residual, "estimates": estimates},
-            )
+            return _bias_result(*biased.bias, fields | {"residual": residual})
     return None
+
+
+def _bias_result(token: int, value: float, fields: dict[str, Any]) -> Result:
+    message, values = "the engine adds {value:+.2f} to the logit of token {id}", {"id": token, "value": value}
+    estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
+    return fault("sampling/bias", message, "", values, **fields | {"estimates": estimates})
 
 
 def _unexplained_fault(fit: Fit, times: float, fields: dict[str, Any]) -> Result:
     """Report log-probs that no parameters explain, with the pairs that were tried."""
     pairs = "; ".join(f"{names} {residual:.2g}" for names, residual in fit.tried) or "none"
-    best = (
-        " and ".join(f"{name} {fit.sampling.value(name):.3g}" for name in fit.changed)
-        or "the expected parameters"
-    )
+    changed = " and ".join(f"{name} {fit.sampling.value(name):.3g}" for name in fit.changed)
     message = ("unexplained: no sampling parameters fit the engine's log-probs; the best, {best}, leave {times:.1f}"
                " times what rounding makes; pairs tried: {pairs}")  # fmt: skip
-    return fault("sampling/law", message, "", {"times": times, "pairs": pairs, "best": best}, **fields)
+    values = {"times": times, "pairs": pairs, "best": changed or "the expected parameters"}
+    return fault("sampling/law", message, "", values, **fields)
 
 
 def _parameter_fault(

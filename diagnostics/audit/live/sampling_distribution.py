@@ -1,7 +1,7 @@
-"""The log-prob that an engine reports for a token, computed from the weights' logits and the sampling parameters.
+"""Compute the log-prob that an engine should report for a sampled token, from logits and sampling parameters.
 
-The order is vLLM's: penalties and bias on the logits, temperature, min-p, top-k, top-p, then the token's share of
-what is left.
+vLLM's order applies: penalties and bias change the logits, then come temperature, min-p, top-k and top-p, and the
+log-prob is that of the token among the tokens that remain.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 
 from diagnostics.audit.live.reference import Reference
 
-# Largest difference counted for one token, so that a token at a border decides nothing.
+# Largest difference counted for one token, so that a token at the border of a truncation decides nothing.
 _CAP = 2.0
-# Logits kept of a large vocabulary, besides those of seen ids; the rest is averaged in so many bins.
+# Logits kept of a large vocabulary, besides those of prompt and sampled ids; the rest is averaged in so many bins.
 _KEPT, _BINS = 4096, 128
 # Log-prob by which an id may miss a truncation because of rounding.
 _BORDER = 0.2
+# Attributes of observed tokens that have no row for each token.
+_CACHES = ("_sort_key", "_sorted", "_mass_key", "_masses")
+_NOT_BY_TOKEN = (*_CACHES, "_log_bin_size")
 
 
 @dataclass(frozen=True)
@@ -91,26 +94,25 @@ class Observed:
         import torch
 
         self._logits = torch.cat(list(logits))
-        size = self._logits.shape[1]
         self.ids = torch.tensor([token for completion in completions for token in completion.ids])
         reported = [value for completion in completions for value in completion.logprobs]
         self.reported = torch.tensor(reported, dtype=torch.float64)
-        self.samples = torch.tensor(
-            [index for index, completion in enumerate(completions) for _ in completion.ids]
-        )
+        self.samples = torch.tensor([index for index, entry in enumerate(completions) for _ in entry.ids])
         self._in_prompt = torch.zeros(self._logits.shape, dtype=torch.bool)
         self._counts = torch.zeros(self._logits.shape, dtype=torch.int16)
-        place = 0
+        size, place = self._logits.shape[1], 0
         for completion in completions:
-            prompt = [token for token in completion.prompt if token < size]
-            for index in range(len(completion.ids)):
-                self._in_prompt[place, prompt] = True
-                if index:
-                    self._counts[place] = self._counts[place - 1]
-                    self._counts[place, completion.ids[index - 1]] += 1
-                place += 1
+            rows = slice(place, place + len(completion.ids))
+            self._in_prompt[rows, [token for token in completion.prompt if token < size]] = True
+            self._counts[list(range(place + 1, rows.stop)), list(completion.ids[:-1])] = 1
+            self._counts[rows] = self._counts[rows].cumsum(0, dtype=torch.int16)
+            place = rows.stop
         self._narrow(size)
-        self._orders: dict[tuple[Any, ...], Any] = {}
+        # The sorted logits for the last penalties, and their masses for the last temperature.
+        self._sort_key: tuple[Any, ...] | None = None
+        self._sorted: tuple[Any, Any, Any] | None = None
+        self._mass_key: tuple[Any, ...] | None = None
+        self._masses: Any = None
 
     @classmethod
     def compute(
@@ -122,18 +124,40 @@ class Observed:
         return cls(completions, [row[len(completion.prompt) - 1 : -1].double() for completion, row in rows])
 
     @classmethod
+    def _copy(cls, tensors: dict[str, Any]) -> Observed:
+        copied = object.__new__(cls)
+        copied.__dict__ = tensors | dict.fromkeys(_CACHES)
+        return copied
+
+    @classmethod
     def join(cls, parts: Sequence[Observed]) -> Observed:
         """Return the tokens of all parts, which have the same vocabulary."""
         import torch
 
-        joined = object.__new__(cls)
-        joined.__dict__ = parts[0].__dict__ | {"_orders": {}}
-        for name in parts[0].__dict__.keys() - {"_log_bin_size", "_orders"}:
-            joined.__dict__[name] = torch.cat([part.__dict__[name] for part in parts])
-        return joined
+        names = [name for name in parts[0].__dict__ if name not in _NOT_BY_TOKEN]
+        tensors = {name: torch.cat([part.__dict__[name] for part in parts]) for name in names}
+        return cls._copy(tensors | {"_log_bin_size": parts[0].__dict__["_log_bin_size"]})
+
+    def select(self, rows: Any, **changed: Any) -> Observed:
+        """Return some of the tokens, with other values of some attributes."""
+        names = [name for name in self.__dict__ if name not in _NOT_BY_TOKEN]
+        tensors = {name: self.__dict__[name][rows] for name in names}
+        return self._copy(tensors | {"_log_bin_size": self._log_bin_size} | changed)
+
+    def subset(self, most: int) -> Observed:
+        """Return some tokens, spread over all."""
+        return self.select(slice(None, None, max(1, -(-len(self.ids) // most))))
+
+    def shifted(self, shift: int) -> Observed:
+        """Return the tokens with each reported log-prob moved by `shift` tokens within its completion."""
+        import torch
+
+        rows = torch.arange(max(0, shift), len(self.ids) + min(0, shift))
+        rows = rows[self.samples[rows] == self.samples[rows - shift]]
+        return self.select(rows, reported=self.reported[rows - shift])
 
     def _narrow(self, size: int) -> None:
-        """Keep the likeliest and the seen ids of a large vocabulary, and average the others in bins."""
+        """Keep the likeliest, prompt and sampled ids of a large vocabulary, and average the others in bins."""
         import torch
 
         self.places = self.ids[:, None]
@@ -155,23 +179,12 @@ class Observed:
         )
         self.places, self.columns = (columns == self.ids[:, None]).int().argmax(1)[:, None], columns
 
-    def subset(self, most: int) -> Observed:
-        """Return some tokens, spread over all."""
-        part = object.__new__(Observed)
-        step = max(1, -(-len(self.ids) // most))
-        shared = {"_log_bin_size": self._log_bin_size, "_orders": {}}
-        part.__dict__ = shared | {
-            name: tensor[::step] for name, tensor in self.__dict__.items() if name not in shared
-        }
-        return part
-
     def penalised_logits(self, sampling: Sampling) -> Any:
         """Return the logits with penalties and bias."""
         logits = self._logits
         if sampling.repetition_penalty != 1:
-            fact = self._in_prompt | (self._counts > 0)
-            factor = sampling.repetition_penalty
-            logits = logits.where(~fact, (logits / factor).where(logits > 0, logits * factor))
+            seen, factor = self._in_prompt | (self._counts > 0), sampling.repetition_penalty
+            logits = logits.where(~seen, (logits / factor).where(logits > 0, logits * factor))
         if sampling.frequency_penalty or sampling.presence_penalty:
             logits = logits - sampling.frequency_penalty * self._counts
             logits = logits - sampling.presence_penalty * (self._counts > 0)
@@ -181,57 +194,71 @@ class Observed:
 
     def logprobs(self, sampling: Sampling) -> Any:
         """Return the log-prob of each token; minus infinity where it is truncated."""
-        return self.distribution(sampling).gather(1, self.places)[:, 0]
+        if sampling == sampling.untruncated:
+            logits = self.penalised_logits(sampling) / sampling.temperature
+            return (logits.gather(1, self.places) - self._log_mass(logits, sampling))[:, 0]
+        ordered, _, rank = self._sort(sampling)
+        size, log_mass = self._truncate(sampling)
+        logprobs = ordered.gather(1, rank) / sampling.temperature - log_mass
+        return logprobs.masked_fill(rank >= size, -math.inf)[:, 0]
 
     def distribution(self, sampling: Sampling) -> Any:
         """Return the log-probs of all kept ids at each position."""
-        logits = self.penalised_logits(sampling) / sampling.temperature
-        drops_rest = sampling.min_p > 0 or sampling.top_k > 0
-        if not self._rest.shape[1] or drops_rest:
-            truncated = self._truncate(logits, sampling) if drops_rest or sampling.top_p < 1 else logits
-            return truncated.log_softmax(1)
-        mass = self._log_mass(logits, sampling)
-        if sampling.top_p >= 1:
-            return logits - mass
-        truncated = self._truncate(logits, sampling, mass)
-        inside = truncated.logsumexp(1, keepdim=True)
-        # If none of the stored logits is truncated, the nucleus continues in the others.
-        reaches_rest = inside.maximum(mass + math.log(sampling.top_p))
-        return truncated - inside.where(truncated.isinf().any(1, keepdim=True), reaches_rest)
+        import torch
+
+        if sampling == sampling.untruncated:
+            logits = self.penalised_logits(sampling) / sampling.temperature
+            return logits - self._log_mass(logits, sampling)
+        ordered, order, _ = self._sort(sampling)
+        size, log_mass = self._truncate(sampling)
+        logprobs = ordered / sampling.temperature - log_mass
+        logprobs = logprobs.masked_fill(torch.arange(ordered.shape[1]) >= size, -math.inf)
+        return torch.empty_like(logprobs).scatter_(1, order, logprobs)
 
     def _log_mass(self, logits: Any, sampling: Sampling) -> Any:
         """Return the log of the total mass, with the averaged rest, which no penalty touches."""
+        mass = logits.logsumexp(1, keepdim=True)
+        if not self._rest.shape[1]:
+            return mass
         rest = (self._rest / sampling.temperature).logsumexp(1, keepdim=True) + self._log_bin_size
-        return logits.logsumexp(1, keepdim=True).logaddexp(rest)
+        return mass.logaddexp(rest)
 
-    def _truncate(self, logits: Any, sampling: Sampling, mass: Any = None) -> Any:
-        lowest = float("-inf")
-        order = self._order(logits, sampling)
-        ordered = logits.gather(1, order)
-        if sampling.min_p > 0:
-            ordered = ordered.masked_fill(ordered < ordered[:, :1] + math.log(sampling.min_p), lowest)
-        if 0 < sampling.top_k < ordered.shape[1]:
-            ordered = ordered.clone()
-            ordered[:, sampling.top_k :] = lowest
-        if sampling.top_p < 1:
-            shares = ordered.softmax(1) if mass is None else (ordered - mass).exp()
-            before = shares.cumsum(1) - shares
-            ordered = ordered.masked_fill((before >= sampling.top_p) & (before > 0), lowest)
-        return ordered.new_empty(ordered.shape).scatter_(1, order, ordered)
-
-    def _order(self, logits: Any, sampling: Sampling) -> Any:
-        """Return the order of the logits, which a temperature does not change."""
+    def _sort(self, sampling: Sampling) -> tuple[Any, Any, Any]:
+        """Return the sorted logits before the temperature, their order, and the sampled id's rank."""
         key = (
-            sampling.repetition_penalty,
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            sampling.bias,
-        )
-        if key not in self._orders:
-            if len(self._orders) > 4:
-                self._orders.clear()
-            self._orders[key] = logits.argsort(dim=1, descending=True)
-        return self._orders[key]
+            sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty, sampling.bias
+        )  # fmt: skip
+        if self._sorted is None or self._sort_key != key:
+            ordered, order = self.penalised_logits(sampling).sort(dim=1, descending=True)
+            rank = (order == self.places).int().argmax(1, keepdim=True)
+            self._sort_key, self._sorted, self._mass_key = key, (ordered, order, rank), None
+        return self._sorted
+
+    def _truncate(self, sampling: Sampling) -> tuple[Any, Any]:
+        """Return at each position how many ids min-p, top-k and top-p keep, and the log of their mass."""
+        import torch
+
+        ordered, *_ = self._sort(sampling)
+        scaled_top = ordered[:, :1] / sampling.temperature
+        if self._mass_key != (self._sort_key, sampling.temperature):
+            rest = self._rest / sampling.temperature + self._log_bin_size
+            scaled = torch.cat([ordered / sampling.temperature, rest], dim=1)
+            self._masses = (scaled - scaled_top).exp().cumsum(1)
+            self._mass_key = (self._sort_key, sampling.temperature)
+        masses, stored = self._masses, ordered.shape[1]
+        size = torch.full((len(ordered), 1), masses.shape[1])
+        if sampling.min_p > 0:
+            lowest = ordered[:, :1] + sampling.temperature * math.log(sampling.min_p)
+            size = (ordered >= lowest).sum(1, keepdim=True)
+        if sampling.top_k > 0:
+            size = size.clamp(max=sampling.top_k)
+        mass = masses.gather(1, size - 1)
+        if sampling.top_p < 1:
+            nucleus = sampling.top_p * mass
+            size = torch.minimum(size, torch.searchsorted(masses, nucleus) + 1)
+            # If the nucleus goes on in the averaged rest, where it ends there is not known.
+            mass = masses.gather(1, size - 1).where(size <= stored, nucleus)
+        return size, mass.log() + scaled_top
 
     def differences(self, sampling: Sampling) -> Any:
         """Return the absolute difference of each reported log-prob, at most the cap."""
@@ -240,6 +267,13 @@ class Observed:
     def residual(self, sampling: Sampling) -> float:
         """Return the mean difference without the largest 2 %: rounding moves tokens over a nucleus's border."""
         return trimmed_mean(self.differences(sampling))
+
+    def residual_by_sample(self, sampling: Sampling) -> Any:
+        """Return the mean difference of each completion."""
+        import torch
+
+        counts = torch.bincount(self.samples).clamp(min=1)
+        return torch.bincount(self.samples, weights=self.differences(sampling)) / counts
 
     def surprise(self, sampling: Sampling) -> tuple[float, float, float]:
         """Return the sampled ids' total log-prob, its expectation and its standard deviation."""

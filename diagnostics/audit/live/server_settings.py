@@ -1,4 +1,4 @@
-"""P0 and P10, which cost no tokens: settings of the server and the trainer, tokenizer and chat template."""
+"""Compare the server's settings (P0), tokenizer and chat template (P10) with the trainer's; this costs no tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live.probe_inputs import CHAT, TEXTS
 from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
 from diagnostics.audit.live.servers import Server
-from diagnostics.audit.model import AuditError, Result, clean, fault, note, skipped
+from diagnostics.audit.results import AuditError, Result, clean, fault, note, skipped
 
 _LENGTHS = ("max_completion_length", "max_prompt_length")
 
@@ -110,11 +110,8 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
         evidence.append(note("defaults", text, "generation_config.json", told=defaults))
     if mode:
         return [clean("settings", evidence=tuple(evidence))]
-    result = skipped("settings", "server_info", "/server_info (VLLM_SERVER_DEV_MODE=1)")
-    if server.get("info") == "text":
-        need = "the logprobs_mode: /server_info of this release does not report it"
-        result = skipped("settings", "server_info_text", need)
-    return [replace(result, evidence=tuple(evidence))]
+    need = "/server_info as JSON (vLLM 0.11 or newer, VLLM_SERVER_DEV_MODE=1)"
+    return [replace(skipped("settings", "server_info", need), evidence=tuple(evidence))]
 
 
 def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""Servers that can be audited: what each can sample, score and tokenise."""
+"""Clients of the three kinds of rollout server: `vllm serve`, `trl vllm-serve` and `grpo_core serve`.
+
+A server samples; some also score given ids and tokenise. `identify_server` finds out which kind answers.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from typing import Any
 from diagnostics.audit.live.client import Client, RefusedError
 from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
-from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 
 # Larger is later; a trainer's own requests have priority 0.
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
 _NO_TOKENIZE = "the server's /tokenize, which vllm serve has"
 _NO_SALT = "a cache_salt, which vllm serve has"
+_CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 
 
 class Server:
@@ -83,9 +87,6 @@ class VllmServe(Server):
             settings["max_model_len"] = length
         info = self.client.try_call("/server_info?config_format=json")
         config = info.get("vllm_config", info) if isinstance(info, dict) else {}
-        if isinstance(config, str):  # up to 0.10
-            config = {"model_config": parse_printed_config(config)}
-            settings["info"] = "text"
         model = config.get("model_config") if isinstance(config, dict) else None
         for key in ("dtype", "logprobs_mode", "quantization", "seed", "override_generation_config"):
             if isinstance(model, dict) and model.get(key) not in (None, {}):
@@ -102,9 +103,8 @@ class VllmServe(Server):
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         entries = self._complete(body, len(ids) + 1)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
-            raise AuditError(
-                f"{self.client.address}: its answer has no prompt_logprobs: it cannot score given ids"
-            )
+            problem = "its answer has no prompt_logprobs: it cannot score given ids"
+            raise AuditError(f"{self.client.address}: {problem}")
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
     def sample(
@@ -119,17 +119,16 @@ class VllmServe(Server):
         if len(choices) != len(prompts) * copies:
             expected = len(prompts) * copies
             raise AuditError(f"{self.client.address}: {len(choices)} samples instead of {expected}")
-        return [
-            self._completion(choice, tuple(prompts[place // copies])) for place, choice in enumerate(choices)
-        ]
+        owners = _repeat(prompts, copies)
+        return [self._completion(choice, prompt) for choice, prompt in zip(choices, owners, strict=True)]
 
     def _completion(self, choice: dict[str, Any], prompt: tuple[int, ...]) -> Completion:
         entry = choice.get("logprobs") or {}
         values, names = entry.get("token_logprobs"), entry.get("tokens")
         if not values or not names:
-            reason = "its samples have no log-probs: start it with log-probs allowed"
-            raise AuditError(f"{self.client.address}: {reason}")
-        reported = tuple(_token_id(name) for name in names)
+            problem = "its samples have no log-probs: start it with log-probs allowed"
+            raise AuditError(f"{self.client.address}: {problem}")
+        reported = tuple(map(_token_id, names))
         ids = tuple(choice.get("token_ids") or reported)
         return Completion(prompt, ids, tuple(map(float, values)), reported)
 
@@ -146,16 +145,14 @@ class VllmServe(Server):
     def cache_hits(self) -> float | None:
         """Return the number of prefix cache hits so far, in tokens; None if unknown."""
         text = self.client.try_call("/metrics")
-        names = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
         lines = text.splitlines() if isinstance(text, str) else []
-        hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)]
+        hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_CACHE_HITS)]
         return sum(hits) if hits else None
 
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
         """Tokenise by /tokenize."""
-        body = (
-            {"prompt": text} if isinstance(text, str) else {"messages": text, "add_generation_prompt": True}
-        )
+        chat = {"messages": text, "add_generation_prompt": True}
+        body = {"prompt": text} if isinstance(text, str) else chat
         answer = self.client.try_call("/tokenize", {"model": self.model, **body})
         return list(answer["tokens"]) if isinstance(answer, dict) and "tokens" in answer else None
 
@@ -219,15 +216,12 @@ class TrlServe(Server):
         ids, values = answer.get("completion_ids"), answer.get("logprobs")
         if not ids or not values or len(ids) != len(prompts) * copies:
             raise AuditError(f"{path}: no ids with log-probs: use TRL 0.23 or newer")
-        rows = zip(ids, values, answer.get("logprob_token_ids") or ids, strict=False)
+        rows = zip(
+            _repeat(prompts, copies), ids, values, answer.get("logprob_token_ids") or ids, strict=False
+        )
         return [
-            Completion(
-                tuple(prompts[place // copies]),
-                tuple(row),
-                _first_of_each(logprobs),
-                _first_of_each(reported),
-            )
-            for place, (row, logprobs, reported) in enumerate(rows)
+            Completion(prompt, tuple(row), _first_of_each(logprobs), _first_of_each(reported))
+            for prompt, row, logprobs, reported in rows
         ]
 
 
@@ -250,22 +244,26 @@ class OwnServe(Server):
     ) -> list[Completion]:
         """Sample by /generate, with a separate seed for each sample."""
         self._calls += 1
-        sent = [list(prompt) for prompt in prompts for _ in range(copies)]
+        owners = _repeat(prompts, copies)
         requests: list[dict[str, Any]] = [
-            {"id": f"audit-{place}", "prompt_ids": prompt, "seed": 7919 * self._calls + place}
-            for place, prompt in enumerate(sent)
+            {"id": f"audit-{place}", "prompt_ids": list(prompt), "seed": 7919 * self._calls + place}
+            for place, prompt in enumerate(owners)
         ]
         params = {"max_tokens": tokens, "temperature": request.get("temperature", 1.0), "stop_ids": []}
         answer = self.client.post("/generate", {"requests": requests, "params": params})
-        self.client.tokens += sum(len(prompt) + tokens for prompt in sent)
+        self.client.tokens += sum(len(prompt) + tokens for prompt in owners)
         return [
-            Completion(tuple(prompt), tuple(done["ids"]), tuple(done["logprobs"]))
-            for prompt, done in zip(sent, answer["completions"], strict=True)
+            Completion(prompt, tuple(done["ids"]), tuple(done["logprobs"]))
+            for prompt, done in zip(owners, answer["completions"], strict=True)
         ]
 
 
 def _cost(prompts: Sequences, tokens: int, copies: int) -> int:
     return sum(len(prompt) + copies * tokens for prompt in prompts)
+
+
+def _repeat(prompts: Sequences, copies: int) -> list[tuple[int, ...]]:
+    return [tuple(prompt) for prompt in prompts for _ in range(copies)]
 
 
 def _first_of_each(row: Sequence[Any]) -> tuple[Any, ...]:
@@ -336,17 +334,6 @@ def is_updating(metrics: str) -> bool:
         if name == "s_in_flight" and float(value) > 0:
             return True
         if name != "s_in_flight":
-            open_updates += float(value) * (
-                ('operation="start"' in labels) - ('operation="finish"' in labels)
-            )
+            sign = ('operation="start"' in labels) - ('operation="finish"' in labels)
+            open_updates += float(value) * sign
     return open_updates > 0
-
-
-def parse_printed_config(config: str) -> dict[str, str]:
-    """Parse a configuration as Python prints it, which vLLM answers up to 0.10.
-
-    >>> parse_printed_config("model='m', dtype=torch.bfloat16, max_seq_len=320, quantization=None, seed=0")
-    {'dtype': 'bfloat16', 'seed': '0'}
-    """
-    pairs = re.findall(r"(?:^|, )(dtype|quantization|seed)=(?:torch\.)?([\w.-]+)", config)
-    return {name: value for name, value in pairs if value != "None"}

@@ -1,1 +1,1 @@
-"""Checks of recorded run artifacts: samples, metrics, checkpoints."""
+"""Audit the files that a run wrote: samples, metrics and checkpoints."""

@@ -1,7 +1,7 @@
-"""P11: recompute advantages from rewards and groups, to identify their formula or a mistake in it.
+"""Recompute advantages from rewards and groups (P11), to find their formula or a mistake in it.
 
-A fault is reported only if a mistake makes the recorded numbers and no right formula does: (reward - baseline) /
-(deviation + epsilon) over the groups of the prompts, with every baseline and scale that trainers have.
+All formulas are (reward - baseline) / (deviation + epsilon), with every baseline and scale that trainers have. A fault
+is reported only if a mistake reproduces the recorded numbers and no correct formula does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from diagnostics.audit.model import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import deviation, mean
+from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 Groups = list[list[int]]
 _ENOUGH, _MOST = 8, 4096

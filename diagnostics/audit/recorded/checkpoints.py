@@ -1,9 +1,9 @@
-"""P13: compare consecutive checkpoints: find frozen tensors, NaN, and updates lost to bfloat16 rounding.
+"""Compare consecutive checkpoints (P13): find frozen tensors, NaN, and updates lost to bfloat16 rounding.
 
-Some thousand evenly spaced elements of each tensor are compared; "did not move" is reported only after all bytes were.
-bfloat16 loses an update below half of a weight's last place: small weights move and larger ones never do, with
-a sharp edge. Weights trained in float32 and saved in bfloat16 have no edge: among weights twice as large, half as
-many move.
+A few thousand evenly spaced elements of each tensor are compared. "Did not move" is reported only after all bytes were
+compared. A bfloat16 weight loses an update below half of its last place. Then small weights move and large ones never
+do, with a sharp edge. Weights trained in float32 and saved in bfloat16 have no such edge: half as many weights move
+among those twice as large.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.model import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_data import Checkpoint, RunArtifacts
 from diagnostics.audit.recorded.safetensors import Tensor
+from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
 # Of each floating type the bits of the fraction, the mask of the exponent, and the integer of its width.
@@ -124,7 +124,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
                               "evidence": (note("moved", text, **values),)}  # fmt: skip
     if last.invalid:
         message = "weights of checkpoint {after} are NaN or infinite: {names}"
-        return fault("moved/nan", message, "NUM027", values | {"names": _list(last.invalid)}, **fields)
+        return fault("moved/nan", message, "NUM027", values | {"names": _join_names(last.invalid)}, **fields)
     if all(len(comparison.unchanged) == len(comparison.shares) for comparison in comparisons):
         message = "no weight moved from checkpoint {before} to {after}"
         family, suffix = (
@@ -134,7 +134,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     if frozen := _frozen_tensors(comparisons):
         message = "tensors never move while those of other layers do: {names}"
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
-        return fault("moved/part", message, "CFG128", values | {"names": _list(frozen)}, **fields)
+        return fault("moved/part", message, "CFG128", values | {"names": _join_names(frozen)}, **fields)
     if (edge := _lost_updates(comparisons)) is not None:
         message = ("updates are lost in bfloat16 weights: {share:.1%} of elements moved from checkpoint {before} to"
                    " {after}, and none above {edge:.2g}")  # fmt: skip
@@ -181,5 +181,5 @@ def _lost_updates(comparisons: list[Comparison]) -> float | None:
     return None
 
 
-def _list(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

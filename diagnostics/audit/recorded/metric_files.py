@@ -1,8 +1,8 @@
-"""Readers of metrics: trainer_state.json, JSON lines, logs, W&B's summary, and TensorBoard's event files.
+"""Read metrics of a run: trainer_state.json, JSON lines, logs, W&B's summary, and TensorBoard's event files.
 
-Event files are parsed by hand, because TensorBoard need not be installed: records of length, checksum, bytes, checksum
-(record_writer.cc); an Event has step 2 and summary 5, whose values 1 have tag 1 and simple_value 2 or a tensor 8 of one
-float. Checksums are not verified. Evaluations are left out of all formats.
+Event files are parsed here, because TensorBoard need not be installed. A record is length, checksum, bytes, checksum
+(record_writer.cc). An Event has field 2, the step, and 5, the summary. A value of the summary, field 1, has the tag, 1,
+and a number, 2, or a tensor of one float, 8. Checksums are not verified. Evaluation metrics are left out everywhere.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.recorded.common import (
+from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
     MAX_LINE,
     READ_ERRORS,
+    MetricRow,
+    MetricSeries,
+    UnreadInputs,
     read_json_lines,
     step_in_name,
     whole_number,
 )  # fmt: skip
-from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries, UnreadInputs
 from diagnostics.logs import metric_names
 from diagnostics.output.redact import mask_and_cut
 

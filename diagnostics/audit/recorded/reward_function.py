@@ -1,7 +1,7 @@
-"""P12: call the user's reward function again on recorded samples, in the main thread and in a worker thread.
+"""Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
 
-Only with `--reward`, because it runs that code. It is called as TRL calls one: lists by keyword, a list of numbers
-back; failing that, once for each sample with the completion alone.
+Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: with lists by
+keyword, and it returns a list of numbers. One that takes a single argument is called with one completion at a time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.model import AuditError, Note, Result, clean, fault, note, skipped, undecided
-from diagnostics.audit.recorded.common import number
-from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample
+from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, number
+from diagnostics.audit.results import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.output.redact import mask_and_cut
 
 _MAX_SAMPLES, _CLOSE, _TIMEOUT_S = 512, 1e-4, 60.0

@@ -1,4 +1,4 @@
-"""Safetensors by header and memory map, without torch: names, types, shapes and elements as numbers."""
+"""Read safetensors files without torch: names, types, shapes, and elements as numbers. Files are mapped into memory."""
 
 from __future__ import annotations
 

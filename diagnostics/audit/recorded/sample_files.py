@@ -1,7 +1,7 @@
-"""Readers of recorded samples: TRL's Parquet, ms-swift's and verl's JSON lines, and this project's rollout format.
+"""Read recorded samples: TRL's Parquet files, ms-swift's and verl's JSON lines, and grpo_core's rollouts.
 
-Read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4.6.0.dev0 (GRPOTrainer.log), verl 0.10.0.dev
-(RayPPOTrainer._log_rollout_data). Texts lack special tokens; ids and log-probs are in our own formats only.
+The formats were read in the sources of TRL 1.16.0 (GRPOTrainer.log), ms-swift 4.6.0.dev0 (GRPOTrainer.log) and verl
+0.10.0.dev (RayPPOTrainer._log_rollout_data). Their texts lack special tokens. Only grpo_core records ids and log-probs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import safetensors
-from diagnostics.audit.recorded.common import (
+from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
     MAX_ROWS,
     MAX_RUN,
     READ_ERRORS,
     Reading,
+    Recording,
+    Sample,
+    Tokens,
     choose_files,
     number,
     numbers,
@@ -30,7 +33,6 @@ from diagnostics.audit.recorded.common import (
     text_of,
     whole_number,
 )  # fmt: skip
-from diagnostics.audit.recorded.run_data import Recording, Sample, Tokens
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}

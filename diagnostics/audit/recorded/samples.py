@@ -1,18 +1,21 @@
-"""Checks of recorded samples: order of prompts, pairing, duplicates, ends, and rewards within groups."""
+"""Check recorded samples: the order of prompts, wrongly paired prompts, duplicates, ends, and rewards within groups."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from math import exp, sqrt
 from typing import Any
 
-from diagnostics.audit.model import Estimate, Result, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
-_LEAST_PROMPTS, _LEAST_GROUPS = 3, 4
+_LEAST_PROMPTS, _LEAST_GROUPS, _LEAST_STEPS = 3, 4, 4
 _MOST_FLAT = 0.9
+# Answers up to this length need not repeat words of the question.
+_SHORT_TEXT = 400
 _WANT_DUMPS = (
     "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
 )
@@ -39,24 +42,30 @@ def check_samples(run: RunArtifacts) -> Iterator[Result]:
         yield _rewards(recording, groups)
 
 
+def _in_file_order(recording: Recording) -> list[list[Sample]]:
+    """Split the samples by step as they were written: a resumed run may write a number twice."""
+    return [list(rows) for _, rows in groupby(recording.rows, key=lambda row: row.step)]
+
+
 def _prompt_order(recording: Recording) -> Result:
     """Check whether prompts come again before all prompts have come once, as after a resume that went back."""
-    prompts = {row.prompt for row in recording.rows}
-    count = len(recording.rows)
+    prompts, count = {row.prompt for row in recording.rows}, len(recording.rows)
     if count >= 32 and len(prompts) == 1 and "" not in prompts:
         message = (
             "all {count} samples of {steps} steps have one prompt: the data set or the sampler repeats it"
         )
-        values = {"count": count, "steps": len(recording.steps())}
-        return fault("data/one_prompt", message, "", values, count=count)
-    steps = _generations(recording)
-    if len(steps) < 4 or recording.files[0] > recording.files[1]:
+        return fault(
+            "data/one_prompt", message, "", {"count": count, "steps": len(recording.steps())}, count=count
+        )
+    steps = _prompts_by_step(recording)
+    if len(steps) < _LEAST_STEPS or recording.files[0] > recording.files[1]:
         need = "the prompts of at least four steps, none left out; there are {count}"
         return skipped("data", "want_steps", need, count=len(steps))
     smallest = min(len(step_prompts) for _, step_prompts in steps)
     if smallest < _LEAST_PROMPTS:
-        need = "at least three prompts a step; there are {count}"
-        return skipped("data", "want_prompts", need, count=smallest)
+        return skipped(
+            "data", "want_prompts", "at least three prompts a step; there are {count}", count=smallest
+        )
     first_set: dict[frozenset[str], int] = {}
     first_prompt: dict[str, int] = {}
     repeats = []
@@ -74,13 +83,12 @@ def _prompt_order(recording: Recording) -> Result:
     fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
     message = ("steps {from} to {to} were trained on again from step {at} on ({count} of them), before all prompts"
                " were seen: a resume went back")  # fmt: skip
+    fields: dict[str, Any] = {"count": len(steps), "evidence": (fact,)}
     estimates = (Estimate("steps_repeated", len(early)),)
-    return fault(
-        "data/repeated", message, "CFG126", values, estimates=estimates, count=len(steps), evidence=(fact,)
-    )
+    return fault("data/repeated", message, "CFG126", values, estimates=estimates, **fields)
 
 
-def _generations(recording: Recording) -> list[tuple[int, frozenset[str]]]:
+def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
     """Return number and prompts of each step; steps trained on the same completions count once."""
     steps: list[tuple[int, frozenset[str]]] = []
     before: list[tuple[str, str]] = []
@@ -92,16 +100,6 @@ def _generations(recording: Recording) -> list[tuple[int, frozenset[str]]]:
     return steps
 
 
-def _in_file_order(recording: Recording) -> list[list[Sample]]:
-    """Split the samples by step as they were written: a resumed run may write a number twice."""
-    steps: list[list[Sample]] = []
-    for row in recording.rows:
-        if not steps or steps[-1][0].step != row.step:
-            steps.append([])
-        steps[-1].append(row)
-    return steps
-
-
 def _pairing(recording: Recording) -> Result:
     """Check whether completions begin with their prompt, contain another's, or fit another prompt's words better."""
     rows = [row for row in recording.rows[:8192] if row.prompt and row.completion]
@@ -109,14 +107,12 @@ def _pairing(recording: Recording) -> Result:
         return skipped("pairing", "want_texts", "texts of prompts and completions")
     echoes = sum(len(row.prompt) >= 8 and row.completion.startswith(row.prompt) for row in rows)
     steps = [group for group in _in_file_order(recording) if len({row.prompt for row in group}) > 1][:200]
-    compared = sum(map(len, steps))
-    foreign = 0
+    compared, foreign = sum(map(len, steps)), 0
     for group in steps:
         prompts = {row.prompt for row in group if len(row.prompt) >= 24}
-        for row in group:
-            foreign += row.prompt not in row.completion and any(
-                prompt in row.completion for prompt in prompts
-            )
+        foreign += sum(
+            row.prompt not in row.completion and any(prompt in row.completion for prompt in prompts) for row in group
+        )  # fmt: skip
     values = {"own": echoes / len(rows), "other": foreign / max(1, compared), "count": len(rows)}
     if echoes > 0.5 * len(rows):
         message = (
@@ -145,13 +141,13 @@ def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Re
         values |= {"shift": shift, "most": most / decided}
         return fault("pairing/shifted", message, "TOK019", values, count=decided)
     width = max(2, *(len({row.prompt for row in rows}) for rows in steps))
-    if matches * width < 1.5 * decided and decided > 100:
-        lengths = sorted(len(row.completion) for row in recording.rows[:512])
-        if lengths[len(lengths) // 2] <= 400:  # short answers need not repeat the question
-            return skipped("pairing", "want_words", "longer completions")
-        option = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
-        return undecided("pairing", option, values=values, count=decided)
-    return clean("pairing", values=values, count=decided)
+    if matches * width >= 1.5 * decided or decided <= 100:
+        return clean("pairing", values=values, count=decided)
+    lengths = sorted(len(row.completion) for row in recording.rows[:512])
+    if lengths[len(lengths) // 2] <= _SHORT_TEXT:
+        return skipped("pairing", "want_words", "longer completions")
+    option = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
+    return undecided("pairing", option, values=values, count=decided)
 
 
 def _shifts_by_words(rows: list[Sample]) -> Iterator[int]:
@@ -207,9 +203,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
 
 def _has_entropy(series: Sequence[MetricSeries]) -> bool:
     """Return whether the policy's entropy is known and never low."""
-    entropies = [
-        row.values["entropy"] for metrics in series for row in metrics.rows if "entropy" in row.values
-    ]
+    entropies = [row.values["entropy"] for entry in series for row in entry.rows if "entropy" in row.values]
     return bool(entropies) and min(entropies) > 0.1
 
 
@@ -256,9 +250,8 @@ def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
     rewards = [[row.total_reward for row in group] for group in groups]
     complete = [[reward for reward in group if reward is not None] for group in rewards if None not in group]
     if len(complete) < 2 * _LEAST_GROUPS:
-        return skipped(
-            "rewards", "want_rewards", "eight groups with rewards; there are {count}", count=len(complete)
-        )
+        need = "eight groups with rewards; there are {count}"
+        return skipped("rewards", "want_rewards", need, count=len(complete))
     return _reward_spread(complete, recording.kind)
 
 
@@ -278,16 +271,20 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         "count": sum(map(len, groups)), "evidence": (note("flat_groups", text, place, **values),),
     }  # fmt: skip
     if lowest == highest:
-        message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
-        return fault("rewards/constant", message, "REW004", values, **fields)
-    if len(flat) == len(groups):
+        family, message = (
+            "constant",
+            "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient",
+        )
+    elif len(flat) == len(groups):
+        family = "no_spread"
         message = (
             "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
         )
-        return fault("rewards/no_spread", message, "REW004", values, **fields)
-    if len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
+    elif len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
+        family = "little_spread"
         message = (
             "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): they produce no gradient"
         )
-        return fault("rewards/little_spread", message, "REW004", values, **fields)
-    return clean("rewards", **fields)
+    else:
+        return clean("rewards", **fields)
+    return fault(f"rewards/{family}", message, "REW004", values, **fields)

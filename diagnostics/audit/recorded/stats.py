@@ -1,4 +1,4 @@
-"""Small statistics on plain lists. Overflow yields infinity, never an exception."""
+"""Statistics of lists of numbers. An overflow gives infinity and never raises an exception."""
 
 from __future__ import annotations
 

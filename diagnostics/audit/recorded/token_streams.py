@@ -1,7 +1,7 @@
-"""Checks of recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5/P8).
+"""Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5, P8).
 
-Without logits each kind of difference is recognised by its trace: a shift by correlation, a truncated distribution by
-differences to one side, a temperature by the slope, a penalty by repeated tokens, older weights by growth over steps.
+Each kind of difference leaves a trace. A shift shows in the correlation, a truncated distribution in differences to one
+side, a temperature in the slope, a penalty in repeated tokens, and older weights in growth over the steps.
 """
 
 from __future__ import annotations
@@ -11,20 +11,9 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
-from diagnostics.audit.model import (
-    CLEAN,
-    Estimate,
-    Note,
-    Result,
-    RunnerUp,
-    clean,
-    fault,
-    note,
-    skipped,
-    undecided,
-)
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
+from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 _ENOUGH, _MOST = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).
@@ -113,7 +102,7 @@ def check_streams(
         pairs = _pairs(rows)
         if len(pairs) >= _ENOUGH:
             result = _check_pairs(recording, rows, pairs)
-            may_be_sampling = result.outcome != CLEAN and result.family in _MAY_BE_SAMPLING
+            may_be_sampling = not result.is_clean and result.family in _MAY_BE_SAMPLING
             results += (estimate(recording) if estimate and may_be_sampling else []) or [result]
     need = "log-probs of engine and trainer in the dump: output.record_every=1 in grpo_core"
     return results or [skipped("streams", "want_both_streams", need)]

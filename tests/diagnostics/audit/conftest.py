@@ -19,5 +19,5 @@ def one_thread():
 def trained(tmp_path_factory):
     """The folder with base, checkpoint-20, checkpoint-110 and checkpoint-120."""
     folder = tmp_path_factory.mktemp("trained")
-    world.make(folder, keep=(20, 110, 120))
+    world.train_world(folder, keep=(20, 110, 120))
     return folder

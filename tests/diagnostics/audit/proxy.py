@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.diagnostics.audit.standin import Wrong, started
+from tests.diagnostics.audit.standin import Wrong, run_server
 
 
 @contextlib.contextmanager
-def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
+def run_proxy(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
     """The address of the proxy; `second` answers every other call for completions."""
     calls = [0]
 
@@ -26,7 +26,7 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
-            self._reply(*forwarded(url, "GET", self.path, None, self.headers["Authorization"]))
+            self._reply(*forward(url, "GET", self.path, None, self.headers["Authorization"]))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -34,18 +34,18 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
             if self.path == "/v1/completions":
                 calls[0] += 1
                 to = second if second and calls[0] % 2 else url
-                body = changed(body, wrong)
+                body = change_request(body, wrong)
             elif self.path == "/generate":  # our own server's
                 body["params"] |= {key: wrong.law[key] for key in wrong.law.keys() & {"temperature"}}
             elif wrong.double_bos and self.path == "/tokenize" and "prompt" in body:
-                status, content = forwarded(to, "POST", self.path, body)
+                status, content = forward(to, "POST", self.path, body)
                 reported = json.loads(content)
                 reported["tokens"] = [reported["tokens"][0], *reported["tokens"]]
                 self._reply(status, json.dumps(reported).encode())
                 return
-            status, content = forwarded(to, "POST", self.path, body, self.headers["Authorization"])
+            status, content = forward(to, "POST", self.path, body, self.headers["Authorization"])
             if self.path == "/v1/completions" and status == 200:
-                content = json.dumps(told_otherwise(json.loads(content), body, wrong)).encode()
+                content = json.dumps(change_answer(json.loads(content), body, wrong)).encode()
             self._reply(status, content)
 
         def _reply(self, status: int, content: bytes) -> None:
@@ -54,11 +54,11 @@ def between(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    with started(Handler) as address:
+    with run_server(Handler) as address:
         yield address
 
 
-def forwarded(
+def forward(
     url: str, method: str, path: str, body: Any, authorization: str | None = None
 ) -> tuple[int, bytes]:
     """Forward a request to the server and return its answer."""
@@ -74,7 +74,7 @@ def forwarded(
         connection.close()
 
 
-def changed(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     """A request as it reaches the server."""
     if "prompt_logprobs" in body or body.get("logprobs"):
         return body  # scores and cache probes: sampling parameters do not affect them
@@ -92,7 +92,7 @@ def changed(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     return body
 
 
-def told_otherwise(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     """An answer as it reaches the audit."""
     choices = answer["choices"]
     if "prompt_logprobs" in body or body.get("logprobs"):

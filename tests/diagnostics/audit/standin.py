@@ -10,7 +10,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.reference import round_weights
-from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from tests.diagnostics.audit.cutting import CuttingLlama
+from diagnostics.audit.live.sampling_distribution import Sampling
 
 
 @dataclass
@@ -38,7 +37,6 @@ class Wrong:
         second: Every other call is answered by these weights.
         double_bos: `/tokenize` puts one more id before a text.
         template: The server's own chat template.
-        cut: Kernels that cut numbers off in place of rounding them.
         noise: Kernels that differ: so much is added to a logit, of a normal distribution.
         batches: Each sequence is computed in a batch whose size varies.
         no_logprobs: Samples without log-probs.
@@ -46,6 +44,7 @@ class Wrong:
         updating: A weight update was begun, and not finished.
         versions: What it calls its weights, one after the other.
         no_priority: A request with a priority is refused.
+        release: What /version says.
         settings: The answer of /server_info; None: there is none.
     """
 
@@ -61,7 +60,6 @@ class Wrong:
     second: Any = None
     double_bos: bool = False
     template: str = ""
-    cut: bool = False
     noise: float = 0.0
     batches: bool = False
     no_logprobs: bool = False
@@ -69,6 +67,7 @@ class Wrong:
     updating: bool = False
     versions: list[str] = field(default_factory=list)
     no_priority: bool = False
+    release: str = "0.32.0"
     settings: dict[str, Any] | None = field(default_factory=lambda: {"logprobs_mode": "processed_logprobs"})
 
 
@@ -78,25 +77,39 @@ class Engine:
     def __init__(self, folder: Path, dtype: str, wrong: Wrong | None = None, seed: int = 0) -> None:
         self.dtype, self.wrong = dtype, wrong or Wrong()
         self.words = AutoTokenizer.from_pretrained(folder)
-        self.model = CuttingLlama(loaded(folder, dtype)) if self.wrong.cut else loaded(folder, dtype)
+        self.model = loaded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
         self.priorities: list[int] = []
 
     @torch.inference_mode()
     def logits(self, ids: list[int], *, plain: bool = False) -> torch.Tensor:
+        """The logits after each id of one sequence."""
         model = self.model
         if self.wrong.second is not None and self.calls % 2:
             model = self.wrong.second
         if plain and self.wrong.stale_cache is not None:
             model = self.wrong.stale_cache
-        places = torch.tensor([ids, *self._batch_neighbours(len(ids))], device=model.device)
-        rows = model(input_ids=places, use_cache=False).logits[0].cpu().double()
-        if self.wrong.noise:
-            rows = rows + self.wrong.noise * torch.randn(
-                rows.shape, generator=self.generator, dtype=rows.dtype
-            )
-        return rows
+        return self._with_noise(self._forward(model, [ids, *self._batch_neighbours(len(ids))])[0])
+
+    @torch.inference_mode()
+    def last_logits(self, sequences: list[list[int]]) -> torch.Tensor:
+        """The logits after the last id of each of some equally long sequences, computed in one batch."""
+        if self.wrong.batches or len({len(ids) for ids in sequences}) > 1:
+            return torch.stack([self.logits(ids)[-1] for ids in sequences])
+        is_second = self.wrong.second is not None and self.calls % 2
+        model = self.wrong.second if is_second else self.model
+        return self._with_noise(self._forward(model, sequences)[:, -1])
+
+    def _forward(self, model: Any, sequences: list[list[int]]) -> torch.Tensor:
+        ids = torch.tensor(sequences, device=model.device)
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits.cpu().double()
+        return logits
+
+    def _with_noise(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self.wrong.noise:
+            return rows
+        return rows + self.wrong.noise * torch.randn(rows.shape, generator=self.generator, dtype=rows.dtype)
 
     def _batch_neighbours(self, length: int) -> list[list[int]]:
         """The other sequences of the batch."""
@@ -114,67 +127,51 @@ class Engine:
         ]
         return [None, *reported]
 
-    def sample(
-        self, prompt: list[int], count: int, law: Sampling, generator: torch.Generator
-    ) -> tuple[Any, Any, Any]:
-        ids, values, reported, rows = [], [], [], []
-        raw_law = Sampling() if self.wrong.raw else law
+    def sample(self, prompts: list[list[int]], count: int, law: Sampling) -> list[tuple[Any, Any, Any]]:
+        """`count` ids after each prompt, their reported log-probs, and the ids that these belong to."""
+        ids: list[list[int]] = [[] for _ in prompts]
+        values: list[list[float]] = [[] for _ in prompts]
+        reported: list[list[int]] = [[] for _ in prompts]
+        generators = [self.generator] * len(prompts)
+        if self.wrong.one_seed:
+            generators = [torch.Generator().manual_seed(sum(prompt)) for prompt in prompts]
         for _ in range(count):
-            rows.append(self.logits([*prompt, *ids])[-1:])
-            # Laws of penalties look at what was sampled before.
-            observed = Observed([Completion(tuple(prompt), (*ids, 0), (0.0,) * (len(ids) + 1))], rows)
-            full = observed.distribution(law)[-1]
-            token = (
-                int(full.argmax())
-                if self.wrong.greedy
-                else int(torch.multinomial(full.exp(), 1, generator=generator))
-            )
-            report_values = (
-                observed.distribution(raw_law)
-                if self.wrong.raw or self.wrong.greedy
-                else observed.distribution(law)
-            )[-1]
-            neighbour = int(report_values.argmax()) if self.wrong.neighbour else token
-            values.append(float(report_values[neighbour]))
-            reported.append(neighbour)
-            ids.append(token)
-        if self.wrong.shift:
-            values = values[-self.wrong.shift :] + values[: -self.wrong.shift]
-        return ids, values, reported
+            rows = self.last_logits([[*prompt, *new] for prompt, new in zip(prompts, ids, strict=True)])
+            for place, row in enumerate(rows):
+                full = distribution(row, law, prompts[place], ids[place])
+                token = int(torch.multinomial(full.exp(), 1, generator=generators[place]))
+                token = int(full.argmax()) if self.wrong.greedy else token
+                reported_row = row.log_softmax(-1) if self.wrong.raw else full
+                neighbour = int(reported_row.argmax()) if self.wrong.neighbour else token
+                values[place].append(float(reported_row[neighbour]))
+                reported[place].append(neighbour)
+                ids[place].append(token)
+        if by := self.wrong.shift:
+            values = [row[-by:] + row[:-by] for row in values]
+        return list(zip(ids, values, reported, strict=True))
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         self.calls += 1
-        prompt_ids = body["prompt"]
-        prompts = prompt_ids if isinstance(prompt_ids[0], list) else [prompt_ids]
+        prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
         law = Sampling.of_request({**body, **self.wrong.law})
-        if self.wrong.bias:
-            law = Sampling(**{**vars(law), "bias": self.wrong.bias})
-        choices: list[dict[str, Any]] = []
+        law = replace(law, bias=self.wrong.bias)
         copies = body.get("n", 1)
-        for prompt in prompts:
-            seed = int(torch.randint(0, 2**31, (1,), generator=self.generator))
-            for _ in range(copies):
-                generator = torch.Generator().manual_seed(seed) if self.wrong.one_seed else self.generator
-                ids, values, reported = self.sample(prompt, body["max_tokens"], law, generator)
-                choice: dict[str, Any] = {"index": len(choices), "finish_reason": "length", "token_ids": ids}
-                if not self.wrong.no_logprobs and "logprobs" in body:
-                    choice["logprobs"] = {
-                        "token_logprobs": values,
-                        "tokens": [f"token_id:{token}" for token in reported],
-                    }
-                    if body["logprobs"]:
-                        plain = not body.get("cache_salt")
-                        row = self.logits(prompt, plain=plain)[-1].log_softmax(-1)
-                        best = row.topk(body["logprobs"])
-                        choice["logprobs"]["top_logprobs"] = [
-                            {
-                                f"token_id:{int(i)}": float(v)
-                                for v, i in zip(best.values, best.indices, strict=True)
-                            }
-                        ]
-                if "prompt_logprobs" in body:
-                    choice["prompt_logprobs"] = self.score(prompt)
-                choices.append(choice)
+        owners = [prompt for prompt in prompts for _ in range(copies)]
+        choices: list[dict[str, Any]] = []
+        samples = self.sample(owners, body["max_tokens"], law)
+        for prompt, (ids, values, reported) in zip(owners, samples, strict=True):
+            choice: dict[str, Any] = {"index": len(choices), "finish_reason": "length", "token_ids": ids}
+            if not self.wrong.no_logprobs and "logprobs" in body:
+                names = [f"token_id:{token}" for token in reported]
+                choice["logprobs"] = {"token_logprobs": values, "tokens": names}
+                if body["logprobs"]:
+                    row = self.logits(prompt, plain=not body.get("cache_salt"))[-1].log_softmax(-1)
+                    best = row.topk(body["logprobs"])
+                    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                    choice["logprobs"]["top_logprobs"] = [{f"token_id:{i}": value for i, value in pairs}]
+            if "prompt_logprobs" in body:
+                choice["prompt_logprobs"] = self.score(prompt)
+            choices.append(choice)
         if self.wrong.permuted and len(prompts) > 1:
             moved = choices[copies:] + choices[:copies]
             choices = [{**item, "index": place} for place, item in enumerate(moved)]
@@ -190,6 +187,29 @@ class Engine:
             built = self.words(body["prompt"])["input_ids"]
             built = [0, *built] if self.wrong.double_bos else built
         return {"tokens": list(built)}
+
+
+def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: list[int]) -> torch.Tensor:
+    """Log-probs of the next id by vLLM's order: penalties, bias, temperature, min-p, top-k, top-p."""
+    row, counts = row.clone(), torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
+    repeated = counts > 0
+    repeated[prompt] = True
+    scaled = torch.where(row > 0, row / law.repetition_penalty, row * law.repetition_penalty)
+    row = (
+        torch.where(repeated, scaled, row)
+        - law.frequency_penalty * counts
+        - law.presence_penalty * (counts > 0)
+    )
+    if law.bias:
+        row[law.bias[0]] += law.bias[1]
+    row, order = (row / law.temperature).sort(descending=True)
+    shares = row.softmax(-1)
+    is_kept = shares >= law.min_p * shares[0]
+    is_kept[law.top_k or len(row) :] = False
+    shares = shares * is_kept / (shares * is_kept).sum()
+    is_kept &= shares.cumsum(-1) - shares < law.top_p
+    truncated = row.masked_fill(~is_kept, -torch.inf).log_softmax(-1)
+    return torch.empty_like(truncated).scatter_(0, order, truncated)
 
 
 def loaded(folder: Path, dtype: str) -> Any:
@@ -210,7 +230,7 @@ def serving(engine: Engine) -> Iterator[str]:
             answers: dict[str, Any] = {
                 "/v1/models": {"data": [{"id": "policy", "max_model_len": 320}]},
                 "/is_paused": {"is_paused": engine.wrong.paused},
-                "/version": {"version": "0.32.0"},
+                "/version": {"version": engine.wrong.release},
             }
             if engine.wrong.versions and path == "/weight_info":
                 several = len(engine.wrong.versions) > 1
@@ -241,12 +261,12 @@ def serving(engine: Engine) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    with started(Handler) as address:
+    with run_server(Handler) as address:
         yield address
 
 
 @contextlib.contextmanager
-def started(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+def run_server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
     """The address of a server in a thread of its own, which is ended with it."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.model import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN, FAULT
 from tests.cells import cell_python
 from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
@@ -38,7 +38,7 @@ def audit_faults(url, trained, name="checkpoint-120"):
     }
 
 
-def test_nothing_wrong_is_clean(server_url, trained):
+def test_healthy_server_is_clean(server_url, trained):
     """Every possible check ran, except the cache, which does not contain the prompt."""
     audit, faults = audit_faults(server_url, trained)
     assert faults == {}
@@ -56,9 +56,9 @@ def test_weights_older_than_the_trainers_are_named(server_url, trained):
     ("name", "value", "near"),
     [("temperature", 0.77, 0.02), ("top_p", 0.873, 0.005), ("repetition_penalty", 1.13, 0.01)],
 )
-def test_a_law_that_nobody_asked_for_is_named(server_url, trained, name, value, near):
+def test_other_sampling_parameter_is_named(server_url, trained, name, value, near):
     """A proxy changes the request on its way to the engine."""
-    with proxy.between(server_url, Wrong(law={name: value})) as url:
+    with proxy.run_proxy(server_url, Wrong(law={name: value})) as url:
         _, faults = audit_faults(url, trained)
     assert list(faults) == [f"sampling/{name}"]
     assert faults[f"sampling/{name}"] == pytest.approx(value, abs=near)

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import types
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from diagnostics.audit import checkpoint_validation as folders
 from diagnostics.audit.live import server_settings
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.model import NOT_ASKED, AuditError
+from diagnostics.audit.results import NOT_ASKED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
 from grpo_core.tasks.reward_functions import RewardModel
@@ -24,6 +25,29 @@ LOADS = [
     model.load_tokenizer,
     lambda folder: RewardModel(str(folder), "cpu"),
 ]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a tiny model."""
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("tiny")
+    model.make_tiny(folder, ModelConfig(), "ab", 0)
+    return folder
+
+
+@pytest.fixture
+def changed_config(tiny, tmp_path, monkeypatch):
+    """Copy the tiny model with other settings; loading its weights fails the test."""
+
+    def copy(change):
+        folder = shutil.copytree(tiny, tmp_path / "model")
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
+        return folder
+
+    return copy
 
 
 @pytest.fixture
@@ -42,7 +66,7 @@ def asked_hosts(monkeypatch):
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("name", ["gpt2", "someorg/some-model", "no\0name"])
-def test_a_name_that_is_no_folder_is_asked_of_nobody(name, load, asked_hosts, monkeypatch, tmp_path):
+def test_name_that_is_no_folder_is_not_looked_up(name, load, asked_hosts, monkeypatch, tmp_path):
     """transformers 5 requested an adapter from the hub eight times, despite local_files_only."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises((AuditError, ConfigError)):
@@ -52,7 +76,7 @@ def test_a_name_that_is_no_folder_is_asked_of_nobody(name, load, asked_hosts, mo
 
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 @pytest.mark.parametrize("tied", [False, True])
-def test_weights_that_are_in_no_file_are_told(load, tied, tmp_path):
+def test_weights_that_are_in_no_file_are_refused(load, tied, tmp_path):
     """transformers initialises missing weights at random, and the audit would then blame a correct engine."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     safetensors = pytest.importorskip("safetensors.torch")
@@ -74,13 +98,12 @@ def test_weights_that_are_in_no_file_are_told(load, tied, tmp_path):
 
 
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
-def test_an_adapter_asks_nobody_for_its_base(load, asked_hosts, tmp_path):
-    """Whatever its settings call it."""
-    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+def test_adapter_does_not_request_its_base(load, asked_hosts, tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "adapter")
     settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "someorg/base"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
     with pytest.raises((AuditError, ConfigError), match="whole model"):
-        load(tmp_path)
+        load(folder)
     assert not asked_hosts
 
 
@@ -96,14 +119,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[2]])
-def test_a_model_that_its_files_can_not_hold_is_not_made(load, change, tmp_path, monkeypatch):
-    """Each layer is made before a weight is read: a thousand million of them take all memory."""
-    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
+def test_model_that_its_files_cannot_hold_is_not_built(load, change, changed_config):
+    """Each layer is built before a weight is read: a thousand million of them take all memory."""
     with pytest.raises(AuditError, match=r"config\.json: "):
-        load(tmp_path)
+        load(changed_config(change))
 
 
 LARGE = {
@@ -118,28 +137,24 @@ LARGE = {
 
 
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
-def test_a_model_is_counted_before_it_is_made(change, tmp_path, monkeypatch):
+def test_model_is_counted_before_it_is_built(change, changed_config):
     """A model's size is computed before it is allocated, under every config key that can make it large (once: 5 TB)."""
-    pytest.importorskip("transformers")
-    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
-    assert folders.load_model(tmp_path).num_parameters() > 0
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(AuditError, match=r"config\.json: "):
-        folders.load_model(tmp_path)
+        folders.load_model(changed_config(change))
+
+
+def test_tiny_model_is_loaded(tiny):
+    assert folders.load_model(tiny).num_parameters() > 0
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"hidden_size": ' + "9" * 5000 + "}"])
-def test_a_config_that_is_none(text, tmp_path):
-    """In one line, whatever it is."""
+def test_config_that_is_no_object_is_refused(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(AuditError, match=r"config\.json"):
         Reference(tmp_path)
 
 
-def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path, asked_hosts):
-    """Nor one that is no file."""
+def test_tokenizer_of_gigabytes_or_a_device_is_not_read(tmp_path, asked_hosts):
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 32)
     with pytest.raises(AuditError, match="larger than 128 MiB"):
@@ -164,31 +179,26 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
-def test_a_chat_template_is_a_program_with_limits(template, tmp_path, monkeypatch):
-    """It is no part of an audit that it ends, and runs nothing."""
-    pytest.importorskip("transformers")
-    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
+def test_chat_template_is_a_program_with_limits(template, tiny, tmp_path, monkeypatch):
+    """It may not end, and it may try to run programs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(folders, "_TEMPLATE_S", 0.3)
-    words = folders.load_tokenizer(tmp_path)
-    words.chat_template = template
+    tokenizer = folders.load_tokenizer(tiny)
+    tokenizer.chat_template = template
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(AuditError, match="chat template"):
-        folders.chat_ids(words, [{"role": "user", "content": "ab"}])
+        folders.chat_ids(tokenizer, [{"role": "user", "content": "ab"}])
     assert not (tmp_path / "ran").exists()
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    words.chat_template = "{{ messages[0].content }}"
-    assert folders.chat_ids(words, [{"role": "user", "content": "ab"}]) == words("ab")["input_ids"]
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    ids = folders.chat_ids(tokenizer, [{"role": "user", "content": "ab"}])
+    assert ids == tokenizer("ab")["input_ids"]
 
 
-def test_a_template_that_fails_is_not_judged(tmp_path):
-    """An audit goes on without it."""
-    pytest.importorskip("transformers")
-    model.make_tiny(tmp_path, ModelConfig(), "ab", 0)
-    words = folders.load_tokenizer(tmp_path)
-    words.chat_template = TEMPLATES["what Python holds"]
-    endpoint = types.SimpleNamespace(tokenize=lambda _: [1, 2])
-    answer = server_settings._check_chat(endpoint, words)
-    assert answer.outcome == NOT_ASKED
-    assert "chat template" in str(answer.needed)
+def test_template_that_fails_is_not_checked(tiny):
+    tokenizer = folders.load_tokenizer(tiny)
+    tokenizer.chat_template = TEMPLATES["what Python holds"]
+    result = server_settings._check_chat(types.SimpleNamespace(tokenize=lambda _: [1, 2]), tokenizer)
+    assert result.outcome == NOT_ASKED
+    assert "chat template" in str(result.needed)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnostics.audit.live import checkpoint_identification, weight_versions
-from diagnostics.audit.live.precision import Scores
+from diagnostics.audit.live import checkpoint_identification, weight_comparison
 from diagnostics.audit.live.reference import step_of
+from diagnostics.audit.live.weight_comparison import Scores
 
 SIZE = 4000
 
@@ -26,22 +26,22 @@ def make_checkpoints(*steps):
     ], way
 
 
-def test_what_goes_on_the_same_way_is_newer():
+def test_weights_further_along_the_last_step_are_newer():
     """In any order of the checkpoints; the newest and the one before it are named."""
     (single, two, three), way = make_checkpoints(10, 20, 30)
     engine = three[1] + 0.1 * way + 0.05 * torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
-    audit = weight_versions.find_newer([three, single, two], engine)
+    audit = weight_comparison.find_newer([three, single, two], engine)
     assert (audit.newest, audit.before) == ("checkpoint-30", "checkpoint-20")
     assert audit.slope.value > 1.5
 
 
 @pytest.mark.parametrize("what", ["noise", "between", "older"])
-def test_what_goes_elsewhere_is_not(what):
+def test_other_differences_are_not_newer_weights(what):
     """Weights with noise, those on the way, and those before all of them."""
     pairs, way = make_checkpoints(10, 20, 30)
     noise = 0.2 * torch.randn(SIZE, generator=torch.Generator().manual_seed(3))
     engine = {"noise": pairs[2][1] + noise, "between": 0.25 * way + noise / 4, "older": -0.2 * way}[what]
-    assert weight_versions.find_newer(pairs, engine) is None
+    assert weight_comparison.find_newer(pairs, engine) is None
 
 
 def unlike(engine, *names):
@@ -62,7 +62,7 @@ def unlike(engine, *names):
     return answer
 
 
-def test_an_engine_from_before_all_of_them_is_told_as_that():
+def test_engine_older_than_all_checkpoints_is_reported():
     """In words, with how much farther back it is, and what to ask next; never with a factor below nothing."""
     answer = unlike(0.1, "checkpoint-20", "checkpoint-120")
     assert (answer.family, answer.values["name"]) == ("weights/older", "checkpoint-20")
@@ -78,8 +78,8 @@ def test_an_engine_from_before_all_of_them_is_told_as_that():
         (1.4, ("policy", "checkpoint-120"), "weights/beyond", None),
     ],
 )
-def test_what_lies_elsewhere_on_the_way_is_told_as_where(engine, names, family, way):
-    """It is between, past the other, or beyond the checkpoint; a folder without a number has no age."""
+def test_place_on_the_way_is_reported(engine, names, family, way):
+    """Between, past the other, or beyond the checkpoint; a folder without a number has no age."""
     answer = unlike(engine, *names)
     assert answer.family == family
     assert answer.values["slope"] > 0

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnostics.audit.live import cache_replicas, server_settings, servers
-from diagnostics.audit.model import CLEAN, FAULT, NOT_DECIDED, Result
+from diagnostics.audit.live import cache_replicas
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, Result
 
 EXACT = torch.zeros(47, dtype=torch.float64)
 WEIGHTS = Result("weights/unknown", FAULT, "P1")
@@ -25,7 +25,7 @@ def check_replies(*offs, exact=EXACT):
 
 
 @pytest.mark.parametrize("exact", [EXACT, None])
-def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(exact):
+def test_two_servers_behind_one_address_are_reported(exact):
     """Their mixed scores match no weights."""
     audit = check_replies(0.0, 0.3, exact=exact)
     assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
@@ -33,7 +33,7 @@ def test_two_behind_one_address_are_told_whether_or_not_the_weights_are_known(ex
     assert cache_replicas.hides_weights(audit, WEIGHTS)
 
 
-def test_one_that_is_wrong_is_no_two():
+def test_one_server_with_wrong_weights_is_not_taken_for_two():
     """Its weights are wrong, which explains the difference."""
     audit = check_replies(0.3, exact=None)
     assert (audit.family, audit.outcome) == ("replicas", CLEAN)
@@ -45,14 +45,3 @@ def test_weights_that_are_right_are_not_hidden():
     audit = check_replies(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
     assert not cache_replicas.hides_weights(audit, Result("weights", CLEAN, "P1"))
     assert cache_replicas.hides_weights(audit, Result("weights", NOT_DECIDED, "P1"))
-
-
-def test_a_configuration_that_is_a_text_is_read(tmp_path):
-    """vLLM 0.10.2 returns its configuration as text; missing settings are requested by name."""
-    text = "model='m', dtype=torch.bfloat16, max_seq_len=320, kv_cache_dtype=auto, quantization=None, seed=7"
-    reported = {"/server_info?config_format=json": {"vllm_config": text}, "/version": {"version": "0.10.2"}}
-    audit = servers.VllmServe(SimpleNamespace(try_call=reported.get), [{"id": "policy"}]).settings()
-    assert (audit["dtype"], audit["seed"], audit["release"]) == ("bfloat16", "7", "0.10.2")
-    assert "quantization" not in audit
-    (answer,) = server_settings.check_settings(audit, server_settings.TrainerSettings(), tmp_path)
-    assert [item.name for item in answer.needed] == ["server_info_text"]

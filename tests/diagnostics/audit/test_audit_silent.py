@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import audit
-from diagnostics.audit import document
-from diagnostics.audit.model import CHECKS, CLEAN, FAULT, LIVE, Audit, Result
+from diagnostics.audit.results import CHECKS, CLEAN, FAULT, LIVE, Audit, Result, make_document
 from diagnostics.catalog import loader
 
 # Codes that a check reports in place of its family's own.
@@ -48,7 +47,7 @@ def test_a_faults_code_is_its_familys_unless_the_check_knows_better():
         Result("weights/version", FAULT, "P3", "older weights", "SYN003"),
         Result("weights/version", CLEAN, "P3"),
     )
-    answers = document.make_document(Audit(LIVE, {}, results))["answers"]
+    answers = make_document(Audit(LIVE, {}, results))["answers"]
     assert [answer["code"] for answer in answers] == ["SYN025", "SYN003", ""]
     assert [record["name"] for record in answers[0]["helps"]["mitigations"]] == ["all_names"]
 

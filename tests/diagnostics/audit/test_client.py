@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from diagnostics.audit.live import client
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.model import AuditError, NotAvailableError
+from diagnostics.audit.results import AuditError, NotAvailableError
 
 
 @contextlib.contextmanager
@@ -63,13 +62,13 @@ def test_dripping_server_ends_at_the_deadline(answer):
 
 def test_deadline_holds_when_connecting_takes_longer(monkeypatch):
     """The deadline passes before there is a socket to shut down."""
-    connect = client.httpx.Client
+    connect = socket.create_connection
 
-    def slow(**options):
+    def slow(*arguments, **options):
         time.sleep(0.6)
-        return connect(**options)
+        return connect(*arguments, **options)
 
-    monkeypatch.setattr(client.httpx, "Client", slow)
+    monkeypatch.setattr(socket, "create_connection", slow)
     with server(body) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"):
         Client(url, 0.3).get("/v1/models")
 

@@ -9,10 +9,10 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.audit.metrics import check_learning, check_metrics
-from diagnostics.audit.model import CLEAN, FAULT, NOT_ASKED
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
-from tests.diagnostics.audit_running.lines import healthy, written
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
+from tests.diagnostics.audit_running.lines import append_lines, healthy
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"
 
@@ -130,7 +130,7 @@ def test_run_that_trained_nothing_is_a_fault(tmp_path, capsys):
 
 
 def test_headline_counts_passed_and_skipped_checks(tmp_path, capsys):
-    written(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
+    append_lines(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
     assert main(["audit", str(tmp_path / "metrics.jsonl")]) == 0
     assert capsys.readouterr().out.startswith("audit: 3 checks passed, 8 skipped (they need: ")
 

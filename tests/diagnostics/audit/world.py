@@ -44,7 +44,7 @@ def tokenizer(text: str, size: int) -> PreTrainedTokenizerFast:
     return full
 
 
-def make(
+def train_world(
     folder: Path, *, seed: int = 0, keep: tuple[int, ...] = (20, 280, 300), size: int = 384, width: int = 64
 ) -> Path:
     """Train one, keeping its weights after these many steps, and before the first as `base`; return the last."""
@@ -96,4 +96,4 @@ def _save(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, folder: Path)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(make(Path(sys.argv[1])))
+    print(train_world(Path(sys.argv[1])))

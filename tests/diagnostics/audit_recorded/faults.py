@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from diagnostics.audit.recorded.run_data import group_samples
-from tests.diagnostics.audit_recorded.runs import TOKENS, having, steps_of
+from tests.diagnostics.audit_recorded.runs import TOKENS, steps_of, with_streams
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ def _by_step(rows, change):
     return [row for of_step in steps_of(rows).values() for row in change(of_step)]
 
 
-def _advantages(rows, make):
+def _advantages(rows, compute):
     def change(of_step):
-        return [replace(row, advantage=value) for row, value in zip(of_step, make(of_step), strict=True)]
+        return [replace(row, advantage=value) for row, value in zip(of_step, compute(of_step), strict=True)]
 
     return _by_step(rows, change)
 
@@ -67,13 +67,13 @@ def _settle(rows, reward):
     """The rewards replaced, and the advantages that a right trainer makes of them."""
     changed = [replace(row, reward=reward(row)) for row in rows]
 
-    def make(of_step):
+    def recompute(of_step):
         built = {}
         for group in group_samples(of_step):
             built |= dict(zip(map(id, group), _normed([row.reward for row in group]), strict=True))
         return [built[id(row)] for row in of_step]
 
-    return _advantages(changed, make)
+    return _advantages(changed, recompute)
 
 
 def _tokens(change):
@@ -95,7 +95,7 @@ def _streams(offset):
             None if item is None else offset(row, place, item, drawn)
             for place, item in enumerate(tokens.engine)
         ]
-        return having(row, engine=tuple(engine))
+        return with_streams(row, engine=tuple(engine))
 
     return _tokens(change)
 
@@ -103,11 +103,13 @@ def _streams(offset):
 def _shifted_stream(row, _drawn):
     tokens = row.tokens
     reported = [item for item in tokens.engine if item is not None]
-    return having(row, engine=(*[None] * (len(tokens.engine) - len(reported)), *reported[1:], reported[0]))
+    return with_streams(
+        row, engine=(*[None] * (len(tokens.engine) - len(reported)), *reported[1:], reported[0])
+    )
 
 
 def _unmasked(row, _drawn):
-    return having(row, trained=(False,) * len(row.tokens.ids))
+    return with_streams(row, trained=(False,) * len(row.tokens.ids))
 
 
 def _repeated(rows, seed):

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from diagnostics.audit.recorded import detect
+from diagnostics.audit.recorded import run_audit
 from diagnostics.audit.recorded.run_data import Tokens, group_samples
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def own(folder, seed=0, steps=10, *more):
+def train_run(folder, seed=0, steps=10, *more):
     """Run our trainer in this process; return the run's folder."""
     from grpo_core.run import train
     from grpo_core.settings import load
@@ -48,7 +48,7 @@ def own(folder, seed=0, steps=10, *more):
 
 def rows_of(folder):
     """The samples of a run of ours."""
-    (recording,) = detect.read_run(folder / "rollouts.jsonl").recordings
+    (recording,) = run_audit.read_run(folder / "rollouts.jsonl").recordings
     return list(recording.rows)
 
 
@@ -58,7 +58,7 @@ def with_trainer(rows, noise=1e-7, seed=0):
 
     generator = random.Random(seed)
     return [
-        having(
+        with_streams(
             row,
             trainer=tuple(None if e is None else e + generator.gauss(0, noise) for e in row.tokens.engine),
         )
@@ -66,7 +66,7 @@ def with_trainer(rows, noise=1e-7, seed=0):
     ]
 
 
-def having(row, **streams):
+def with_streams(row, **streams):
     """A row with other streams."""
     tokens = row.tokens
     values = {name: getattr(tokens, name) for name in Tokens.__slots__}

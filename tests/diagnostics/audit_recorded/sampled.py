@@ -51,7 +51,7 @@ def law(logits, ids, *, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetiti
 
 
 @torch.inference_mode()
-def rows(
+def sample_rows(
     made, *, seed=0, groups=32, size=4, length=32, trainer=1.0, raw=False, step=1, sampler=None, **sampling
 ):
     """Make groups of samples; `trainer` is its temperature, `raw` reports log-probs of the logits as they are.
@@ -89,7 +89,7 @@ def rows(
     ]  # fmt: skip
 
 
-def saved(made, folder):
+def save_model(made, folder):
     """The model with a tokenizer whose words are `t3`, `t4`, …, as transformers loads it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from diagnostics.audit.model import CLEAN, FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.catalog import loader
 from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
@@ -16,7 +16,7 @@ from tests.diagnostics.audit_recorded import faults, runs
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of our own trainer, with every step recorded."""
-    return runs.own(tmp_path_factory.mktemp("own"), 0, 10, "--model.layers=2")
+    return runs.train_run(tmp_path_factory.mktemp("own"), 0, 10, "--model.layers=2")
 
 
 @pytest.fixture(scope="module")

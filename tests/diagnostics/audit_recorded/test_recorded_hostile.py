@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from diagnostics.audit.recorded import common, metric_files, safetensors, sample_files, stats
+from diagnostics.audit.recorded import metric_files, run_data, safetensors, sample_files, stats
 
 
 @pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1]])
@@ -27,7 +27,7 @@ def test_dictionary_encoded_text_counts_in_every_row(tmp_path, monkeypatch):
     path = tmp_path / "completions_00001.parquet"
     parquet.write_table(table, path, compression="zstd")
     monkeypatch.setattr(sample_files, "MAX_RUN", 1_000_000)
-    reading = common.Reading()
+    reading = run_data.Reading()
     assert sample_files.read_parquet([path], reading) is None
     assert "MiB of text" in reading.unread[0][1]
 
@@ -35,7 +35,7 @@ def test_dictionary_encoded_text_counts_in_every_row(tmp_path, monkeypatch):
 def test_event_file_with_a_huge_record_is_reported(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(struct.pack("<Q", 1 << 60) + b"\0" * 64)
-    unread = common.Reading().unread
+    unread = run_data.Reading().unread
     assert metric_files.read_events(path, unread) is None
     assert "a record of" in unread[0][1]
 

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from diagnostics.audit.model import FAULT
 from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import FAULT
 from tests.diagnostics.audit_recorded import runs, sampled
 
 # Trained ones are this peaked; of 96 ids.
@@ -21,7 +21,7 @@ def llama():
 
 @pytest.fixture(scope="module")
 def checkpoint(llama, tmp_path_factory):
-    return sampled.saved(llama, tmp_path_factory.mktemp("weights") / "checkpoint")
+    return sampled.save_model(llama, tmp_path_factory.mktemp("weights") / "checkpoint")
 
 
 def faults(rows, folder, checkpoint):
@@ -32,7 +32,7 @@ def faults(rows, folder, checkpoint):
 def test_both_of_two_laws_are_named_with_their_values(llama, checkpoint, tmp_path):
     """Two sampling parameters that differ are reported with their values, as for a server, and nothing else."""
     law = {"top_p": 0.91, "repetition_penalty": 1.21}
-    reported = faults(sampled.rows(llama, seed=5, groups=8, **law), tmp_path, checkpoint)
+    reported = faults(sampled.sample_rows(llama, seed=5, groups=8, **law), tmp_path, checkpoint)
     assert {family: item.estimates[0].value for family, item in reported.items()} == {
         f"sampling/{name}": pytest.approx(value, rel=0.01) for name, value in law.items()
     }
@@ -41,20 +41,20 @@ def test_both_of_two_laws_are_named_with_their_values(llama, checkpoint, tmp_pat
 def test_an_engine_of_another_type_is_no_fault(llama, checkpoint, tmp_path):
     """Rounding in another dtype is not reported: without the weights it is undecided, with them it is no fault."""
     halved = copy.deepcopy(llama).bfloat16()
-    assert not faults(sampled.rows(llama, seed=5, groups=8, sampler=halved), tmp_path, checkpoint)
+    assert not faults(sampled.sample_rows(llama, seed=5, groups=8, sampler=halved), tmp_path, checkpoint)
 
 
-def test_a_checkpoint_of_other_samples_tells_nothing_of_these(llama, tmp_path):
+def test_checkpoint_of_other_samples_changes_no_verdict(llama, tmp_path):
     """With a checkpoint of other samples, the verdict from the two streams stays; no other fault is claimed."""
-    foreign = sampled.saved(sampled.model(SEED + 1, SIZE, PEAK), tmp_path / "checkpoint")
+    foreign = sampled.save_model(sampled.model(SEED + 1, SIZE, PEAK), tmp_path / "checkpoint")
     law = {"temperature": 0.74, "top_k": 5}
-    reported = faults(sampled.rows(llama, seed=5, groups=8, **law), tmp_path / "run", foreign)
+    reported = faults(sampled.sample_rows(llama, seed=5, groups=8, **law), tmp_path / "run", foreign)
     (answer,) = (item for family, item in reported.items() if family.startswith("streams"))
     assert "one_law" in {fact.name for fact in answer.evidence}
 
 
 def test_texts_show_temperature_and_truncation(llama, checkpoint, tmp_path):
-    rows = sampled.as_texts(sampled.rows(llama, seed=5, groups=16, temperature=0.8, top_p=0.9))
+    rows = sampled.as_texts(sampled.sample_rows(llama, seed=5, groups=16, temperature=0.8, top_p=0.9))
     audit = audit_run(runs.as_verl(rows, tmp_path), checkpoint=checkpoint)
     values = {answer.family: answer.estimates[0].value for answer in audit.select(FAULT)}
     assert values["text/temperature"] == pytest.approx(0.8, abs=0.05)

@@ -6,33 +6,33 @@ import random
 from diagnostics.audit.recorded.run_data import Sample
 
 
-def healthy(step, drawn=None):
+def healthy(step, generator=None):
     """A step's metrics."""
-    drawn = drawn or random.Random(step)
+    generator = generator or random.Random(step)
     return {
         "step": step,
-        "loss": drawn.gauss(0, 0.02),
-        "grad_norm": drawn.uniform(0.2, 1.5),
-        "reward": 0.3 + 0.004 * step + drawn.gauss(0, 0.05),
-        "reward_std": drawn.uniform(0.1, 0.5),
-        "frac_reward_zero_std": drawn.choice((0.0, 0.25, 0.5)),
-        "completions/clipped_ratio": drawn.choice((0.0, 0.1, 0.3)),
-        "entropy": 1.2 + drawn.gauss(0, 0.1),
-        "kl": abs(drawn.gauss(0, 1e-4)) * step,
+        "loss": generator.gauss(0, 0.02),
+        "grad_norm": generator.uniform(0.2, 1.5),
+        "reward": 0.3 + 0.004 * step + generator.gauss(0, 0.05),
+        "reward_std": generator.uniform(0.1, 0.5),
+        "frac_reward_zero_std": generator.choice((0.0, 0.25, 0.5)),
+        "completions/clipped_ratio": generator.choice((0.0, 0.1, 0.3)),
+        "entropy": 1.2 + generator.gauss(0, 0.1),
+        "kl": abs(generator.gauss(0, 1e-4)) * step,
         "learning_rate": 1e-6,
-        "sampling/sampling_logp_difference/mean": abs(drawn.gauss(0.006, 0.001)),
+        "sampling/sampling_logp_difference/mean": abs(generator.gauss(0.006, 0.001)),
     }
 
 
-def samples(step, drawn=None, *, groups=4, size=4, reward=None):
+def samples(step, generator=None, *, groups=4, size=4, reward=None):
     """Make groups of a step with different rewards and texts."""
-    drawn = drawn or random.Random(step)
+    generator = generator or random.Random(step)
     return [
         Sample(
             step,
             f"question {step} {group}",
-            " ".join(drawn.choices("abcdefghij", k=12)),
-            float(drawn.random() < 0.5) if reward is None else reward,
+            " ".join(generator.choices("abcdefghij", k=12)),
+            float(generator.random() < 0.5) if reward is None else reward,
             place=f"step {step}",
         )
         for group in range(groups)
@@ -40,7 +40,7 @@ def samples(step, drawn=None, *, groups=4, size=4, reward=None):
     ]
 
 
-def written(path, entries, mode="a"):
+def append_lines(path, entries, mode="a"):
     """Write rows as JSON lines."""
     with path.open(mode) as file:
         file.writelines(json.dumps(entry) + "\n" for entry in entries)

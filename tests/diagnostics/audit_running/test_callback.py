@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnostics.audit.callback import CHANGES, DOCUMENT, TrainerHooks
-from diagnostics.audit.model import AuditError
+from diagnostics.audit.results import AuditError
 from tests.diagnostics.audit_running.lines import healthy, samples
 
 WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}

@@ -35,7 +35,7 @@ def test_a_healthy_run_is_clean(cell, tmp_path):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_reward_that_says_nothing_is_told(cell, tmp_path):
+def test_constant_reward_is_reported(cell, tmp_path):
     """A constant reward is reported within ten steps: in the log, as scalars and in the document."""
     reported, document = watched(cell, tmp_path, "attached", "constant")
     assert any("REW004" in line for line in reported["lines"])

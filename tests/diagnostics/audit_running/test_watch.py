@@ -5,9 +5,9 @@ import json
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.model import FAULT, Result
+from diagnostics.audit.results import FAULT, Result
 from diagnostics.audit.watch import FOUND, GONE, Watch, Window
-from tests.diagnostics.audit_running.lines import healthy, samples, written
+from tests.diagnostics.audit_running.lines import append_lines, healthy, samples
 
 WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
 
@@ -17,7 +17,7 @@ def watch(path, changes):
 
 
 def test_healthy_metrics_are_clean(tmp_path, capsys):
-    written(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
+    append_lines(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
     assert main(["audit", "--watch", str(tmp_path / "metrics.jsonl"), "--idle", "0"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("audit: 3 checks passed")
@@ -26,7 +26,7 @@ def test_healthy_metrics_are_clean(tmp_path, capsys):
 
 def test_fault_is_a_line_and_then_the_document(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
-    written(path, (healthy(step) | WRONG for step in range(1, 31)))
+    append_lines(path, (healthy(step) | WRONG for step in range(1, 31)))
     assert main(["audit", "--watch", str(path), "--idle", "0"]) == 1
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("step 4: FAULT NUM046: rewards differ")
@@ -39,7 +39,7 @@ def test_fault_is_a_line_and_then_the_document(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "code", "message"), [("", 2, "expected a file"), ("none", 3, "no line of metrics")]
 )
-def test_what_cannot_be_watched_is_said(tmp_path, capsys, name, code, message):
+def test_file_that_cannot_be_watched_is_named(tmp_path, capsys, name, code, message):
     assert main(["audit", "--watch", str(tmp_path / name), "--idle", "0"]) == code
     assert message in capsys.readouterr().err
 
@@ -53,7 +53,7 @@ def test_half_lines_wait_and_replaced_files_begin_anew(tmp_path):
     path.write_text("".join(json.dumps(healthy(step) | WRONG) + "\n" for step in range(1, 7)))
     assert watching.scan_files()
     path.rename(tmp_path / "old")
-    written(path, map(healthy, range(1, 11)))
+    append_lines(path, map(healthy, range(1, 11)))
     assert watching.scan_files()
     assert [change.kind for change in changes] == [FOUND, GONE]
     assert watching.finish().outcome == FAULT
@@ -77,6 +77,6 @@ def test_samples_without_spread_are_found(tmp_path):
         for step in range(1, 11)
         for rows in [samples(step)]
     ]  # fmt: skip
-    written(path, entries)
+    append_lines(path, entries)
     audit = watch(path, changes).run(sleep=lambda _: None)
     assert "rewards/constant" in {result.family for result in audit.select(FAULT)}

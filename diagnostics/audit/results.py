@@ -1,17 +1,29 @@
-"""Results of an audit: one for each class of faults, with estimates, evidence and the input that would decide it."""
+"""The result of each check, the audit as a whole, and its JSON document `grpo-doctor.audit.v1`.
+
+The callback writes this document in a training environment, so this module imports only what is installed there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from diagnostics import UserError
+from diagnostics.catalog import loader
+from diagnostics.catalog.mitigation_ranking import issue_summary
+from diagnostics.catalog.model import Issue
+from diagnostics.fixes import count_of
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
+WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
+SCHEMA = "grpo-doctor.audit.v1"
+_MAX_REASONS, _MAX_MESSAGES = 3, 2
+_issues = cache(loader.load)
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -155,6 +167,16 @@ class Result:
         return CHECKS[self.topic].title
 
     @property
+    def is_fault(self) -> bool:
+        """Return whether something is wrong."""
+        return self.outcome == FAULT
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether it was checked and nothing is wrong."""
+        return self.outcome == CLEAN
+
+    @property
     def is_explained(self) -> bool:
         """Return whether what the explanation leaves is below the alarm."""
         return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
@@ -206,7 +228,6 @@ class Audit:
         subject: Addresses and files, by role.
         results: One for each class, in the order of the checks.
         tokens: Tokens that the engine spent.
-        pictures: Series of numbers that an HTML page can draw.
     """
 
     source: str
@@ -215,7 +236,6 @@ class Audit:
     tokens: int = 0
     requests: int = 0
     seconds: float = 0.0
-    pictures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def outcome(self) -> str:
@@ -248,3 +268,80 @@ def overall(results: Iterable[Result]) -> str:
     if any(is_open(result) for result in results):
         return NOT_DECIDED
     return CLEAN if any(result.outcome == CLEAN for result in results) else NOT_DECIDED
+
+
+def make_document(audit: Audit) -> dict[str, Any]:
+    """Return the audit as JSON."""
+    return {
+        "schema": SCHEMA,
+        "source": audit.source,
+        "subject": dict(audit.subject),
+        "outcome": audit.outcome,
+        "sentence": headline(audit),
+        "answers": [_result_json(result) for result in audit.results],
+        "not_asked": [result.family for result in audit.select(NOT_ASKED)],
+        "tokens": audit.tokens,
+        "requests": audit.requests,
+        "seconds": round(audit.seconds, 2),
+        "pictures": {},
+    }
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    fields = asdict(result)
+    del fields["message"]
+    fields |= {"facts": fields.pop("evidence"), "wanted": fields.pop("needed"), "by": fields.pop("masked_by")}
+    fields["code"] = code_of(result) if result.is_fault else ""
+    fields["sentence"] = sentence(result)
+    issue = issue_of(fields["code"])
+    fields["helps"] = {} if issue is None else issue_summary(issue)
+    return fields
+
+
+def code_of(result: Result) -> str:
+    """Return a fault's code: its own, or that of the known issue that names its family."""
+    by_family = {family: code for code, issue in _issues().items() for family in issue.audit}
+    return result.code or by_family.get(result.family, "")
+
+
+def issue_of(code: str) -> Issue | None:
+    """Return the known issue with a code."""
+    return _issues().get(code)
+
+
+def sentence(result: Result) -> str:
+    """Return a result in one sentence."""
+    if result.is_fault:
+        return result.message
+    if result.outcome == MASKED:
+        cause = CHECKS[result.masked_by.partition("/")[0]].title
+        return f"{result.title}: hidden by another fault ({cause}); fix that first"
+    measured = ""
+    if result.residual is not None and result.floor is not None:
+        count = count_of(result.count, CHECKS[result.topic].unit)
+        measured = f": off by {result.residual:.2g}, rounding makes {result.floor:.2g} ({count})"
+    return f"{result.title}: {WORDS[result.outcome]}{measured}"
+
+
+def headline(audit: Audit) -> str:
+    """Return the audit in one sentence: faults or undecided checks, and the numbers of passed and skipped checks."""
+    faults, counts = audit.select(FAULT), count_line(audit)
+    if faults:
+        messages = [result.message for result in faults[:_MAX_MESSAGES]]
+        more = f"; and {len(faults) - _MAX_MESSAGES} more" if len(faults) > _MAX_MESSAGES else ""
+        return f"{len(faults)} fault{'s' * (len(faults) > 1)}: {'; '.join(messages)}{more} ({counts})"
+    incomplete = list(dict.fromkeys(result.title for result in audit.results if is_open(result)))
+    if audit.outcome == CLEAN:
+        return counts
+    return f"incomplete, not checked: {', '.join(incomplete) or 'everything'}; {counts}"
+
+
+def count_line(audit: Audit) -> str:
+    """Return "N checks passed, M skipped (why)"."""
+    passed, missing = len(audit.select(CLEAN)), audit.select(NOT_ASKED)
+    # Up to the colon; how to get it is printed with --verbose.
+    needs = (note.text.partition(": ")[0] for result in missing for note in result.needed[:1])
+    reasons = list(dict.fromkeys(needs))
+    more = ["…"] if len(reasons) > _MAX_REASONS else []
+    explanation = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
+    return f"{passed} check{'s' * (passed != 1)} passed, {len(missing)} skipped{explanation}"

@@ -1,8 +1,11 @@
-"""P7: temperature, top-p and top-k from texts alone, by the checkpoint that sampled them.
+"""Estimate the sampling parameters of recorded samples with the checkpoint that sampled them.
 
-Each text is tokenised again, and left out if it does not decode to itself. Temperature and truncation are those that
-make the texts likeliest: top-p is the most probability mass before a sampled token, top-k the highest rank. Texts lack
-special tokens, so each position is judged given that its token is not special.
+With the engine's log-probs (P5) they are fitted as a live server's are. The trainer's log-probs show whether the
+checkpoint belongs to a sample: it must reproduce them at one temperature.
+
+From texts alone (P7), each text is tokenised again, and left out if it does not decode to itself. Temperature and
+truncation are those that make the texts likeliest: top-p is the most probability mass before a sampled token, top-k the
+highest rank. Texts lack special tokens, so each position is judged given that its token is not special.
 """
 
 from __future__ import annotations
@@ -12,24 +15,111 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from diagnostics.audit import checkpoint_validation
-from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live import estimation, sampling_checks
+from diagnostics.audit.live.reference import Reference, step_of
 from diagnostics.audit.live.sampled_ids import likeliest_temperature
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.model import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 from diagnostics.audit.recorded.run_data import Checkpoint, Recording, RunArtifacts, Sample
+from diagnostics.audit.results import (
+    AuditError,
+    Estimate,
+    Note,
+    Result,
+    RunnerUp,
+    clean,
+    fault,
+    note,
+    skipped,
+    undecided,
+)
 
-_ENOUGH, _MAX_TEXTS, _LONGEST = 1024, 2048, 1024
+# Samples with log-probs that are computed, tokens of each, longest sample, and tokens that must belong to the weights.
+_STREAM_SAMPLES, _STREAM_TOKENS, _LONGEST, _ENOUGH_STREAM = 32, 32, 1024, 256
+# Mean difference up to which the trainer's log-probs belong to the weights; below the second both are float32.
+_NEAR, _EXACT = 0.024, 2e-4
+_MOST_FOLDERS = 2
+# Tokens of text that are needed, and texts that are tried.
+_ENOUGH, _MAX_TEXTS = 1024, 2048
 _ALARM, _UNFIT = 0.05, 1e-7
 # Cost in nats of a token outside of a truncation (retokenised at a border), and of a truncation as such.
 _OUTLIER, _TRUNCATION = 9.0, 14.0
 _MOST_OUTLIERS = 0.004
 _WANT_TOKENS = "{enough} tokens of text; there are {count}"
 # Tokens that should be outside of a truncation, to call it one; differences of top-p and top-k that do not count.
-_OUTSIDE, _NEAR = 14.0, {"top_p": 0.004, "top_k": 0.5}
+_OUTSIDE, _NO_DIFFERENCE = 14.0, {"top_p": 0.004, "top_k": 0.5}
+
+
+def estimate_streams(run: RunArtifacts, recording: Recording, checkpoint: Path | None) -> list[Result]:
+    """Return the faults of a recording with their values; empty if no weights here explain the samples.
+
+    Args:
+        run: The artifacts, whose own checkpoints are tried, each for the step after it.
+        recording: The samples.
+        checkpoint: Weights to take instead: for the step after it, or for all samples.
+    """
+    candidates = matching_checkpoints(run.checkpoints, recording)
+    if checkpoint is not None:
+        rows = recording.steps().get((step_of(checkpoint) or 0) + 1) or list(recording.rows)
+        candidates = iter([(checkpoint, rows)])
+    for folder, rows in islice(candidates, _MOST_FOLDERS) if can_compute() else ():
+        try:
+            results = _estimate(Reference(folder), rows)
+        except (AuditError, RuntimeError, IndexError) as error:
+            run.unread.add(folder, error)
+            continue
+        if results is not None:
+            return results
+    return []
+
+
+def _estimate(reference: Reference, rows: list[Sample]) -> list[Result] | None:
+    """Return the faults; None if too few of the samples belong to these weights."""
+    pairs = [pair for row in rows if (pair := _completions(row)) and max(pair[0].ids) < reference.vocabulary]
+    pairs = random.Random(0).sample(pairs, min(len(pairs), _STREAM_SAMPLES))
+    if sum(len(trainer.ids) for trainer, _ in pairs) < _ENOUGH_STREAM:
+        return None
+    temperature, means = _trainer_temperature(reference, [trainer for trainer, _ in pairs])
+    known = [engine for (_, engine), mean in zip(pairs, means, strict=True) if mean <= _NEAR]
+    if sum(len(completion.ids) for completion in known) < _ENOUGH_STREAM:
+        return None
+    half = "bfloat16" if reference.dtype == "float32" else reference.dtype
+    for dtype in ("float32", half) if max(means) < _EXACT else (half,):
+        results = sampling_checks.check_sampling(reference, known, dtype, Sampling(temperature), "processed")
+        faults = [result for result in results if result.is_fault]
+        if all(result.is_explained for result in faults):
+            return faults
+    return []
+
+
+def _completions(row: Sample) -> tuple[Completion, Completion] | None:
+    """Return the first tokens with the trainer's and with the engine's log-probs; None if either is missing."""
+    tokens = row.tokens
+    if tokens is None or not 0 < tokens.prompt <= _LONGEST - _STREAM_TOKENS:
+        return None
+    pairs: list[tuple[float, float]] = []
+    for engine, trainer in zip(tokens.engine[tokens.prompt :], tokens.trainer[tokens.prompt :], strict=False):
+        if engine is None or trainer is None or len(pairs) == _STREAM_TOKENS:
+            break
+        pairs.append((engine, trainer))
+    if not pairs:
+        return None
+    prompt, ids = tokens.ids[: tokens.prompt], tokens.ids[tokens.prompt : tokens.prompt + len(pairs)]
+    engine_logprobs, trainer_logprobs = zip(*pairs, strict=True)
+    return Completion(prompt, ids, trainer_logprobs), Completion(prompt, ids, engine_logprobs)
+
+
+def _trainer_temperature(reference: Reference, completions: list[Completion]) -> tuple[float, list[float]]:
+    """Return the trainer's temperature, and the mean difference of each sample from these weights at it."""
+    observed = Observed.compute(reference, completions, "float32")
+    temperature, _ = estimation.search(observed, Sampling(), "temperature")
+    if abs(temperature - 1) < estimation.RANGES["temperature"][3]:
+        temperature = 1.0
+    return temperature, observed.residual_by_sample(Sampling(temperature)).tolist()
 
 
 @dataclass(frozen=True)
@@ -82,7 +172,7 @@ class Texts:
         return shares, shares.gather(1, self.observed.places)
 
     def _likelihood(self, sampling: Sampling) -> float:
-        """Return the log-likelihood of the texts; a token outside of the truncation is taken as noise."""
+        """Return the log-likelihood of the texts; a token outside of the truncation counts as noise."""
         shares, own_shares = self._shares(sampling)
         noise = self.observed.logprobs(sampling.untruncated) - _OUTLIER
         logprobs = own_shares[:, 0].log()
@@ -251,7 +341,7 @@ def _judge_truncation(texts: Texts, best: TextFit, expected: Sampling, evidence:
     value, target = best.sampling.value(best.kind), expected.value(best.kind)
     outside = texts.expected_outside(best.sampling)
     fields["estimates"] = (Estimate(best.kind, round(value, 4), expected=target),)
-    if abs(value - target) <= _NEAR[best.kind] or outside < _OUTSIDE:
+    if abs(value - target) <= _NO_DIFFERENCE[best.kind] or outside < _OUTSIDE:
         return clean("text/support", **fields)
     message = "the texts were sampled within top-p {value:.4f}; the trainer computes with {expected:g}"
     if best.kind == "top_k":

@@ -1,4 +1,8 @@
-"""P3 and P4: where the engine's weights lie between known checkpoints, and which tensors are another checkpoint's."""
+"""Compare the engine's scores with checkpoints: is the difference rounding, or where do its weights lie between them?
+
+Weights between two checkpoints (P3) are found by projecting the engine's difference on theirs, tensors that did not
+arrive (P4) by a regression on what each group of tensors would change.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.audit.live.precision import Scores
-from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 
+# Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
+# what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters.
+ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6}
+_OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
+_LEAST_FLOOR = 2e-6
+# Kernels of many layers differ more: a correct engine of 24 layers was off by 1.42 times what PyTorch is.
+_DEEP = 1.4
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
 # Largest share of the difference that may remain for a partial update to be examined further.
@@ -18,6 +28,93 @@ _EXPLAINS = 0.6
 # Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more;
 # noise, other types and other runs 0.03 and less.
 _BEYOND, _PARALLEL = 4.0, 0.15
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log-probs of chosen ids from the engine and from a checkpoint.
+
+    Attributes:
+        sequences: The ids.
+        engine: The engine's log-prob of each id but the first of each sequence, concatenated.
+        exact: The checkpoint's.
+        floor: Mean difference that rounding to the type makes.
+    """
+
+    reference: Reference
+    sequences: Sequences
+    engine: Any
+    dtype: str
+    exact: Any
+    floor: float
+
+    @property
+    def difference(self) -> Any:
+        """Return the engine's log-probs less the checkpoint's."""
+        return self.engine - self.exact
+
+    @property
+    def residual(self) -> float:
+        """Return the mean absolute difference."""
+        return self.residual_of(self.exact)
+
+    @property
+    def limit(self) -> float:
+        """Return the residual from which on it is a fault."""
+        return ALARM[self.dtype] * self.floor
+
+    @property
+    def at_floor(self) -> bool:
+        """Return whether rounding alone explains the residual."""
+        return self.residual <= _OPEN[self.dtype] * self.floor
+
+    def residual_of(self, exact: Any) -> float:
+        """Return the engine's mean absolute difference from other weights' log-probs."""
+        return float((self.engine - exact).abs().mean())
+
+    def scores_of(self, weights: Reference) -> Any:
+        """Return the log-probs of the same ids with other weights."""
+        return weights.scores(self.sequences, self.dtype)
+
+    def mean_by_position(self) -> Any:
+        """Return the mean absolute difference at each position, up to the shortest sequence."""
+        rows = self.difference.abs().split([len(ids) - 1 for ids in self.sequences])
+        shortest = min(len(row) for row in rows)
+        return sum(row[:shortest] for row in rows) / len(rows)
+
+
+def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str, exact: Any = None) -> Scores:
+    """Compare with a checkpoint in a type."""
+    exact = reference.scores(sequences, dtype) if exact is None else exact
+    floor = 0.0
+    if dtype != "float32" or not reference.large:  # a large model is computed in 32 bits both times
+        floor = float((reference.scores(sequences, dtype, native=True) - exact).abs().mean())
+        floor *= _DEEP if reference.large else 1.0
+    return Scores(reference, sequences, engine, dtype, exact, max(floor, _LEAST_FLOOR))
+
+
+def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
+    """Compare in the type that the server names, else in the finest type whose rounding explains the engine.
+
+    If none does, the weights are wrong. Then the coarsest type is used, so that a type is never a fault.
+    """
+    if dtype in DTYPES:
+        return compare(reference, sequences, engine, dtype)
+    scores = first = compare(reference, sequences, engine, "float32")
+    # Nobody serves a large bfloat16 checkpoint as float16, and each type takes its time.
+    unlikely = "float16" if reference.large and reference.dtype == "bfloat16" else ""
+    for kind in ("float16", "bfloat16"):
+        if scores.at_floor:
+            break
+        if kind != unlikely:
+            unrounded = first.exact if reference.dtype == kind and not reference.has_adapter else None
+            scores = compare(reference, sequences, engine, kind, unrounded)
+    return scores
+
+
+def floor_with(other: Reference, scores: Scores) -> float:
+    """Return the floor with other weights, which is larger for trained than for untrained ones."""
+    return max(scores.floor, compare(other, scores.sequences, scores.engine, scores.dtype).floor)
 
 
 @dataclass(frozen=True)
@@ -58,7 +155,7 @@ class Newer:
 
 
 def find_newer(known: Sequence[tuple[Reference, Any]], engine: Any) -> Newer | None:
-    """Return whether the engine is newer than all known weights.
+    """Return the two newest checkpoints if the engine is newer than all of them.
 
     Its difference from the newest must point where the last step pointed: weights with noise, and much older ones, lie
     beyond the newest too.
@@ -90,12 +187,11 @@ def group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
     size = max(1, math.ceil(len(set(numbers.values())) / (_MAX_GROUPS - 2)))
     groups: dict[str, list[str]] = {}
     for name in names:
+        group = "embedding" if "embed" in name or "wte" in name else "head and last norm"
         if name in numbers:
             first = numbers[name] // size * size
             last = min(first + size - 1, last_layer)
             group = f"layer {first}" if size == 1 else f"layers {first} to {last}"
-        else:
-            group = "embedding" if "embed" in name or "wte" in name else "head and last norm"
         groups.setdefault(group, []).append(name)
     return groups
 
@@ -124,23 +220,20 @@ def find_partial_update(scores: Scores, other: Reference) -> PartialUpdate | Non
     groups = group_tensors(list(reference.state))
     if not reference.has_same_tensors(other) or len(groups) < 2:
         return None
-    right = reference.scores(scores.sequences, scores.dtype)
-    columns = [
-        reference.mix(other, frozenset(members).__contains__).scores(scores.sequences, scores.dtype) - right
-        for members in groups.values()
-    ]
-    used = [place for place, column in enumerate(columns) if float(column.abs().max()) > 0]
-    if not used:
+    own = scores.scores_of(reference)
+    mixes = (reference.mix(other, frozenset(members).__contains__) for members in groups.values())
+    columns = {name: scores.scores_of(mixed) - own for name, mixed in zip(groups, mixes, strict=True)}
+    columns = {name: column for name, column in columns.items() if float(column.abs().max()) > 0}
+    if not columns:
         return None
-    matrix = torch.stack([columns[place] for place in used], dim=1)
+    matrix = torch.stack(list(columns.values()), dim=1)
     inverse = torch.linalg.pinv(matrix.T @ matrix)
-    solution = inverse @ matrix.T @ (engine - right)
-    rest = engine - right - matrix @ solution
-    if float(rest.abs().mean()) > _EXPLAINS * float((engine - right).abs().mean()):
+    solution = inverse @ matrix.T @ (engine - own)
+    rest = engine - own - matrix @ solution
+    if float(rest.abs().mean()) > _EXPLAINS * float((engine - own).abs().mean()):
         return None
     errors = (inverse.diagonal() * rest.square().mean()).sqrt()
-    names = list(groups)
-    shares = {names[place]: (float(solution[i]), float(errors[i])) for i, place in enumerate(used)}
+    shares = dict(zip(columns, zip(solution.tolist(), errors.tolist(), strict=True), strict=True))
     return _refine_groups(scores, other, groups, shares)
 
 
@@ -153,7 +246,7 @@ def _refine_groups(
     def swap(names: set[str]) -> tuple[float, Reference]:
         inside = frozenset(tensor for name in names for tensor in groups[name])
         mixed = scores.reference.mix(other, inside.__contains__)
-        return scores.residual_of(mixed.scores(scores.sequences, scores.dtype)), mixed
+        return scores.residual_of(scores.scores_of(mixed)), mixed
 
     residual, mixed = swap(stale)
     for _ in range(len(shares)):
@@ -180,12 +273,8 @@ class AdapterFactor:
 def find_adapter_factor(scores: Scores) -> AdapterFactor:
     """Find how many times the adapter is added, by the secant method from 0 and 1."""
     reference = scores.reference
-
-    def compute(weights: Reference) -> Any:
-        return weights.scores(scores.sequences, scores.dtype)
-
-    before, at_before = 0.0, compute(reference.scale_adapter(0.0))
-    value, weights, at_value = 1.0, reference, compute(reference)
+    before, at_before = 0.0, scores.scores_of(reference.scale_adapter(0.0))
+    value, weights, at_value = 1.0, reference, scores.scores_of(reference)
     for _ in range(6):
         slope = project(scores.engine - at_value, (at_value - at_before) / (value - before))
         if abs(slope.value) < max(0.002, 0.1 * slope.error):
@@ -193,5 +282,5 @@ def find_adapter_factor(scores: Scores) -> AdapterFactor:
         before, at_before = value, at_value
         value = min(8.0, max(-8.0, value + slope.value))
         weights = reference.scale_adapter(value)
-        at_value = compute(weights)
+        at_value = scores.scores_of(weights)
     return AdapterFactor(value, slope.error, scores.residual_of(at_value), weights)

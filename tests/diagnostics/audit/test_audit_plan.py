@@ -1,0 +1,143 @@
+"""A live audit does not disturb a working server, stays within its tokens, and refuses what it cannot use."""
+
+import json
+
+import pytest
+
+from diagnostics.__main__ import main
+from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.servers import check_awake, identify_server
+from diagnostics.audit.results import CLEAN, FAULT, AuditError, NotAvailableError
+from tests.diagnostics.audit.standin import Engine, Wrong, serving
+
+
+@pytest.fixture(scope="module")
+def url(trained):
+    """The address of a healthy stand-in."""
+    with serving(Engine(trained / "checkpoint-120", "float32", Wrong(versions=["7"]))) as address:
+        yield address
+
+
+def test_least_number_of_tokens_is_never_exceeded(trained):
+    """With wrong weights, which take a second comparison if tokens are left."""
+    with serving(Engine(trained / "base", "bfloat16")) as address:
+        audit = audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS))
+    assert audit.tokens <= MIN_TOKENS
+    assert [item.family for item in audit.select(FAULT)] == ["weights/version"]
+
+
+def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
+    usual, more = Budget(4000, 256), Budget(12000, 256)
+    assert more.sampling >= 3 * usual.sampling
+    assert more.second(0) >= 3 * usual.second(0)
+    assert more.first == usual.first
+
+
+def test_too_few_tokens_are_refused_with_the_number_needed(trained, url, capsys):
+    options = ["--server", "http://127.0.0.1:9", "--checkpoint", "nowhere", f"--tokens={MIN_TOKENS - 1}"]
+    assert main(["audit", *options]) == 2
+    assert str(MIN_TOKENS) in capsys.readouterr().err
+    with pytest.raises(AuditError, match=r"this audit takes \d{4} at least"):
+        audit_server(LiveAudit(url, trained / "checkpoint-120", replicas=(url,) * 9, tokens=MIN_TOKENS))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_requests_have_the_lowest_priority(trained, refused):
+    """A trainer's requests have priority 0; a scheduler without priorities refuses once."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(no_priority=refused))
+    with serving(engine) as address:
+        audit = audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+    assert audit.outcome == CLEAN
+    priorities = [item for item in engine.priorities if item]
+    assert (len(priorities) == 1) is refused
+    assert min(priorities) > 0
+    assert engine.calls > 10
+
+
+def test_weights_that_change_meanwhile_are_no_verdict(trained):
+    """Scores and samples would come from two policies."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(versions=["7", "8"]))
+    with serving(engine) as address, pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
+        audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+
+
+def test_server_between_two_halves_of_an_update_is_left_alone(trained):
+    """vLLM's counters show an update that started and did not finish: nothing is sampled or scored."""
+    engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
+    with serving(engine) as address, pytest.raises(NotAvailableError, match="being updated"):
+        audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+    assert engine.priorities == []
+
+
+def test_unknown_model_name_is_refused_with_those_served(trained, url):
+    with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
+        audit_server(LiveAudit(url, trained / "checkpoint-120", model="nobody"))
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ("no server", 2, "no server listens there"),
+        ("no weights", 2, "no config.json"),
+        ("no log-probs", 2, "its samples have no log-probs"),
+        ("paused", 3, "it is paused"),
+        ("trainer", 2, "expected a number"),
+    ],
+)
+def test_missing_input_is_one_line(trained, tmp_path, capsys, change, code, message):
+    """The exit code is 2 for wrong usage, or 3 if the server is not available now."""
+    wrong = Wrong(no_logprobs=change == "no log-probs", paused=change == "paused")
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))
+    with serving(Engine(trained / "checkpoint-120", "float32", wrong)) as url:
+        options = ["--server", "http://127.0.0.1:9" if change == "no server" else url, "--timeout", "500"]
+        options += ["--checkpoint", str(tmp_path if change == "no weights" else trained / "checkpoint-120")]
+        options += ["--trainer-config", str(tmp_path / "trainer.json")] if change == "trainer" else []
+        assert main(["audit", *options]) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.strip().count("\n") == 0
+
+
+class FakeClient:
+    """A client of a server that gives these answers."""
+
+    address = "http://127.0.0.1:1"
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def try_call(self, path, _=None):
+        return self.answers.get(path.strip("/"))
+
+
+def test_server_that_takes_no_ids_is_refused():
+    """ms-swift's server also has TRL's paths, but is not TRL's."""
+    paths = {"get_world_size": {"world_size": 1}}
+    assert identify_server(FakeClient(**paths)).name == "trl vllm-serve"
+    with pytest.raises(AuditError, match="takes messages, not ids"):
+        identify_server(FakeClient(**paths, get_engine_type={"engine_type": "LLMEngine"}))
+
+
+COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
+
+
+@pytest.mark.parametrize(
+    ("answers", "awake"),
+    [
+        ({}, True),
+        ({"is_paused": {"is_paused": False}, "metrics": "no metrics"}, True),
+        ({"is_sleeping": {"is_sleeping": True}}, False),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "2.0")}, True),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "1.0")}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0'}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 0.0'}, True),
+    ],
+)
+def test_server_that_is_updated_or_asleep_is_recognised(answers, awake):
+    """By a gauge, two counts or two paths; an older server has none of them."""
+    if awake:
+        assert check_awake(FakeClient(**answers)) == ""
+    else:
+        with pytest.raises(NotAvailableError):
+            check_awake(FakeClient(**answers))
