@@ -236,7 +236,7 @@ def test_sets_that_were_only_read_follow_and_say_so(environment):
     assert static[0].pins[0].requirement == "vllm==0.11.2"
     assert static[0].distance == 1
     assert "the pair was never run" in static[0].unverified
-    changed = [{change.name for change in item.changes} for item in static]
+    changed = [set(item.changes) for item in static]
     assert changed == [{"vllm"}, {"trl"}]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, public
-from diagnostics.doctor.fix_plan.set_choice import choose_sets
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
