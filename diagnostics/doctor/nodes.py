@@ -1,9 +1,10 @@
-"""The nodes of a fleet: query them and decode the facts that they answer."""
+"""Query the nodes of a job over ssh or Ray, decode the facts they send, and hide their names in shared reports."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,11 +15,15 @@ from diagnostics.collect.facts import SCHEMA, Facts
 from diagnostics.collect.names import is_package_version, may_be_parsed
 from diagnostics.collect.packages import Environment
 from diagnostics.collect.remote import Answer, NodeError, RemoteError, one_line
+from diagnostics.findings import Report
 from diagnostics.node_options import NodeOptions
 from diagnostics.node_options import query_nodes as query_members
 from diagnostics.output import progress
+from diagnostics.output.redact import redact
 
 MAX_NODES = 8
+# Fields with fixed words, in which a host's name is a coincidence.
+_FIXED_WORDS = {"check", "code", "certainty", "known_by", "outcome", "standing", "tool"}
 _METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
@@ -142,3 +147,38 @@ def _valid_packages(environment: Environment) -> Environment:
         # The printed command removes these folders, so only metadata folders are kept.
         broken=tuple(sorted(place for place in places if _METADATA_FOLDER.fullmatch(place))),
     )  # fmt: skip
+
+
+def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
+    """Return the report with numbers in place of host names, in every text."""
+    names: dict[str, str] = {}
+    for node in nodes:
+        for word in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
+            if len(word) > 1 and word != "localhost" and not word.startswith("127."):
+                names.setdefault(word, f"<{node.word} {node.number}>")
+    words = sorted(names, key=len, reverse=True)
+    pattern = (
+        re.compile("|".join(rf"(?<![\w.-]){re.escape(word)}(?![\w-])" for word in words)) if words else None
+    )
+
+    def hide(text: str) -> str:
+        return redact(pattern.sub(lambda match: names[match[0]], text) if pattern else text)
+
+    report: Report = _change_texts(report_of([replace(node, name="") for node in nodes]), hide)
+    return report
+
+
+def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Apply a function to every text but keys and fixed words."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {
+            key: item if key in _FIXED_WORDS else _change_texts(item, change) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(_change_texts(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value) if field.name not in _FIXED_WORDS]
+        return replace(value, **{name: _change_texts(getattr(value, name), change) for name in names})
+    return value

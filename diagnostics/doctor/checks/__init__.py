@@ -1,4 +1,4 @@
-"""The checks of `doctor`'s static tier."""
+"""The checks of doctor's static tier, which read files only. Importing this package registers them all."""
 
 from __future__ import annotations
 
