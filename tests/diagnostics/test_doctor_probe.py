@@ -14,7 +14,6 @@ from diagnostics.collect.packages import Environment, Package
 from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
-from diagnostics.doctor.probe.probe_results import EndedProbe
 from diagnostics.fixes import fix_text
 from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
@@ -45,7 +44,7 @@ def try_import(name, limit_s=500):
 
 
 def outcome(ended, rules):
-    return outcomes.child_result(EndedProbe(ended, "ENV921"), rules)
+    return outcomes.child_result(ended, "ENV921", None, rules, {})
 
 
 def test_a_module_that_imports_is_ok(modules):
@@ -422,5 +421,5 @@ def test_the_root_of_a_chain_decides_and_what_is_gone_decides_first(modules, rul
     current = Environment("/p", "3.11.7", {"transformers": package}, (), (), {}, None, None)
     with Children(Path(sys.executable), os.environ) as children:
         ended = children.run_program("import broken", "imports", "broken", limit_s=500)
-        (finding,) = outcomes.child_result(EndedProbe(ended, "ENV921", current), rules).findings
+        (finding,) = outcomes.child_result(ended, "ENV921", current, rules, {}).findings
     assert finding.code == code
