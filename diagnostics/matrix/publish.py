@@ -1,4 +1,7 @@
-"""Update compat.json, from which `doctor` answers offline, from the grid; no published verdict is lost unasked."""
+"""Update the published table compat.json from the results grid. `doctor` reads that table offline.
+
+Where the store has no answer, the published verdict stays. Verdicts that would be dropped are listed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _Pairs = dict[tuple[str, str], dict[str, str]]
 
 @dataclass
 class Publication:
-    """The document, and how it differs from the published one; each line is about one question."""
+    """The new document, and lists of its differences from the published one, one line for each question."""
 
     document: dict[str, Any]
     changed: list[str] = field(default_factory=list)

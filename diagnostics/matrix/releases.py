@@ -1,7 +1,7 @@
-"""The committed list of releases of TRL and vLLM, and the cells that are generated from it.
+"""Generate cells for pairs of TRL and vLLM from a committed list of their releases.
 
-The list lies next to the locks, so that every machine generates the same cells without a network. `lock --releases`
-reads the index again. A pair's expectations follow from TRL's metadata and from the version rules of `[breadth]`.
+The list is next to the locks, so that every machine generates the same cells without a network; `lock --releases` reads
+the index again. A pair's expectations follow from TRL's metadata and from the version rules of `[breadth]`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resolve a cell's requirements with uv. Only metadata is read; nothing is installed."""
+"""Resolve the requirements of a cell with uv: find package versions that fit together, without installing them."""
 
 from __future__ import annotations
 

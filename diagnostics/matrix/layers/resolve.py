@@ -1,4 +1,7 @@
-"""Layers `resolve` and `resolve:today`: have the declared requirements of a pair a solution?"""
+"""Layers `resolve` and `resolve:today`: look for package versions that meet the declared requirements of a pair.
+
+`resolve` uses the packages up to the cell's date, `resolve:today` those of the day on which the index was read.
+"""
 
 from __future__ import annotations
 
@@ -131,27 +134,15 @@ def platform_text(platform: str) -> str:
 _CODE = (__name__, "diagnostics.matrix.resolve")
 LAYERS = (
     Layer(
-        name="resolve",
-        group="read",
+        name="resolve", group="read",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
-        evidence=EvidenceLevel.STATIC,
-        check=_check,
-        code=_CODE,
-        heavy=False,
-        of_pairs=True,
-        solves=True,
-        inputs=_inputs,
+        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs,
+        code=_CODE, heavy=False, of_pairs=True, solves=True,
     ),
     Layer(
-        name="resolve:today",
-        group="read",
+        name="resolve:today", group="read",
         question="Do the declared requirements of this pair have a solution with today's packages?",
-        evidence=EvidenceLevel.STATIC,
-        check=_check_today,
-        code=_CODE,
-        heavy=False,
-        of_pairs=True,
-        solves=True,
-        inputs=_today_inputs,
+        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs,
+        code=_CODE, heavy=False, of_pairs=True, solves=True,
     ),
-)
+)  # fmt: skip
