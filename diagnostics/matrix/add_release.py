@@ -62,7 +62,7 @@ def add_release(
         for problem in locks.refresh_locks(context, [cell]):
             print(f"matrix: {problem}", file=sys.stderr)
     questions = make_questions(context, [cell], READ_LAYERS)
-    grid = ResultsGrid(questions, context.store.read())
+    grid = ResultsGrid(questions, context.store.read_events())
     context.stage()
     Run(context, RunOptions(), progress, grid).execute(questions)
     return grid

@@ -62,13 +62,13 @@ class Job:
     cells: list[Cell] = field(default_factory=list)
     layers: tuple[str, ...] = ()
 
-    def questions(self) -> list[Question]:
+    def current_questions(self) -> list[Question]:
         """Return the questions with all inputs as they are now."""
         return make_questions(self.context, self.cells, self.layers)
 
     def stored_grid(self) -> ResultsGrid:
         """Return the results of the answers in the store."""
-        return ResultsGrid(self.questions(), self.context.store.read())
+        return ResultsGrid(self.current_questions(), self.context.store.read_events())
 
 
 def run_command(job: Job) -> int:
@@ -263,7 +263,7 @@ def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
 def print_plan(job: Job, options: RunOptions) -> int:
     """Print what would run and why."""
     grid = job.stored_grid()
-    for question in in_run_order(job.questions()):
+    for question in in_run_order(job.current_questions()):
         result = grid.result(question)
         answered = result.event is not None and result.event.finished
         if options.only is not None and question.key not in options.only:
@@ -286,8 +286,8 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
             context.stage()  # the programs in cells are from here on those of the identities
-            questions = job.questions()
-            run = Run(context, options, progress, ResultsGrid(questions, context.store.read()))
+            questions = job.current_questions()
+            run = Run(context, options, progress, ResultsGrid(questions, context.store.read_events()))
             if job.options["ray"]:
                 run_on_ray(job.options["ray"], run, questions)
             else:
@@ -371,7 +371,7 @@ def make_table(job: Job) -> Publication:
     for pattern in options["cells"]:
         if not fnmatch.filter(names, pattern):
             raise UserError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
-    events = job.context.store.read()
+    events = job.context.store.read_events()
     patterns = options["cells"] or ["*"]
     table = make_publication(
         ResultsGrid(make_questions(job.context, matrix.cells), events),

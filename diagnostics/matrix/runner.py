@@ -118,9 +118,9 @@ class Run:
     def record(self, event: Event) -> None:
         """Store an answer and display it."""
         self.context.store.append(event)
-        self.show(event)
+        self.display(event)
 
-    def show(self, event: Event) -> None:
+    def display(self, event: Event) -> None:
         """Add a stored answer to the grid and display it."""
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)

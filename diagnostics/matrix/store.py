@@ -108,7 +108,7 @@ class Store:
         """The file of events."""
         return self.folder / "store.jsonl"
 
-    def read(self) -> list[Event]:
+    def read_events(self) -> list[Event]:
         """Return the events, oldest first. Lines that are none (a torn last one) are left out."""
         if not self.path.exists():
             return []
@@ -167,7 +167,7 @@ class Store:
         Raises:
             StoreError: a link in this store leads out of it, or the disk failed.
         """
-        known = {event.to_line() for event in self.read()}
+        known = {event.to_line() for event in self.read_events()}
         new = [event for event in events if event.to_line() not in known]
         for event in new:
             if event.answer.log in logs:

@@ -68,7 +68,7 @@ def test_other_lines_are_refused(line, tmp_path):
         parse_event(line)
     store = Store(tmp_path)
     store.path.write_text(f"{line}\n{make_event().to_line()}\n")
-    assert store.read() == [make_event()]
+    assert store.read_events() == [make_event()]
 
 
 def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
@@ -84,7 +84,7 @@ def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
             store.append(make_event("new"))
         # A line that lacks only its end is complete.
         expected = ["a"] + ["b"] * (length >= second - 1) + ["c"] * (length >= len(data) - 1) + ["new"]
-        assert [item.identity for item in store.read()] == expected
+        assert [item.identity for item in store.read_events()] == expected
 
 
 def test_one_run_at_a_time(tmp_path):
@@ -148,7 +148,7 @@ def test_merged_stores_agree_whatever_the_order(tmp_path):
         log.write_text("seen")
         with stores[first].locked():
             assert (stores[first].merge(stores[second]), stores[first].merge(stores[second])) == (2, 0)
-        outcomes = {name: item.answer.outcome for name, item in latest(stores[first].read()).items()}
+        outcomes = {name: item.answer.outcome for name, item in latest(stores[first].read_events()).items()}
         assert outcomes == {"a": "pass", "b": "pass", "c": "timeout"}
         assert (stores[first].folder / LOG).read_text() == "seen"
 
@@ -183,7 +183,7 @@ def test_a_log_outside_of_its_cell_s_folder_is_refused(foreign, name):
     """Nothing is read from elsewhere or written there, and nothing of that store is added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: "):
         foreign(lambda event: event["answer"].update(log=name))
-    assert foreign.mine.read() == []
+    assert foreign.mine.read_events() == []
     assert {path.name for path in foreign.outside.iterdir()} == {"secret", "mine", "theirs"}
     assert {path.name for path in foreign.mine.folder.iterdir()} == {"lock"}
 
@@ -245,4 +245,4 @@ def test_a_foreign_event_of_another_shape_is_refused(foreign, change, message):
     with pytest.raises(StoreError, match=r"store\.jsonl:1: ") as refused:
         foreign(change)
     assert message in str(refused.value)
-    assert foreign.mine.read() == []
+    assert foreign.mine.read_events() == []

@@ -97,10 +97,10 @@ def _distinguishes_releases(claim: Affected) -> bool:
 
 def _finds_platform(case: Examined, issue: Issue) -> bool:
     """Return whether CMP001 cannot occur here: vLLM sees the GPU, and no old pynvml hides it."""
-    found = (
+    visible = (
         case.host is not None and case.host.gpus.state == "ok" and "pynvml" not in case.environment.packages
     )
-    return issue.code == "CMP001" and found
+    return issue.code == "CMP001" and visible
 
 
 def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:

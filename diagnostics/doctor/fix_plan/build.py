@@ -205,9 +205,9 @@ def _first_step(steps: list[Step], installer: Installer) -> list[Step]:
     """Return the step that records the packages, if a later one changes them."""
     if not any(_changes_packages(step) or (step.kind == "repair" and step.commands) for step in steps):
         return []
-    why = "The steps below change packages; with this record they can be restored."
+    reason = "The steps below change packages; with this record they can be restored."
     return [
-        Step("repair", "Record the installed packages first", why=(why,), cost="none: it writes one file",
+        Step("repair", "Record the installed packages first", why=(reason,), cost="none: it writes one file",
              commands=(installer.record(),))
     ]  # fmt: skip
 
@@ -215,9 +215,9 @@ def _first_step(steps: list[Step], installer: Installer) -> list[Step]:
 def _last_step(steps: list[Step], environment: Environment) -> list[Step]:
     if not steps:
         return []
-    why = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
+    reason = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
     again = Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix))
-    return [Step("look", "Check again", why=(why,), cost="a second", commands=(again,))]
+    return [Step("look", "Check again", why=(reason,), cost="a second", commands=(again,))]
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:

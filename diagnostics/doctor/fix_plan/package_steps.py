@@ -81,16 +81,16 @@ def install_step(
     if not requirements:
         return None
     codes = {finding.code for finding in causes}
-    why = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
-    why += [f"{item}." for item in wanted if item.code and item.code not in codes]
-    why += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
+    texts = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
+    texts += [f"{item}." for item in wanted if item.code and item.code not in codes]
+    texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
     title = f"Install {count_of(len(requirements), 'package')} in one command"
     if chosen:
         title = f"Move to versions that {'ran together' if chosen.evidence == 'executed' else 'fit by their source'}"
     return Step(
         "packages", title, max((finding.severity for finding in causes), default=Severity.WARNING),
         tuple(dict.fromkeys([*(finding.code for finding in causes), *(item.code for item in wanted if item.code)])),
-        tuple(dict.fromkeys(why)),
+        tuple(dict.fromkeys(texts)),
         chosen.evidence if chosen else min((item.known_by for item in wanted), default="declared"),
         cost=_cost(chosen, requirements), commands=(installer.install(requirements),),
         text=_caveats(requirements, installer),

@@ -100,12 +100,12 @@ def _variables_to_unset(finding: Finding) -> list[str]:
 
 def _unset_step(findings: list[Finding], environment: Environment) -> Step:
     names = list(dict.fromkeys(name for finding in findings for name in _variables_to_unset(finding)))
-    why = []
+    texts = []
     for finding in findings:
-        why += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
+        texts += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
     return Step(
         "variables", f"Unset {' and '.join(names)}", max(item.severity for item in findings),
-        tuple(dict.fromkeys(finding.code for finding in findings)), tuple(why),
+        tuple(dict.fromkeys(finding.code for finding in findings)), tuple(texts),
         min((finding.known_by for finding in findings), key=list(EVIDENCE_LEVELS).index),
         cost="none; also remove it from job scripts and shell start files",
         undo=_restore_variables([name for name in names if name in environment.variables], environment),
@@ -184,8 +184,8 @@ def _mitigation_step(
     edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer
 ) -> Step:
     first = users[0][1]
-    why = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
-    why += [
+    texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
+    texts += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
         for finding, mitigation in users if mitigation.fails
     ]  # fmt: skip
@@ -193,7 +193,7 @@ def _mitigation_step(
     return Step(
         "system" if all(finding.code.startswith("ENV") for finding, _ in users) else "configuration",
         f"{first.name}: {first.about}", max(finding.severity for finding, _ in users),
-        tuple(finding.code for finding, _ in users), tuple(why),
+        tuple(finding.code for finding, _ in users), tuple(texts),
         min((item.evidence for _, item in users), key=model.EVIDENCE.index), cost=first.cost or "unknown",
         undo=(Advice("set the option back"),), text=text or (Advice(first.about),),
         commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),

@@ -31,7 +31,7 @@ SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 CURVE_POINTS = 50
 
 
-def _answer(reply: Reply, cell: Cell, problem: str, summary: str, **more: Any) -> Answer:
+def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str, **more: Any) -> Answer:
     """Return a pass with its summary, or a failure whose problem is a sign that an expectation can name."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
     details, signs = document_lines(reply.document), (problem,) if problem else ()
@@ -53,7 +53,7 @@ def engine_answer(reply: Reply, cell: Cell) -> Answer:
         f"log-probs within {_number(document.get('max_logprob_difference_before'), '.1e')} of the trainer's, "
         f"{_number(document.get('max_logprob_difference_after'), '.1e')} after new weights"
     )
-    return _answer(reply, cell, _problem(document), summary)
+    return _program_answer(reply, cell, _problem(document), summary)
 
 
 def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
@@ -64,7 +64,7 @@ def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
         f"{document.get('tokens')} tokens in {document.get('dtype')}: maximum difference {largest}, mean {mean} "
         f"(bound {_number(document.get('bound'), '.0e')})"
     )
-    return _answer(reply, cell, _problem(document), summary)
+    return _program_answer(reply, cell, _problem(document), summary)
 
 
 def server_answer(reply: Reply, cell: Cell) -> Answer:
@@ -72,7 +72,7 @@ def server_answer(reply: Reply, cell: Cell) -> Answer:
     document = reply.document
     server, problem = document.get("server"), _problem(document)
     summary = f"{server}: up, and {document.get('protocol')} answered with {document.get('tokens')} tokens"
-    answer = _answer(reply, cell, problem, summary)
+    answer = _program_answer(reply, cell, problem, summary)
     return msgspec.structs.replace(answer, summary=f"{server}: {answer.summary}") if problem else answer
 
 
@@ -87,7 +87,7 @@ def trl_answer(reply: Reply, cell: Cell) -> Answer:
     parts.append(f"weights moved by up to {_number(document.get('moved') or 0, '.1e')}")
     if mismatch := logged.get("sampling/sampling_logp_difference/mean"):
         parts.append(f"mean log-prob difference of engine and trainer {max(mismatch):.1e}, as TRL logs it")
-    answer = _answer(reply, cell, problem, "; ".join(parts))
+    answer = _program_answer(reply, cell, problem, "; ".join(parts))
     lines = document_lines({key: value for key, value in document.items() if key != "logged"})
     curves = (f"{key}, by step: {value}" for key, value in logged.items())
     outcome = Outcome.NOT_RUN if document.get("outcome") == "not_run" else answer.outcome
@@ -98,14 +98,16 @@ def train_answer(reply: Reply, cell: Cell) -> Answer:
     """Return the answer of a training run."""
     document = reply.document
     if problem := _train_problem(document):
-        return msgspec.structs.replace(_answer(reply, cell, problem, ""), signs=())
+        return msgspec.structs.replace(_program_answer(reply, cell, problem, ""), signs=())
     summary = (
         f"{document.get('steps')} steps with {document.get('engine')}: "
         f"reward {_number(document.get('reward_first'))} → {_number(document.get('reward_last'))}; "
         f"{document.get('syncs_proven')} of {document.get('syncs')} weight syncs proven; "
         f"staleness ≤ {document.get('max_staleness')}"
     )
-    return _answer(reply, cell, "", summary, curve=reward_curve(reply.folder / str(document.get("metrics"))))
+    return _program_answer(
+        reply, cell, "", summary, curve=reward_curve(reply.folder / str(document.get("metrics")))
+    )
 
 
 def reward_curve(metrics: Path) -> tuple[float, ...]:
