@@ -126,7 +126,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
     if unhashed:
         context.say(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
     verify = "--verify-hashes" if unhashed else "--require-hashes"
-    options = ["pip", "sync", "--quiet", "--no-config", verify, "--python", python_of(context, cell)]
+    options = ["pip", "sync", "--quiet", "--no-config", verify, "--python", str(python_of(context, cell))]
     _uv(context, [*options, *torch, lock])
 
 

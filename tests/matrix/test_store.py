@@ -14,22 +14,10 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 LOG = "logs/cell/import.log"
 ELSEWHERE = [
-    "../sitecustomize.py",
-    "logs/../../sitecustomize.py",
-    "/tmp/x",
-    "logs/x.log",
-    "logs/a/b/c",
-    "logs//x",
-    "logs/./x",
-    "logs/cell/..",
-    "logs/cell/.bashrc",
-    "store.jsonl",
-    "logs/cell/a\nb",
-    "logs/cell/a\0b",
-    "logs/cell/" + "a" * 300,
-    "~/x",
-    "logs/cell/-rf",
-]
+    "../sitecustomize.py", "logs/../../sitecustomize.py", "/tmp/x", "logs/x.log", "logs/a/b/c", "logs//x", "logs/./x",
+    "logs/cell/..", "logs/cell/.bashrc", "store.jsonl", "logs/cell/a\nb", "logs/cell/a\0b", "logs/cell/" + "a" * 300,
+    "~/x", "logs/cell/-rf",
+]  # fmt: skip
 
 
 def make_event(
@@ -105,15 +93,14 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path):
 
 def test_the_latest_finished_answer_counts():
     """A timeout after a pass does not replace the pass; a newer answer does."""
-    newest = latest(
-        [
-            make_event("a", "pass"),
-            make_event("a", "timeout"),
-            make_event("b", "infra_error"),
-            make_event("b", "fail", "old"),
-            make_event("b", "fail", "new"),
-        ]
+    outcomes = (
+        ("a", "pass"),
+        ("a", "timeout"),
+        ("b", "infra_error"),
+        ("b", "fail", "old"),
+        ("b", "fail", "new"),
     )
+    newest = latest([make_event(*values) for values in outcomes])
     assert newest["a"].answer.outcome is Outcome.PASS
     assert newest["b"].answer.summary == "new"
 
@@ -121,14 +108,9 @@ def test_the_latest_finished_answer_counts():
 def test_answers_that_disagree_are_flaky():
     """A different outcome or different codes for the same inputs; unfinished answers do not count."""
     events = [
-        make_event("a", "pass"),
-        make_event("a", "fail"),
-        make_event("b", "timeout"),
-        make_event("b", "pass"),
-        make_event("c", "fail", codes=("X",)),
-        make_event("c", "fail"),
+        make_event(*values) for values in (("a", "pass"), ("a", "fail"), ("b", "timeout"), ("b", "pass"))
     ]
-    assert flaky(events) == {"a", "c"}
+    assert flaky([*events, make_event("c", "fail", codes=("X",)), make_event("c", "fail")]) == {"a", "c"}
 
 
 def test_merged_stores_agree_whatever_the_order(tmp_path):

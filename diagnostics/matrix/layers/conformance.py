@@ -78,7 +78,16 @@ def _install_tools(context: Context, cell: Cell) -> Path:
             raise EarlyAnswer(infrastructure_fault(str(error), EvidenceLevel.EXECUTED)) from None
         requirements = "".join(f"{name} --hash={digest}\n" for name, digest in _TOOLS.items())
         options = ["--quiet", "--no-config", "--no-deps", "--require-hashes", "-r", "-"]
-        command = [context.uv, "pip", "install", *options, "--target", aside, "--python", python]
+        command = [
+            str(context.uv),
+            "pip",
+            "install",
+            *options,
+            "--target",
+            str(aside),
+            "--python",
+            str(python),
+        ]
         result = context.run_command(command, timeout_s=300, stdin=requirements)
         if result.code != 0:
             summary = f"pytest could not be installed next to the cell: {result.errors.strip()[-200:]}"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import Context, InterpreterError, machine, without_local_paths
@@ -185,8 +187,8 @@ def read_document(completed: Completed, schema: str) -> Reply:
         actual = document.get("schema") if isinstance(document, dict) else type(document).__name__
         problem = f"the program answered with {actual!r} where {schema!r} was expected"
     if problem:
-        evidence = {"excerpt": completed.excerpt, "log": completed.log}
-        raise EarlyAnswer(Answer(blame(process), problem, EvidenceLevel.EXECUTED, **evidence))
+        answer = Answer(blame(process), problem, EvidenceLevel.EXECUTED)
+        raise EarlyAnswer(msgspec.structs.replace(answer, excerpt=completed.excerpt, log=completed.log))
     return Reply(completed.process, completed.excerpt, completed.log, completed.folder, document)
 
 
