@@ -10,7 +10,7 @@ from pathlib import Path
 from diagnostics import safe_io
 from diagnostics.collect import search_path
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.requirements import without_clashes
+from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.fixes import Install, Run, Uninstall, Words
 from diagnostics.frameworks import PACKAGES
 
@@ -109,7 +109,7 @@ class Installer:
 
 def install(environment: Environment, *requirements: str, options: Words = ()) -> Install:
     """Return the command that installs requirements here; the other packages keep working."""
-    return find_installer(environment).install(without_clashes(environment, requirements), options)
+    return find_installer(environment).install(adjust_for_installed(environment, requirements), options)
 
 
 def uninstall(environment: Environment, *names: str) -> Uninstall:

@@ -241,8 +241,8 @@ def satisfiable(ranges: Iterable[str]) -> bool:
     )
 
 
-def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return requirements, changed so that other installed packages keep working.
+def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
+    """Return the requirements of an installation, changed so that other installed packages keep working.
 
     A range whose newest release fails next to an installed package is narrowed to releases that work. If it has none,
     the installed package is replaced as well.

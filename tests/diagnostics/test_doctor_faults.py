@@ -17,7 +17,7 @@ from diagnostics.collect.gpus import Gpus
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.fix_plan import build
-from diagnostics.doctor.requirements import without_clashes
+from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import Severity
 from diagnostics.fixes import Install, Uninstall, commands_of
 from tests.diagnostics.environments import Maker, issues
@@ -62,8 +62,8 @@ def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
 
 def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
     known = packages.collect(environment.add("trl", "0.24.0").prefix, {})
-    assert without_clashes(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
-    assert without_clashes(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
+    assert adjust_for_installed(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
+    assert adjust_for_installed(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
 
 
 def test_issues_that_only_may_occur_are_no_warnings(environment):

@@ -18,7 +18,7 @@ from diagnostics.doctor import installers
 from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.fix_plan.build import fix_plan
 from diagnostics.doctor.fix_plan.model import Step
-from diagnostics.doctor.requirements import without_clashes
+from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
 from diagnostics.fixes import Fix, Install, SetVariables, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
@@ -532,7 +532,7 @@ def test_what_dies_of_a_remedy_is_moved_with_it(environment, asked, added):
     """Installers allow it, and no run survives it: doctor's own remedies and the plan's ask for the same."""
     environment.add("pyarrow", "24.0.0").add("trl", "0.25.1")
     known = facts.collect(environment.prefix, {})
-    assert without_clashes(known, asked) == (*asked, *added)
+    assert adjust_for_installed(known, asked) == (*asked, *added)
     assert installers.install(known, *asked).requirements == (*asked, *added)
 
 

@@ -22,10 +22,10 @@ from diagnostics.doctor.fix_plan.setting_steps import (
 )
 from diagnostics.doctor.installers import Installer, find_installer
 from diagnostics.doctor.requirements import (
+    adjust_for_installed,
     finding_constraints,
     install_constraints,
     parse_requirement,
-    without_clashes,
 )
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Action, Advice, Install, Run, SetVariables, Uninstall, Unset
@@ -139,7 +139,7 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
     )  # fmt: skip
     for place, step in enumerate(steps):
         commands = tuple(
-            replace(action, requirements=without_clashes(environment, action.requirements))
+            replace(action, requirements=adjust_for_installed(environment, action.requirements))
             if isinstance(action, Install) else action
             for action in step.commands
         )  # fmt: skip
