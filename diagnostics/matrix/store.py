@@ -29,10 +29,7 @@ LARGEST_LINE = 16 * safe_io.MIB
 LARGEST_LOG = 256 * safe_io.MIB
 LARGEST_GPU_RESULTS = 64 * safe_io.MIB
 # Number of texts after the kind of a fact; reports rely on it.
-_FACT_LENGTHS = {
-    "package": 2, "lock": 2, "missing": 2, "undecided": 2, "said": 3, "attempt": 5, "document": 1, "platform": 1,
-    "archive": 1,
-}  # fmt: skip
+_FACT_LENGTHS = {"package": 2, "missing": 2, "undecided": 2}
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 _Identity = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 _Time = Annotated[

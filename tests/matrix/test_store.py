@@ -217,7 +217,7 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(foreign):
         (lambda event: event["answer"].update(facts=[[]]), "facts"),
         (lambda event: event["answer"].update(facts=[["package"]]), "facts: ['package']"),
         (lambda event: event["answer"].update(facts=[["package", "a'; x", "1"]]), "facts: "),
-        (lambda event: event["answer"].update(facts=[["said", "static"]]), "facts: "),
+        (lambda event: event["answer"].update(facts=[["missing", "vllm.LLM"]]), "facts: "),
         (lambda event: event["answer"].update(summary="\ud800"), "surrogate"),
         (lambda event: event.pop("identity"), "identity"),
     ],

@@ -73,7 +73,6 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
         EvidenceLevel.EXECUTED,
         signs=tuple(f"{severity} {code}" for severity, code in codes),
         details=(*lines, *skipped),
-        facts=tuple(("said", "with", severity, code) for severity, code in codes),
     )
 
 

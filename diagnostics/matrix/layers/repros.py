@@ -13,8 +13,6 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Grid, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
 UNMITIGATED = "unmitigated"
-ALL_TRIGGERS = "*"
-"""Stands for all triggers, where a release does not have the code at all."""
 ATTEMPT_S = 240.0
 _SYMBOLS = {
     "reproduced": "✘ happens",
@@ -66,7 +64,6 @@ def repro_answer(reply: Reply, cell: Cell) -> Answer:
             *(line for code in issues for line in _mitigation_lines(code, attempts)),
             *(_detail(code, attempt) for code, attempt in attempts),
         ),
-        facts=(*(_fact(code, attempt) for code, attempt in attempts), *_absent_facts(issues)),
         grids=tuple(_grid(code, attempts) for code, item in issues.items() if item.get("attempts")),
         ran_with=versions_that_ran(cell, reply.document.get("versions")),
         excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
@@ -159,19 +156,6 @@ def _mitigation(attempt: Mapping[str, Any]) -> str:
 def _sign(code: str, attempt: Mapping[str, Any]) -> str:
     location = f" {attempt['where']}" if attempt.get("where") else ""
     return f"{code} {attempt.get('trigger')} {_mitigation(attempt)} {attempt.get('outcome')}{location}"
-
-
-def _fact(code: str, attempt: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return an attempt as a fact: code, trigger, mitigation, outcome, location."""
-    parts = (attempt.get("trigger"), _mitigation(attempt), attempt.get("outcome"), attempt.get("where") or "")
-    return ("attempt", code, *map(str, parts))
-
-
-def _absent_facts(issues: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a fact for each known issue whose code is not in this release."""
-    for code, item in issues.items():
-        if not item.get("attempts") and item.get("outcome"):
-            yield "attempt", code, ALL_TRIGGERS, UNMITIGATED, str(item["outcome"]), ""
 
 
 def _detail(code: str, attempt: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ from diagnostics.matrix.releases import load_releases
 from diagnostics.matrix.resolve import (
     Resolution,
     hash_coverage,
-    lock_digest,
     package_facts,
     resolve_declared,
 )
@@ -86,13 +85,9 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     if not resolution.packages:
         explanation = resolution.explanation
         reason = explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
-        return Answer(
-            Outcome.UNRESOLVABLE,
-            f"{mask_and_cut(reason, 300)} (resolved for {platform})",
-            EvidenceLevel.STATIC,
-            signs=(explanation,),
-            excerpt=explanation,
-        )
+        summary = f"{mask_and_cut(reason, 300)} (resolved for {platform})"
+        evidence = EvidenceLevel.STATIC
+        return Answer(Outcome.UNRESOLVABLE, summary, evidence, signs=(explanation,), excerpt=explanation)
     facts = package_facts(resolution.pins)
     by_name = {name: version for _kind, name, version in facts}
     versions = [f"{name} {by_name[name]}" for name in SHOWN if name in by_name]
@@ -104,21 +99,11 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     if resolution.refused:
         parts.append("none on the matrix's older platform")
         changes = (*changes, f"on the matrix's own platform: {resolution.refused}")
-    digest = lock_digest(resolution.packages)
     return Answer(
-        Outcome.PASS,
-        "; ".join([*parts, note] if note else parts),
-        EvidenceLevel.STATIC,
-        signs=tuple(versions),
-        details=(*changes, f"lock: {digest}; {hash_coverage(resolution.packages)}"),
-        facts=(
-            *facts,
-            ("lock", digest, str(len(facts))),
-            ("platform", resolution.platform),
-            *(("archive", pin) for pin in source_only),
-        ),
+        Outcome.PASS, "; ".join([*parts, note] if note else parts), EvidenceLevel.STATIC, signs=tuple(versions),
+        details=(*changes, hash_coverage(resolution.packages)), facts=facts,
         excerpt="".join(f"{pin}\n" for pin in resolution.pins),
-    )
+    )  # fmt: skip
 
 
 def platform_text(platform: str) -> str:
