@@ -249,17 +249,27 @@ def test_the_toy_cells_publish(finished, tmp_path):
     assert scheduler["ran_with"] == {"torch": "none at all", "vllm": "2.0"}
 
 
+@pytest.fixture(scope="module")
+def hanging_world(tmp_path_factory, kit):
+    """A locked cell whose programs hang after writing their process id into the home folder."""
+    folder = tmp_path_factory.mktemp("hanging")
+    hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    with kit.serve_index(folder / "index") as package_index:
+        world = kit.make_world(folder, package_index)
+        world.index.add("vllm", "1.0", kit.vllm("1.0", before=hang))
+        world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+        world.write(kit.cell("1.0", "1.0", kit.deep))
+        world.run("lock")
+        yield world
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, kit, number, code):
+def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(
+    hanging_world, tmp_path, number, code
+):
     """Ctrl-C (or SIGTERM) while a program hangs in a cell: a valid store, the table so far, nothing left running."""
-    pid = world.folder / "pid"
-    hang = (
-        f"import os, time, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    )
-    world.index.add("vllm", "1.0", kit.vllm("1.0", before=hang))
-    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
-    world.write(kit.cell("1.0", "1.0", kit.deep))
-    world.run("lock")
+    world = copy_world(hanging_world, tmp_path)
+    pid = world.store / "home" / "pid"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(world.command("run"), env=world.environ, cwd=ROOT, **streams)
     _until(lambda: pid.exists() and pid.read_text())
