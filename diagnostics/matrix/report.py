@@ -217,43 +217,30 @@ def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> st
         "questions": len(grid.results),
         "cells": [
             {
-                "id": row.cell.id,
-                "vllm": row.cell.vllm,
-                "trl": row.cell.trl,
-                "python": row.cell.python,
-                "exclude_newer": row.cell.exclude_newer.isoformat(),
-                "note": row.cell.note,
+                "id": row.cell.id, "vllm": row.cell.vllm, "trl": row.cell.trl, "python": row.cell.python,
+                "exclude_newer": row.cell.exclude_newer.isoformat(), "note": row.cell.note,
                 "layers": {name: _json_result(result) for name, result in row.layers.items()},
             }
             for row in rows
         ],
-    }
+    }  # fmt: skip
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
 def _json_result(result: LayerResult) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "verdict": result.judgement.verdict.value,
-        "expected": result.judgement.expected,
-        "remark": result.judgement.remark,
-        "evidence": result.evidence.value,
-        "codes": list(result.codes),
-        "summary": result.summary,
-        "command": result.question.command,
-        "identity": result.question.identity,
+        "verdict": result.judgement.verdict.value, "expected": result.judgement.expected,
+        "remark": result.judgement.remark, "evidence": result.evidence.value, "codes": list(result.codes),
+        "summary": result.summary, "command": result.question.command, "identity": result.question.identity,
         "inputs": dict(result.question.inputs),
-    }
+    }  # fmt: skip
     if result.event is not None:
         answer = result.event.answer
         values |= {
-            "outcome": answer.outcome.value,
-            "signs": list(answer.signs),
-            "details": list(answer.details),
-            "ran_with": dict(answer.ran_with),
-            "log": answer.log,
-            "started": result.event.started,
+            "outcome": answer.outcome.value, "signs": list(answer.signs), "details": list(answer.details),
+            "ran_with": dict(answer.ran_with), "log": answer.log, "started": result.event.started,
             "seconds": result.event.seconds,
-        }
+        }  # fmt: skip
     return values
 
 
