@@ -122,5 +122,5 @@ def examine_nodes(
     def report_of(members: list[nodes.Node]) -> Report:
         return fleet.examine_fleet(members, issues, compat, note)
 
-    report = report_of(members) if output.format == "terminal" else nodes.shareable_report(report_of, members)
+    report = report_of(members) if output.format == "terminal" else fleet.shareable_report(report_of, members)
     return write_report(report, output)

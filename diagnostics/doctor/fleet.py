@@ -1,14 +1,15 @@
 """Report on the nodes of a job: which were reached, what each has by itself, and in what they differ.
 
-`examine_fleet` lists the parts. Differences are found by comparing the facts of the nodes by key; `KINDS` has the code
-and the severity of each kind of key: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."
+`examine_fleet` lists the parts. Differences are found by comparing the values of the nodes by key: "3 of 4 nodes have
+NCCL 2.26.2; rank 3 (d) has 2.21.5." `shareable_report` hides the names of the nodes.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from diagnostics.catalog.model import Issue
@@ -16,79 +17,25 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import finding
 from diagnostics.doctor.installers import find_installer
-from diagnostics.doctor.nodes import MAX_NODES, Node, node_names
+from diagnostics.doctor.nodes import (
+    ABSENT,
+    KINDS,
+    MAX_NODES,
+    Key,
+    Node,
+    installed_frameworks,
+    node_names,
+    node_values,
+)
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Fix, Install
-from diagnostics.frameworks import ENGINES, PACKAGES, TRAINERS
+from diagnostics.frameworks import PACKAGES
+from diagnostics.output.redact import redact
 
-ABSENT = "none"
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
-COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")
-# Variables that differ between healthy nodes.
-NODE_VARIABLES = {
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "VLLM_HOST_IP", "TMPDIR",
-    "RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID", "RAY_NODE_ID", "RAY_NODE_IP_ADDRESS",
-    "RAY_OVERRIDE_NODE_ID_FOR_TESTING", "RAY_PROCESS_STARTUP_TOKEN", "RAY_ADDRESS",
-}  # fmt: skip
-_WARNING_VARIABLES = (
-    "NCCL_", "VLLM_", "GLOO_", "MASTER_", "PYTORCH_", "TORCH", "CUDA_", "RAY_", "VERL_", "LD_", "WORLD_SIZE",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of compared value and the finding for a difference.
-
-    Attributes:
-        missing: The value of a node that lacks the key; empty if such a node's value is unknown.
-        source: Where upstream refuses the difference.
-    """
-
-    code: str
-    severity: Severity
-    advice: str
-    missing: str = ""
-    source: str = ""
-
-
-_SAME_VALUE = "Set it to the same value in the launcher's or the job's environment, unless it may differ."
-_NCCL_SOURCE = (
-    'NCCL 2.23.4 and newer, src/init.cc: "Mismatched NCCL version detected" ends with ncclInvalidUsage.'
-)
-KINDS = {
-    "nccl": Kind(
-        "NET952", Severity.ERROR, "Install the same torch, and the NCCL that it requires, on every node.", ABSENT,
-        _NCCL_SOURCE,
-    ),
-    "system nccl": Kind(
-        "NET952", Severity.WARNING, "Install the same NCCL outside Python's packages on every node, or none.",
-        source=_NCCL_SOURCE,
-    ),
-    "framework": Kind(
-        "CMP951", Severity.ERROR, "Install the same releases on all nodes with the same role.", ABSENT
-    ),
-    "python": Kind(
-        "CMP952", Severity.ERROR, "Install the same Python on every node; for Ray, the same patch release too.",
-        source="Ray 2.60.0, check_version_info: refuses a process of another Python, also of another patch release.",
-    ),
-    "package": Kind(
-        "CMP953", Severity.INFO, "Install nodes with the same role from one lock or one image.", ABSENT
-    ),
-    "driver": Kind("ENV951", Severity.WARNING, "Install the same driver on every node that has GPUs."),
-    "gpus": Kind("ENV952", Severity.WARNING, "Leave the odd nodes out, or start one process per GPU on each."),
-    "variable": Kind("ENV953", Severity.WARNING, _SAME_VALUE, "unset"),
-    "other variable": Kind("ENV953", Severity.INFO, _SAME_VALUE, "unset"),
-    "limit": Kind(
-        "ENV954", Severity.WARNING, "Set the same limit: ulimit, limits.conf or --shm-size of the container."
-    ),
-    "model": Kind(
-        "ENV955", Severity.INFO, "Download it on the nodes that lack it, or share the cache.", ABSENT
-    ),
-    "architecture": Kind("ENV956", Severity.ERROR, "Install each node for its own architecture."),
-    "machine": Kind("ENV956", Severity.INFO, "Nothing, if it is intended."),
-}  # fmt: skip
 _PACKAGE_KINDS = {"nccl", "framework", "package"}
-Key = tuple[str, str]
+# Fields with fixed words, in which a host's name is a coincidence.
+_FIXED_WORDS = {"check", "code", "certainty", "known_by", "outcome", "standing", "tool"}
 Groups = dict[str, list[Node]]
 Difference = tuple[Key, Groups]
 
@@ -214,9 +161,9 @@ def differences(nodes: list[Node]) -> list[Finding]:
         else f"the {len(answered)} nodes that answered"
     )
     # A node with none of the frameworks is another environment, not the odd one in each of fifty packages.
-    installed = [node for node in answered if _frameworks(node)] or answered
+    installed = [node for node in answered if installed_frameworks(node)] or answered
     bare = [node for node in answered if node not in installed]
-    values = {node.position: dict(_node_values(node)) for node in answered}
+    values = {node.position: dict(node_values(node)) for node in answered}
     by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
     keys = {key for item in values.values() for key in item}
     for key in sorted(keys, key=lambda key: (list(KINDS).index(key[0]), key[1])):
@@ -233,47 +180,10 @@ def differences(nodes: list[Node]) -> list[Finding]:
     return [*results, _other_environment(bare, installed)] if bare else results
 
 
-def _frameworks(node: Node) -> set[str]:
-    return set(COMPARED) & set(node.facts.environment.packages) if node.facts else set()
-
-
-def _node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
-    """Yield all compared values, by (kind, name); None for a value that is unknown on this node."""
-    assert node.facts
-    environment, machine = node.facts.environment, node.facts.machine
-    for name, package in environment.packages.items():
-        kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in COMPARED else "package"
-        yield (kind, name), package.version
-    for name, value in environment.variables.items():
-        if name not in NODE_VARIABLES:
-            kind = "variable" if name.startswith(_WARNING_VARIABLES) else "other variable"
-            yield (kind, name), f"={value}"
-    for name, limit in machine.limits.items():
-        yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)
-    for name in node.models:
-        yield ("model", f"model {name}"), "in the cache"
-    gpus, shared, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
-    models = Counter(gpu.name for gpu in gpus.devices)
-    for kind, name, value in (
-        ("driver", "NVIDIA driver", gpus.driver), ("driver", "CUDA of the driver", gpus.cuda),
-        ("gpus", "GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())),
-    ):  # fmt: skip
-        # A driver that did not answer is not a driver that is missing.
-        yield (kind, name), (value or ABSENT) if gpus.state in {"ok", "none"} else None
-    yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT
-    yield ("python", "Python"), environment.python
-    size = shared.total_gb if shared else None
-    yield ("limit", "shared memory"), None if size is None else f"{size:.1f} GB"
-    yield ("architecture", "architecture"), machine.architecture
-    # Rounded, because the firmware of equal machines reserves different amounts.
-    yield ("machine", "memory"), None if memory is None else f"{round(memory)} GB"
-    yield ("machine", "C library"), machine.libraries.libc or None
-    yield ("machine", "kernel"), machine.kernel
-    yield ("machine", "processors"), str(machine.processors.count)
-
-
 def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
-    names = sorted(set.intersection(*map(_frameworks, installed)) or _frameworks(installed[0]))
+    names = sorted(
+        set.intersection(*map(installed_frameworks, installed)) or installed_frameworks(installed[0])
+    )
     in_list = "" if bare[0].word == "node" else ", prefix=DIR in the list for one"
     return finding(
         "CMP951", Severity.ERROR,
@@ -349,3 +259,38 @@ def _installs(items: list[Difference]) -> list[Install]:
         replace(find_installer(node.facts.environment).install(requirements), note=f"on {node.label}")
         for _, (node, requirements) in sorted(required.items())[:MAX_NODES] if node.facts
     ]  # fmt: skip
+
+
+def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
+    """Return the report with numbers in place of host names, in every text."""
+    names: dict[str, str] = {}
+    for node in nodes:
+        for word in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
+            if len(word) > 1 and word != "localhost" and not word.startswith("127."):
+                names.setdefault(word, f"<{node.word} {node.number}>")
+    words = sorted(names, key=len, reverse=True)
+    pattern = (
+        re.compile("|".join(rf"(?<![\w.-]){re.escape(word)}(?![\w-])" for word in words)) if words else None
+    )
+
+    def hide(text: str) -> str:
+        return redact(pattern.sub(lambda match: names[match[0]], text) if pattern else text)
+
+    report: Report = _change_texts(report_of([replace(node, name="") for node in nodes]), hide)
+    return report
+
+
+def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Apply a function to every text but keys and fixed words."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {
+            key: item if key in _FIXED_WORDS else _change_texts(item, change) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(_change_texts(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value) if field.name not in _FIXED_WORDS]
+        return replace(value, **{name: _change_texts(getattr(value, name), change) for name in names})
+    return value

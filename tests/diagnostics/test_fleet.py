@@ -30,8 +30,8 @@ from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.fleet import differences, examine_fleet
+from diagnostics.doctor.fleet import shareable_report as shareable
 from diagnostics.doctor.nodes import Node, read_answer
-from diagnostics.doctor.nodes import shareable_report as shareable
 from diagnostics.findings import CheckResult, Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
