@@ -442,6 +442,15 @@ _PROFILE = option(
 _REPORT = option(
     "--report", type=_PATH, metavar="DIR", help="Folder for the reports (default: report/ in the store)."
 )
+# Removed command -> its replacement.
+REMOVED = {
+    "bisect": "`run --profile breadth --layers contract` shows at which release a verdict changes",
+    "check": "use `lock --check`",
+    "releases": "use `lock --releases`",
+    "findings": "use `report --profile breadth`",
+    "confusion": "the layer `doctor` of `report` shows doctor's findings of each cell",
+    "sweep": "use `run --layers repro` for the cells; the published results stay in diagnostics/data",
+}
 _MERGE = option(
     "--merge",
     type=_PATH,
@@ -517,6 +526,21 @@ _command(
 )  # fmt: skip
 _command("env", env_command, click.argument("cell"), hidden=True)
 _command("merge", merge_command, click.argument("merge", nargs=-1, required=True, type=_PATH), hidden=True)
+
+
+def _add_removed(name: str, replacement: str) -> None:
+    """Add a command that refuses with its replacement."""
+    forward = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+    @cli.command(name, hidden=True, context_settings=forward)
+    @click.argument("arguments", nargs=-1)
+    def refuse(arguments: tuple[str, ...]) -> NoReturn:
+        del arguments
+        raise UserError(f"{name} was removed: {replacement}")
+
+
+for _name, _replacement in REMOVED.items():
+    _add_removed(_name, _replacement)
 
 
 class Terminated(KeyboardInterrupt):
