@@ -1,7 +1,7 @@
-"""The command `doctor` and its steps.
+"""The command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
-One environment: collect facts, `static_report`, `run_tier` unless the tier is static, then
-`write_report` or `print_plan`. Several machines: `examine_nodes`.
+For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
+(`run_tier`), and prints the report or the fix plan (`print_plan`). `examine_nodes` does the same for many machines.
 """
 
 from __future__ import annotations
@@ -54,20 +54,15 @@ PLAN_FORMATS = ("terminal", "json", "markdown")
     help="static: read files. probe: also import, in child processes. live: also start a tiny engine.",
 )
 @click.option("--facts-json", is_flag=True, help="Print the collected facts as JSON; check nothing.")
-@click.option("--resolve", "resolves", is_flag=True, hidden=True)
 @click.option("--fix-plan", is_flag=True, help="Print one ordered plan for all findings; runs nothing.")
 @node_options("Examine these hosts over ssh and compare them.", "Examine the nodes of a running Ray cluster.")
 def command(
-    python: Path | None, prefix: Path | None, output: ReportOptions, tier: str, facts_json: bool, resolves: bool,
-    fix_plan: bool, nodes: NodeOptions,
+    python: Path | None, prefix: Path | None, output: ReportOptions, tier: str, facts_json: bool, fix_plan: bool,
+    nodes: NodeOptions,
 ) -> int:  # fmt: skip
     """Check an environment and its machine by reading files."""
     if python and prefix:
         raise click.UsageError("--python and --prefix exclude each other")
-    if resolves:
-        raise click.UsageError(
-            "--resolve is gone: add --dry-run to the install command that --fix-plan prints"
-        )
     if fix_plan and output.format not in PLAN_FORMATS:
         raise click.UsageError(f"--format {output.format}: --fix-plan has {', '.join(PLAN_FORMATS)}")
     if fix_plan and nodes:
@@ -92,15 +87,16 @@ def command(
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks; suggest other environments if none was named or this one has no trainer or vLLM."""
+    """Run the static checks, and suggest other environments.
+
+    Suggestions are added if the user named no environment, or if it contains neither a trainer nor vLLM.
+    """
     environment = collected.environment
     report = run_checks.examine(environment, catalog.load(), compat_table.load(), collected.machine)
-    if missing := target_env.check_trainer_installed(environment, named=named, environ=os.environ):
+    nearby = target_env.nearby_environments(environment.prefix, os.environ)
+    if missing := target_env.check_trainer_installed(environment, nearby, named=named):
         report = replace(report, checks=(missing, *report.checks))
-    if not named:
-        suggestions = target_env.other_environments(environment, os.environ)
-        report = replace(report, subject=report.subject | suggestions)
-    return report
+    return report if named else replace(report, subject=report.subject | {"unnamed": nearby})
 
 
 def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) -> int:
@@ -116,7 +112,7 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
 def examine_nodes(
     options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
 ) -> int:
-    """Query other machines, check each, and compare them; only the terminal names hosts."""
+    """Query other machines, check each, and compare them. Formats other than the terminal hide their names."""
     from diagnostics.doctor import fleet, nodes  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))

@@ -1,9 +1,13 @@
-"""Examine the nodes of a job: reach them, check each by itself, and compare them."""
+"""Report on the nodes of a job: which were reached, what each has by itself, and in what they differ.
+
+`examine_fleet` lists the parts. Differences are found by comparing the values of the nodes by key: "3 of 4 nodes have
+NCCL 2.26.2; rank 3 (d) has 2.21.5." `shareable_report` hides the names of the nodes.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -12,15 +16,28 @@ from diagnostics.catalog.model import Issue
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import finding
-from diagnostics.doctor.node_differences import differences
-from diagnostics.doctor.nodes import Node, node_names
+from diagnostics.doctor.installers import find_installer
+from diagnostics.doctor.nodes import (
+    ABSENT,
+    KINDS,
+    MAX_NODES,
+    Key,
+    Node,
+    installed_frameworks,
+    node_names,
+    node_values,
+)
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Fix
+from diagnostics.fixes import Advice, Fix, Install
 from diagnostics.frameworks import PACKAGES
 from diagnostics.output.redact import redact
 
+MAX_DIFFERENCES, MAX_VALUES = 16, 12
+_PACKAGE_KINDS = {"nccl", "framework", "package"}
 # Fields with fixed words, in which a host's name is a coincidence.
 _FIXED_WORDS = {"check", "code", "certainty", "known_by", "outcome", "standing", "tool"}
+Groups = dict[str, list[Node]]
+Difference = tuple[Key, Groups]
 
 
 def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
@@ -41,7 +58,28 @@ def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, n
         "static: read from package metadata, the machine and its limits; nothing was imported",
         f"not examined, so unknown: {missing}" if missing else "", note,
     )  # fmt: skip
-    return Report("doctor", _subject(nodes, answered), tuple(checks), tuple(filter(None, notes)))
+    return Report("doctor", _subject(nodes), tuple(checks), tuple(filter(None, notes)))
+
+
+def _subject(nodes: list[Node]) -> dict[str, Any]:
+    environments = [node.facts.environment for node in nodes if node.facts]
+
+    def join(values: list[str | None]) -> str:
+        return " / ".join(value for value, _ in Counter(filter(None, values)).most_common() if value)
+
+    packages = {name: join([item.version(name) for item in environments]) for name in PACKAGES}
+    return {
+        "prefix": f"{len(environments)} of {len(nodes)} nodes",
+        "python": join([item.python for item in environments]) or "unknown",
+        "packages": {name: versions for name, versions in packages.items() if versions},
+        "nodes": [
+            {
+                "node": node.label, "problem": node.problem,
+                "outcome": "answered" if node.facts else "dead" if node.dead else "unknown",
+            }
+            for node in nodes
+        ],
+    }  # fmt: skip
 
 
 def _reached(node: Node) -> CheckResult:
@@ -61,11 +99,8 @@ def _reach_advice(node: Node) -> str:
     if node.dead:
         return "If it is still wanted, start it again: `ray start --address=...` on it."
     if node.reached:
-        python = (
-            "it runs in the Python of Ray's workers"
-            if of_ray
-            else "--host-python names the Python that runs it"
-        )
+        python = "--host-python names the Python that runs it"
+        python = "it runs in the Python of Ray's workers" if of_ray else python
         return f"Fix there what it reports. --prefix names the examined environment; {python}."
     if of_ray:
         return "Check `ray status`, `ray list nodes` and its logs; for a slow node raise --node-limit."
@@ -77,8 +112,8 @@ def _reach_advice(node: Node) -> str:
 
 def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Report what doctor finds on each node; the same finding of several nodes is reported once."""
-    results: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
-    missing: dict[tuple[str, ...], tuple[NotChecked, list[Node]]] = {}
+    findings: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
+    open_items: dict[tuple[str, ...], tuple[NotChecked, list[Node]]] = {}
     crashed = []
     for node in nodes:
         assert node.facts
@@ -86,51 +121,144 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
         report = run_checks.examine(node.facts.environment, issues, compat, node.facts.machine)
         for item in report.findings:
             key = (item.code, item.title, item.detail.replace(prefix, ""))
-            results.setdefault(key, (item, []))[1].append(node)
+            findings.setdefault(key, (item, []))[1].append(node)
         for check in report.checks:
             if check.outcome == "crashed":
                 crashed.append(f"{node.label}: {check.check}: {check.reason}")
-            for another in check.not_judged:
-                key = (another.what, another.why.replace(prefix, ""), str(another.decides))
-                missing.setdefault(key, (another, []))[1].append(node)
+            for unchecked in check.not_judged:
+                key = (unchecked.what, unchecked.why.replace(prefix, ""), str(unchecked.decides))
+                open_items.setdefault(key, (unchecked, []))[1].append(node)
+
+    def at(members: list[Node], place: str) -> str:
+        return f"{members[0].label}: {place}" if place else ""
+
+    total = len(nodes)
     result = CheckResult.of(
-        name, [_with_nodes(item, members, len(nodes)) for item, members in results.values()],
+        name,
         [
             replace(
-                item, what=f"{node_names(members, len(nodes))}: {item.what}",
-                place=f"{members[0].label}: {item.place}" if item.place else "",
+                item, detail=f"{node_names(members, total)}: {item.detail.strip() or item.title}",
+                evidence=tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence),
             )
-            for item, members in missing.values()
+            for item, members in findings.values()
+        ],
+        [
+            replace(item, what=f"{node_names(members, total)}: {item.what}", place=at(members, item.place))
+            for item, members in open_items.values()
         ],
     )  # fmt: skip
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
-def _with_nodes(item: Finding, members: list[Node], total: int) -> Finding:
-    evidence = tuple(Evidence(entry.text, f"{members[0].label}: {entry.place}") for entry in item.evidence)
-    return replace(
-        item, detail=f"{node_names(members, total)}: {item.detail.strip() or item.title}", evidence=evidence
+def differences(nodes: list[Node]) -> list[Finding]:
+    """Return the differences between the nodes that answered, one finding for each code and severity."""
+    answered = [node for node in nodes if node.facts]
+    if len(answered) < 2:
+        return []
+    among = (
+        f"{len(answered)} nodes"
+        if len(answered) == len(nodes)
+        else f"the {len(answered)} nodes that answered"
     )
+    # A node with none of the frameworks is another environment, not the odd one in each of fifty packages.
+    installed = [node for node in answered if installed_frameworks(node)] or answered
+    bare = [node for node in answered if node not in installed]
+    values = {node.position: dict(node_values(node)) for node in answered}
+    by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
+    keys = {key for item in values.values() for key in item}
+    for key in sorted(keys, key=lambda key: (list(KINDS).index(key[0]), key[1])):
+        kind = KINDS[key[0]]
+        groups: Groups = defaultdict(list)
+        for node in installed if key[0] in _PACKAGE_KINDS else answered:
+            # Nodes whose value is unknown are in no group.
+            if value := values[node.position].get(key, kind.missing):
+                groups[value].append(node)
+        if len(groups) > 1:
+            largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
+            by_finding[kind.code, kind.severity].append((key, dict(largest)))
+    results = [_difference_finding(items, len(answered), among) for items in by_finding.values()]
+    return [*results, _other_environment(bare, installed)] if bare else results
 
 
-def _subject(nodes: list[Node], answered: list[Node]) -> dict[str, Any]:
-    environments = [node.facts.environment for node in answered if node.facts]
+def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
+    names = sorted(
+        set.intersection(*map(installed_frameworks, installed)) or installed_frameworks(installed[0])
+    )
+    in_list = "" if bare[0].word == "node" else ", prefix=DIR in the list for one"
+    return finding(
+        "CMP951", Severity.ERROR,
+        [Evidence(f"examined: {node.facts.environment.prefix}", node.label) for node in bare if node.facts],
+        Fix.of(
+            "If that is not the environment that runs there, name the right one: --prefix for all nodes"
+            f"{in_list}. Otherwise install it as on the other nodes."
+        ),
+        detail=f"{node_names(bare)}: none of {', '.join(names)}, which the other nodes have.",
+    )  # fmt: skip
 
-    def join(values: list[str | None]) -> str:
-        return " / ".join(value for value, _ in Counter(filter(None, values)).most_common() if value)
 
-    packages = {name: join([item.version(name) for item in environments]) for name in PACKAGES}
-    outcomes = {
-        node.position: "answered" if node.facts else "dead" if node.dead else "unknown" for node in nodes
-    }
-    return {
-        "prefix": f"{len(answered)} of {len(nodes)} nodes",
-        "python": join([item.python for item in environments]) or "unknown",
-        "packages": {name: versions for name, versions in packages.items() if versions},
-        "nodes": [
-            {"node": node.label, "outcome": outcomes[node.position], "problem": node.problem} for node in nodes
-        ],
-    }  # fmt: skip
+def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
+    kind = KINDS[items[0][0][0]]
+    # One other lock shows in fifty packages and is one difference: keys with the same groups are joined.
+    joined: dict[tuple[tuple[int, ...], ...], list[Difference]] = defaultdict(list)
+    for key, groups in items:
+        positions = tuple(tuple(node.position for node in members) for members in groups.values())
+        joined[positions].append((key, groups))
+    parts = list(joined.values())
+    evidence = [
+        Evidence(_values_text(part, place, brief=False), node_names(members))
+        for part in parts for place, members in enumerate(part[0][1].values())
+    ]  # fmt: skip
+    rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
+    advice = [Advice(text) for text in (kind.advice, kind.source) if text]
+    return finding(
+        kind.code, kind.severity, evidence[:MAX_DIFFERENCES], Fix((*advice, *_installs(items))),
+        detail=" ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest,
+    )  # fmt: skip
+
+
+def _sentence(part: list[Difference], total: int, among: str) -> str:
+    """Say what most nodes have and which differ: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
+    phrases = []
+    groups = list(part[0][1].values())
+    for place, members in enumerate(groups):
+        verb = "has" if len(members) == 1 and members[0].word != "ranks" else "have"
+        who = f"{len(members)} of {among}" if place == 0 and len(members) > 1 else node_names(members)
+        phrases.append(f"{who} {verb} {_values_text(part, place)}")
+    known = sum(map(len, groups))
+    tail = "" if len(groups[0]) * 2 > known else " (no majority)"
+    tail += f"; unknown on {total - known}" if known < total else ""
+    return "; ".join(phrases) + tail + "."
+
+
+def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> str:
+    """Return the values of one group; if brief, only the first group has the name of a single key."""
+    texts = []
+    for (kind, name), groups in part[:MAX_VALUES]:
+        value = list(groups)[place]
+        text = "NCCL" if kind == "nccl" and len(part) == 1 else name
+        if value == ABSENT:
+            texts.append(f"no {text}")
+        elif brief and place and len(part) == 1:
+            texts.append(value.removeprefix("="))
+        else:
+            texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
+    rest = f" and {len(part) - MAX_VALUES} more" if len(part) > MAX_VALUES else ""
+    return ", ".join(texts) + rest
+
+
+def _installs(items: list[Difference]) -> list[Install]:
+    """Return the commands that give the odd nodes the majority's packages, one a node, of MAX_NODES nodes at most."""
+    required: dict[int, tuple[Node, list[str]]] = {}
+    for (kind, name), groups in items:
+        (value, members), *odd_groups = groups.items()
+        majority = len(members) * 2 > sum(map(len, groups.values()))
+        if kind in _PACKAGE_KINDS and majority and value != ABSENT:
+            for node in (node for _, group in odd_groups for node in group):
+                required.setdefault(node.position, (node, []))[1].append(f"{name}=={value}")
+    return [
+        replace(find_installer(node.facts.environment).install(requirements), note=f"on {node.label}")
+        for _, (node, requirements) in sorted(required.items())[:MAX_NODES] if node.facts
+    ]  # fmt: skip
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:

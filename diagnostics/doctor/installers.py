@@ -1,4 +1,4 @@
-"""The installer of an environment, recognised by its files, and the commands that install and remove packages."""
+"""Recognise the package manager of an environment by its files, and make its commands that change packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from diagnostics import safe_io
 from diagnostics.collect import search_path
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.requirements import without_clashes
+from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.fixes import Install, Run, Uninstall, Words
 from diagnostics.frameworks import PACKAGES
 
@@ -24,6 +24,7 @@ PROJECTS = (
     ("poetry.lock", "poetry", "pyproject.toml"),
     ("pdm.lock", "pdm", "pyproject.toml"),
 )
+_CONDA = {"conda", "mamba"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Installer:
         if self.project:
             lock, manifest = self._files()
             return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
-        if self.name in {"conda", "mamba"}:
+        if self.name in _CONDA:
             return Run((self.name, "list", "-p", self.prefix, "--explicit"), into=BEFORE)
         return Run(self._pip("freeze"), into=BEFORE)
 
@@ -67,36 +68,37 @@ class Installer:
         """Return the command that restores the recorded packages."""
         if self.project:
             lock, manifest = self._files()
-            sync = {
-                "uv project": ("uv", "sync", "--project", self.project),
-                "poetry": ("poetry", "-C", self.project, "sync"),
-                "pdm": ("pdm", "sync", "-p", self.project),
-                "pixi": ("pixi", "install", "--manifest-path", manifest),
-            }[self.name]
-            back = Run(("mv", f"{manifest}.before", manifest), then=Run(sync))
+            back = Run(("mv", f"{manifest}.before", manifest), then=Run(self._project_command("sync")))
             return Run(("mv", f"{lock}.before", lock), then=back)
-        if self.name in {"conda", "mamba"}:
+        if self.name in _CONDA:
             return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
         return Run(
             (*self._pip("sync"), BEFORE) if self.name == "uv" else (*self._pip("install"), "-r", BEFORE)
         )
 
     def _files(self) -> tuple[str, str]:
+        """Return the project's lock and manifest."""
         lock, manifest = next((lock, file) for lock, name, file in PROJECTS if name == self.name)
         return f"{self.project}/{lock}", f"{self.project}/{manifest}"
 
     def _command(self, action: str) -> Words:
-        """Return the command without the packages."""
-        verb = {"install": "add", "uninstall": "remove"}[action]
-        by_conda = (self.name, "install" if action == "install" else "remove", "-p", self.prefix)
+        """Return the command that installs or uninstalls, without the packages."""
+        if self.project:
+            return self._project_command({"install": "add", "uninstall": "remove"}[action])
+        if self.name in _CONDA:
+            return (self.name, {"uninstall": "remove"}.get(action, action), "-p", self.prefix)
+        return self._pip(action)
+
+    def _project_command(self, verb: str) -> Words:
+        """Return the project manager's command for `add`, `remove` or `sync`."""
+        if self.name == "pixi":
+            words = ("install",) if verb == "sync" else (verb, "--pypi")
+            return ("pixi", *words, "--manifest-path", f"{self.project}/pixi.toml")
         return {
             "uv project": ("uv", verb, "--project", self.project),
             "poetry": ("poetry", "-C", self.project, verb),
             "pdm": ("pdm", verb, "-p", self.project),
-            "pixi": ("pixi", verb, "--pypi", "--manifest-path", f"{self.project}/pixi.toml"),
-            "conda": by_conda,
-            "mamba": by_conda,
-        }.get(self.name) or self._pip(action)
+        }[self.name]
 
     def _pip(self, action: str) -> Words:
         if self.name in {"uv", "uv project"}:
@@ -107,7 +109,7 @@ class Installer:
 
 def install(environment: Environment, *requirements: str, options: Words = ()) -> Install:
     """Return the command that installs requirements here; the other packages keep working."""
-    return find_installer(environment).install(without_clashes(environment, requirements), options)
+    return find_installer(environment).install(adjust_for_installed(environment, requirements), options)
 
 
 def uninstall(environment: Environment, *names: str) -> Uninstall:

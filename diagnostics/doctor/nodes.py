@@ -1,8 +1,10 @@
-"""The nodes of a fleet: query them and decode the facts that they answer."""
+"""Query the nodes of a job over ssh or Ray, decode the facts they send, and list the values to compare between them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +16,14 @@ from diagnostics.collect.facts import SCHEMA, Facts
 from diagnostics.collect.names import is_package_version, may_be_parsed
 from diagnostics.collect.packages import Environment
 from diagnostics.collect.remote import Answer, NodeError, RemoteError, one_line
+from diagnostics.findings import Severity
+from diagnostics.frameworks import ENGINES, TRAINERS
 from diagnostics.node_options import NodeOptions
 from diagnostics.node_options import query_nodes as query_members
 from diagnostics.output import progress
 
 MAX_NODES = 8
+Key = tuple[str, str]
 _METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.DOTALL)
 
 
@@ -142,3 +147,110 @@ def _valid_packages(environment: Environment) -> Environment:
         # The printed command removes these folders, so only metadata folders are kept.
         broken=tuple(sorted(place for place in places if _METADATA_FOLDER.fullmatch(place))),
     )  # fmt: skip
+
+
+ABSENT = "none"
+COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")
+# Variables that differ between healthy nodes.
+NODE_VARIABLES = {
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "VLLM_HOST_IP", "TMPDIR",
+    "RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID", "RAY_NODE_ID", "RAY_NODE_IP_ADDRESS",
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING", "RAY_PROCESS_STARTUP_TOKEN", "RAY_ADDRESS",
+}  # fmt: skip
+_WARNING_VARIABLES = (
+    "NCCL_", "VLLM_", "GLOO_", "MASTER_", "PYTORCH_", "TORCH", "CUDA_", "RAY_", "VERL_", "LD_", "WORLD_SIZE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of compared value, and the finding for a difference.
+
+    Attributes:
+        missing: The value of a node that lacks the key; empty if such a node's value is unknown.
+        source: Where upstream refuses the difference.
+    """
+
+    code: str
+    severity: Severity
+    advice: str
+    missing: str = ""
+    source: str = ""
+
+
+_SAME_VALUE = "Set it to the same value in the launcher's or the job's environment, unless it may differ."
+_NCCL_SOURCE = (
+    'NCCL 2.23.4 and newer, src/init.cc: "Mismatched NCCL version detected" ends with ncclInvalidUsage.'
+)
+KINDS = {
+    "nccl": Kind(
+        "NET952", Severity.ERROR, "Install the same torch, and the NCCL that it requires, on every node.", ABSENT,
+        _NCCL_SOURCE,
+    ),
+    "system nccl": Kind(
+        "NET952", Severity.WARNING, "Install the same NCCL outside Python's packages on every node, or none.",
+        source=_NCCL_SOURCE,
+    ),
+    "framework": Kind(
+        "CMP951", Severity.ERROR, "Install the same releases on all nodes with the same role.", ABSENT
+    ),
+    "python": Kind(
+        "CMP952", Severity.ERROR, "Install the same Python on every node; for Ray, the same patch release too.",
+        source="Ray 2.60.0, check_version_info: refuses a process of another Python, also of another patch release.",
+    ),
+    "package": Kind(
+        "CMP953", Severity.INFO, "Install nodes with the same role from one lock or one image.", ABSENT
+    ),
+    "driver": Kind("ENV951", Severity.WARNING, "Install the same driver on every node that has GPUs."),
+    "gpus": Kind("ENV952", Severity.WARNING, "Leave the odd nodes out, or start one process per GPU on each."),
+    "variable": Kind("ENV953", Severity.WARNING, _SAME_VALUE, "unset"),
+    "other variable": Kind("ENV953", Severity.INFO, _SAME_VALUE, "unset"),
+    "limit": Kind(
+        "ENV954", Severity.WARNING, "Set the same limit: ulimit, limits.conf or --shm-size of the container."
+    ),
+    "model": Kind(
+        "ENV955", Severity.INFO, "Download it on the nodes that lack it, or share the cache.", ABSENT
+    ),
+    "architecture": Kind("ENV956", Severity.ERROR, "Install each node for its own architecture."),
+    "machine": Kind("ENV956", Severity.INFO, "Nothing, if it is intended."),
+}  # fmt: skip
+
+
+def installed_frameworks(node: Node) -> set[str]:
+    """Return the installed engines, trainers and libraries that are compared."""
+    return set(COMPARED) & set(node.facts.environment.packages) if node.facts else set()
+
+
+def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
+    """Yield all compared values, by (kind, name); None for a value that is unknown on this node."""
+    assert node.facts
+    environment, machine = node.facts.environment, node.facts.machine
+    for name, package in environment.packages.items():
+        kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in COMPARED else "package"
+        yield (kind, name), package.version
+    for name, value in environment.variables.items():
+        if name not in NODE_VARIABLES:
+            kind = "variable" if name.startswith(_WARNING_VARIABLES) else "other variable"
+            yield (kind, name), f"={value}"
+    for name, limit in machine.limits.items():
+        yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)
+    for name in node.models:
+        yield ("model", f"model {name}"), "in the cache"
+    gpus, shared, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
+    models = Counter(gpu.name for gpu in gpus.devices)
+    for kind, name, value in (
+        ("driver", "NVIDIA driver", gpus.driver), ("driver", "CUDA of the driver", gpus.cuda),
+        ("gpus", "GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())),
+    ):  # fmt: skip
+        # A driver that did not answer is not a driver that is missing.
+        yield (kind, name), (value or ABSENT) if gpus.state in {"ok", "none"} else None
+    yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT
+    yield ("python", "Python"), environment.python
+    size = shared.total_gb if shared else None
+    yield ("limit", "shared memory"), None if size is None else f"{size:.1f} GB"
+    yield ("architecture", "architecture"), machine.architecture
+    # Rounded, because the firmware of equal machines reserves different amounts.
+    yield ("machine", "memory"), None if memory is None else f"{round(memory)} GB"
+    yield ("machine", "C library"), machine.libraries.libc or None
+    yield ("machine", "kernel"), machine.kernel
+    yield ("machine", "processors"), str(machine.processors.count)

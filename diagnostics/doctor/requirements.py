@@ -1,17 +1,23 @@
-"""The declared requirements of installed packages: which are not met, and what to install for a missing module."""
+"""Read the requirements that installed packages declare, find those that are not met, and combine version ranges."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, Package
+from diagnostics.findings import Finding
+from diagnostics.fixes import Advice, Explain, Install
 from diagnostics.frameworks import ENGINES, FRAMEWORKS, TRAINER_LIBRARIES, TRAINERS, top_of
-from diagnostics.versions import compare, in_range
+from diagnostics.versions import in_range, is_release, parse_specifier, parse_version
 
 OPTIONAL = {
     "torchvision", "torchaudio", "torchcodec", "xformers", "triton", "opencv-python-headless", "numba",
@@ -30,12 +36,59 @@ _DISTRIBUTIONS = {
     "dateutil": "python-dateutil", "attr": "attrs", "git": "gitpython", "dotenv": "python-dotenv",
     "ring_flash_attn": "ring-flash-attn",
 }  # fmt: skip
-# Releases that an installer allows together although a run fails: (package, releases, other package, its releases,
-# requirement to add). Wheels of pyarrow from 24 on are built for numpy 2.
+
+
+class Clash(NamedTuple):
+    """Releases that an installer allows next to another package although a run fails with both.
+
+    Attributes:
+        name: The package to install.
+        bad: Its releases that fail.
+        good: All its other releases.
+        other: The installed package.
+        installed: Releases of the installed package with which the bad ones fail.
+        addition: The requirement to install as well if a bad release is unavoidable.
+    """
+
+    name: str
+    bad: str
+    good: str
+    other: str
+    installed: str
+    addition: str
+
+
+# Wheels of pyarrow from 24 on are built for NumPy 2.
 _CLASHES = (
-    ("numpy", "<2", "pyarrow", ">=24", "pyarrow<24"),
-    ("transformers", ">=5.3", "trl", "<0.29", "trl>=0.29"),
+    Clash("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24"),
+    Clash("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29"),
 )
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A range of versions that a package must be in.
+
+    Attributes:
+        source: The package and version, or the code of the finding, that requires it.
+        name: The required package, normalised.
+        versions: A version range, empty for any version.
+        known_by: declared, static or executed.
+        code: The code of the finding that requires it, if any.
+    """
+
+    source: str
+    name: str
+    versions: str
+    known_by: str = "declared"
+    code: str = ""
+
+    def allows(self, version: str | None) -> bool:
+        """Return whether a version satisfies the constraint."""
+        return version is not None and allows(self.versions, version)
+
+    def __str__(self) -> str:
+        return f"{self.source} needs {self.name}{self.versions}"
 
 
 def distribution_of(module: str) -> str:
@@ -46,6 +99,14 @@ def distribution_of(module: str) -> str:
     """
     top = module.partition(".")[0]
     return _DISTRIBUTIONS.get(top, top)
+
+
+def parse_requirement(text: str) -> Requirement | None:
+    """Parse a requirement; None if the text is none."""
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
 
 
 def requirement_of(environment: Environment, name: str) -> str:
@@ -77,14 +138,10 @@ def unmet_requirements(environment: Environment, package: Package) -> list[Requi
     return sorted(unmet, key=lambda item: (environment.version(key[item]) is None, key[item]))
 
 
-def declared_engines(trainer: Package) -> Iterator[Requirement]:
-    """Yield the ranges of vLLM that a trainer declares, extras included."""
-    lines = (line for line in trainer.requires if line.startswith("vllm"))
-    return (
-        item
-        for item in map(parse_requirement, lines)
-        if item and _is_engine(trainer, item) and item.specifier
-    )
+def declared_engines(trainer: Package) -> list[Requirement]:
+    """Return the ranges of vLLM that a trainer declares, extras included."""
+    parsed = (parse_requirement(line) for line in trainer.requires if line.startswith("vllm"))
+    return [item for item in parsed if item and _is_engine(trainer, item) and item.specifier]
 
 
 def _is_engine(package: Package, requirement: Requirement) -> bool:
@@ -106,61 +163,102 @@ def applies(environment: Environment, requirement: Requirement) -> bool:
     return requirement.marker.evaluate({"extra": "", "python_version": minor, "python_full_version": release})
 
 
-def without_clashes(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return requirements, adjusted so that other installed packages keep working.
+def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:
+    """Return the version ranges that all installed packages require of the named packages."""
+    required = set(names)
+    return [
+        constraint
+        for package in environment.packages.values() for constraint in _declared_constraints(environment, package)
+        if constraint.name in required and constraint.versions
+    ]  # fmt: skip
 
-    A range that also allows working releases is narrowed to them; otherwise the other package is upgraded too.
+
+def _declared_constraints(environment: Environment, package: Package) -> Iterator[Constraint]:
+    """Yield the requirements of an installed package that apply on this machine without extras."""
+    lines = package.requires
+    if not lines:
+        # The collector reads the requirements of a few packages only.
+        try:
+            lines = tuple(PathDistribution(Path(package.place)).requires or ())
+        except Exception:  # noqa: BLE001 - another package's metadata can be broken in any way
+            return
+    for requirement in map(parse_requirement, filter(may_be_parsed, lines)):
+        if requirement is not None and applies(environment, requirement):
+            name, versions = canonicalize_name(requirement.name), str(requirement.specifier)
+            yield Constraint(f"{package.name} {package.version}", name, versions)
+
+
+def install_constraints(code: str, action: Install, known_by: str) -> list[Constraint]:
+    """Return the requirements of an install action; none if it has options, which do more than install.
+
+    >>> [str(each) for each in install_constraints("CMP999", Install(("numpy<2",)), "static")]
+    ['CMP999 needs numpy<2']
+    """
+    parsed = [parse_requirement(word) for word in (() if action.options else action.requirements)]
+    if None in parsed:
+        return []
+    return [
+        Constraint(code, canonicalize_name(item.name), str(item.specifier), known_by, code)
+        for item in parsed if item
+    ]  # fmt: skip
+
+
+def finding_constraints(finding: Finding) -> list[Constraint]:
+    """Return the requirements of a finding's fix; none if the fix does anything besides installing."""
+    results = []
+    for action in finding.remedy.actions if finding.remedy else ():
+        if isinstance(action, Install):
+            required = install_constraints(finding.code, action, finding.known_by)
+            if not required:
+                return []
+            results += required
+        elif not isinstance(action, Advice | Explain):
+            return []
+    return results
+
+
+def allows(versions: str, version: str) -> bool:
+    """Return whether a range contains a version; an unreadable range or version forbids nothing."""
+    specifier, parsed = parse_specifier(versions), parse_version(version)
+    return specifier is None or parsed is None or specifier.contains(parsed, prereleases=True)
+
+
+def satisfiable(ranges: Iterable[str]) -> bool:
+    """Return whether a version can be in all ranges, by trying each bound and the versions right after it.
+
+    >>> satisfiable(["<0.9", ">=0.8.5"]), satisfiable(["==2.6.0", ">=2.7"]), satisfiable(["==2.6.*", ">=2.5"])
+    (True, False, True)
+    >>> satisfiable([">=4.52", "!=4.52.*"])
+    True
+    """
+    every = list(ranges)
+    bounds = {match.rstrip(".") for text in every for match in re.findall(r"\d[\w.!+]*", text)}
+    public = {bound.partition("+")[0] for bound in bounds}
+    following = {re.sub(r"\d{1,9}$", lambda last: str(int(last[0]) + 1), bound) for bound in public}
+    candidates = [*bounds, *(f"{bound}.0.1" for bound in public), *following, "0"]
+    return not bounds or any(
+        all(allows(text, version) for text in every) for version in candidates if is_release(version)
+    )
+
+
+def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
+    """Return the requirements of an installation, changed so that other installed packages keep working.
+
+    A range whose newest release fails next to an installed package is narrowed to releases that work. If it has none,
+    the installed package is replaced as well.
     """
     required = list(requirements)
     names = {canonicalize_name(item.name) for entry in required if (item := parse_requirement(entry))}
-    for name, releases, another, remaining, addition in _CLASHES:
-        if another in names or not in_range(environment.version(another) or "", remaining):
+    for clash in _CLASHES:
+        if clash.other in names or not in_range(environment.version(clash.other) or "", clash.installed):
             continue
         for place, entry in enumerate(required):
             parsed = parse_requirement(entry)
-            if (
-                parsed is None
-                or canonicalize_name(parsed.name) != name
-                or not _range_forces(parsed.specifier, releases)
-            ):
+            if parsed is None or canonicalize_name(parsed.name) != clash.name or not parsed.specifier:
                 continue
-            if releases.startswith(">=") and satisfies_below(parsed.specifier, releases[2:]):
-                required[place] = f"{entry},<{releases[2:]}" if parsed.specifier else entry
-            else:
-                required.append(addition)
+            versions = str(parsed.specifier)
+            if not satisfiable([versions, clash.good]):
+                required.append(clash.addition)
+            elif clash.bad.startswith(">") and satisfiable([versions, clash.bad]):
+                required[place] = f"{entry},{clash.good}"
     return tuple(required)
-
-
-def satisfies_below(wanted: SpecifierSet, bound: str) -> bool:
-    """Return whether a range allows a release right below a bound, tried by its lower bounds.
-
-    >>> satisfies_below(SpecifierSet(">=4.56.1"), "5.3"), satisfies_below(SpecifierSet(">=5.4"), "5.3")
-    (True, False)
-    """
-    lowest = [item.version for item in wanted if item.operator in {">=", ">"}]
-    return not lowest or all(compare(version, bound) == -1 for version in lowest)
-
-
-def parse_requirement(text: str) -> Requirement | None:
-    """Parse a requirement; None if it is none."""
-    try:
-        return Requirement(text)
-    except InvalidRequirement:
-        return None
-
-
-def _range_forces(wanted: SpecifierSet, releases: str) -> bool:
-    """Return whether installing a requirement selects a version in `releases`, a range with one bound.
-
-    >>> _range_forces(SpecifierSet("<2"), "<2"), _range_forces(SpecifierSet("==1.26.4"), "<2")
-    (True, True)
-    >>> _range_forces(SpecifierSet(">=1"), "<2"), _range_forces(SpecifierSet(">=5"), ">=5.3")
-    (False, True)
-    """
-    pins = [item.version.removesuffix(".*") for item in wanted if item.operator in {"==", "~=", "===", "<="}]
-    newest, bound = "9999", releases.lstrip("<>=")
-    if pins:
-        return any(in_range(pin, releases) for pin in pins)
-    if releases.startswith(">"):
-        return bool(wanted) and in_range(newest, wanted)
-    return not in_range(bound, wanted) and not in_range(newest, wanted)

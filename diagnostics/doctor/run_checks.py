@@ -1,4 +1,4 @@
-"""Run the static tier's checks on collected facts. Nothing of the environment is imported."""
+"""Run the checks of the static tier on collected facts. No package of the environment is imported."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks import BY_NAME
-from diagnostics.doctor.checks.base import Check, Examined
+from diagnostics.doctor.checks.base import CHECKS, REGISTERED, Check, Examined
 from diagnostics.findings import CheckResult, NotChecked, Report
 from diagnostics.frameworks import PACKAGES
 
+BY_NAME = {name: [check for check in REGISTERED if check.name == name] for name in CHECKS}
+"""The functions of each check."""
 STATIC = "static: read from files; nothing was imported, so an installed package may still fail to start (--tier probe)"
 
 

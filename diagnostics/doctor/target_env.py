@@ -1,4 +1,4 @@
-"""Select the environment to examine, and suggest others if it has neither a trainer nor vLLM."""
+"""Find the environment and interpreter to examine, and other environments nearby that contain a trainer or vLLM."""
 
 from __future__ import annotations
 
@@ -49,20 +49,19 @@ def interpreter_of(python: Path | None, prefix: Path | None) -> Path:
 
 
 def check_trainer_installed(
-    environment: Environment, *, named: bool, environ: Mapping[str, str]
+    environment: Environment, nearby: list[str], *, named: bool
 ) -> CheckResult | None:
     """Report that neither a trainer nor vLLM is installed, and suggest other environments; None if one is.
 
     Args:
         environment: The examined environment.
-        named: Whether the user named it; otherwise it is doctor's own.
-        environ: Variables.
+        nearby: Folders of other environments.
+        named: Whether the user named the environment; otherwise it is doctor's own.
     """
     if {*ENGINES, *TRAINERS} & set(environment.packages):
         return None
     which = "the named environment" if named else "the environment that doctor itself runs in"
-    candidates = _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)
-    options = "; ".join(quote_command(("--prefix", place)) for place in candidates)
+    options = "; ".join(quote_command(("--prefix", place)) for place in nearby)
     missing = NotChecked(
         "a run", f"neither a trainer nor vLLM is installed in {which}",
         f"did you mean {options}?" if options else "give --python PATH of the environment that trains",
@@ -71,13 +70,9 @@ def check_trainer_installed(
     return CheckResult.of("environment", (), [missing])
 
 
-def other_environments(environment: Environment, environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return other environments with a trainer or vLLM, for a report without `--prefix`."""
-    return {"unnamed": _nearby_environments(Path(environment.prefix), Path(working_folder()), environ)}
-
-
-def _nearby_environments(prefix: Path, working: Path, environ: Mapping[str, str]) -> list[str]:
+def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
     """Return the activated environment and those in the working folder or the two above, if they can train."""
+    working = Path(working_folder())
     places = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
     places += [folder / name for folder in (working, *list(working.parents)[:2]) for name in _FOLDERS]
     unique = {os.path.realpath(place): place for place in places if place.is_dir()}

@@ -1,1 +1,1 @@
-"""The compatibility matrix: cells of pinned versions, layers of checks, and the published verdicts."""
+"""The compatibility matrix: run checks (layers) on pairs of vLLM and TRL releases (cells), publish the verdicts."""

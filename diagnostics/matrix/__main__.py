@@ -1,4 +1,4 @@
-"""`python -m diagnostics.matrix`."""
+"""Run the command line of the matrix as `python -m diagnostics.matrix`."""
 
 import sys
 

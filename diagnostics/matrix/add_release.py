@@ -1,4 +1,7 @@
-"""Add a vLLM release to the matrix: resolve it with a TRL, compare their APIs, and print or write the cell."""
+"""The command `add`: try a new vLLM release with a TRL release, and add the pair as a cell to the matrix file.
+
+Only metadata and source are read: the requirements are resolved, and TRL's use of vLLM is compared with what vLLM has.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ READ_LAYERS = ("resolve", "contract")
 def add_release(
     context: Context, release: str, trl: str, progress: QuietProgress, *, write: bool
 ) -> ResultsGrid:
-    """Run the layers that only read the wheels of a pair, print its cell, and return the results.
+    """Print the cell of a pair, and return the results of the layers that read its metadata and source.
 
     Args:
         context: The command's context; its store is locked.
@@ -59,14 +62,14 @@ def add_release(
         for problem in locks.refresh_locks(context, [cell]):
             print(f"matrix: {problem}", file=sys.stderr)
     questions = make_questions(context, [cell], READ_LAYERS)
-    grid = ResultsGrid(questions, context.store.read())
+    grid = ResultsGrid(questions, context.store.read_events())
     context.stage()
     Run(context, RunOptions(), progress, grid).execute(questions)
     return grid
 
 
 def _write_cell(context: Context, cell: Cell) -> Context:
-    """Add the cell to the matrix file, and to a workflow that was up to date."""
+    """Add the cell to the matrix file, and to the committed workflow if that was current before."""
     path = context.matrix.path
     up_to_date = not workflow.stale_workflows(context.matrix)
     path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8")

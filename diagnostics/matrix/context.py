@@ -1,4 +1,4 @@
-"""The context of a command: matrix file, store, machine settings, and the one way to start uv and interpreters."""
+"""The context of a matrix command: its matrix file, its store, and the functions that start uv and interpreters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the environment of a cell from its committed lock, and keep environments within the disk budget.
+"""Build the virtual environment of a cell from its committed lock, and remove old ones when the disk is full.
 
 A build ends by writing a marker. Without it, or with one for another lock or Python, the folder is removed and built
 again: an environment that a kill or a full disk left half-built is never used.
@@ -107,13 +107,8 @@ def _build(context: Context, cell: Cell) -> Built:
     _uv(context, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
     _install_lock(context, cell, pins)
     _add_extras(context, cell, recipe)
-    built = Built(
-        locks.environment_digest(context, cell),
-        version,
-        len(pins),
-        round(time.monotonic() - started, 1),
-        round(_size(target) / GB, 2),
-    )
+    seconds, size_gb = round(time.monotonic() - started, 1), round(_size(target) / GB, 2)
+    built = Built(locks.environment_digest(context, cell), version, len(pins), seconds, size_gb)
     aside = target / f"{MARKER}.part"
     aside.write_bytes(msgspec.json.encode(built))
     aside.replace(target / MARKER)
@@ -131,15 +126,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
     if unhashed:
         context.say(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
     verify = "--verify-hashes" if unhashed else "--require-hashes"
-    options: list[str | Path] = [
-        "pip",
-        "sync",
-        "--quiet",
-        "--no-config",
-        verify,
-        "--python",
-        python_of(context, cell),
-    ]
+    options = ["pip", "sync", "--quiet", "--no-config", verify, "--python", str(python_of(context, cell))]
     _uv(context, [*options, *torch, lock])
 
 

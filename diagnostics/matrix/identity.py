@@ -1,4 +1,4 @@
-"""Digests of everything an answer depends on: its inputs, and the source files of our own behind it.
+"""Compute the identity of an answer: a digest of its inputs and of our own source files behind it.
 
 An answer stays valid until one of these changes. Expectations, time limits and locations are not part of it. A change
 of a comment or a docstring changes no digest.

@@ -1,4 +1,4 @@
-"""Let wheels that were built against a newer libstdc++ load on a machine with an older one.
+"""Build a small stand-in library, so that wheels built against a newer libstdc++ load on a machine with an older one.
 
 Some CPU builds of vLLM need one symbol that libstdc++ has since gcc 13, `std::ios_base_library_init()`: a marker
 that code using <iostream> was linked; it does nothing. Where the machine's libstdc++ lacks it, a small library of

@@ -1,4 +1,4 @@
-"""The committed locks: read, check and refresh them."""
+"""Read, check and refresh the committed lock files: the exact package versions of each cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Match failed answers with the signatures of known issues, when they are shown: no answer depends on the catalog."""
+"""Name the known issues whose signature matches a failed answer.
+
+This happens when answers are shown, so that stored answers do not depend on the catalog.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Display a run on standard error: a status line with finished results above it, or plain lines."""
+"""Show the progress of a run on standard error: finished layers as lines, the running layer in a status line."""
 
 from __future__ import annotations
 

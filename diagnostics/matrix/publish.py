@@ -1,4 +1,7 @@
-"""Update compat.json, from which `doctor` answers offline, from the grid; no published verdict is lost unasked."""
+"""Update the published table compat.json from the results grid. `doctor` reads that table offline.
+
+Where the store has no answer, the published verdict stays. Verdicts that would be dropped are listed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _Pairs = dict[tuple[str, str], dict[str, str]]
 
 @dataclass
 class Publication:
-    """The document, and how it differs from the published one; each line is about one question."""
+    """The new document, and lists of its differences from the published one, one line for each question."""
 
     document: dict[str, Any]
     changed: list[str] = field(default_factory=list)
@@ -138,31 +141,21 @@ def _cell_entry(row: CellResults) -> dict[str, Any]:
     resolved = row.layers.get("resolve")
     packages = resolved.event.answer.packages if resolved and resolved.event else {}
     return {
-        "id": row.cell.id,
-        "vllm": row.cell.vllm,
-        "trl": row.cell.trl,
-        "python": row.cell.python,
-        "transformers": packages.get("transformers"),
-        "torch": packages.get("torch"),
-        "verdict": "unknown",
+        "id": row.cell.id, "vllm": row.cell.vllm, "trl": row.cell.trl, "python": row.cell.python,
+        "transformers": packages.get("transformers"), "torch": packages.get("torch"), "verdict": "unknown",
         "note": row.cell.note or None,
         "layers": {name: _layer_entry(result) for name, result in row.layers.items()},
-    }
+    }  # fmt: skip
 
 
 def _layer_entry(result: LayerResult) -> dict[str, Any]:
     event = result.event
     return {
-        "verdict": result.judgement.verdict.value,
-        "expected": result.judgement.expected,
-        "evidence": result.evidence.value,
-        "codes": list(result.codes),
-        "summary": result.summary,
-        "reason": result.judgement.remark or None,
-        "ran_with": dict(event.answer.ran_with) if event else {},
-        "command": result.question.command,
-        "date": event.started[:10] if event else None,
-    }
+        "verdict": result.judgement.verdict.value, "expected": result.judgement.expected,
+        "evidence": result.evidence.value, "codes": list(result.codes), "summary": result.summary,
+        "reason": result.judgement.remark or None, "ran_with": dict(event.answer.ran_with) if event else {},
+        "command": result.question.command, "date": event.started[:10] if event else None,
+    }  # fmt: skip
 
 
 def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -51,7 +51,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
         pending = {}
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
-            events = [event.to_line() for event in run.context.store.read() if event.cell == cell.id]
+            events = [event.to_line() for event in run.context.store.read_events() if event.cell == cell.id]
             profile = "full" if cell.declares is None else PROFILE
             placed = task.options(name=cell.id, max_retries=RETRIES, **_resources(run, layers))
             pending[placed.remote(cell.id, profile, layers, options, events)] = cell.id
@@ -87,7 +87,7 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
         return
     run.context.store.merge_events(events, reply["logs"])
     for event in events:
-        run.show(event)
+        run.display(event)
 
 
 def run_cell(
@@ -102,9 +102,9 @@ def run_cell(
     with context.store.locked():
         context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
         questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
-        grid = ResultsGrid(questions, context.store.read())
+        grid = ResultsGrid(questions, context.store.read_events())
         Run(context, options, QuietProgress(), grid).execute(questions)
-        new = [event for event in context.store.read() if event.to_line() not in events]
+        new = [event for event in context.store.read_events() if event.to_line() not in events]
     names = {event.answer.log for event in new if event.answer.log and (folder / event.answer.log).is_file()}
     logs = {name: safe_io.read_tail(folder / name, safe_io.MIB) for name in names}
     return {"events": [event.to_line() for event in new], "logs": logs}

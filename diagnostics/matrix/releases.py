@@ -1,7 +1,7 @@
-"""The committed list of releases of TRL and vLLM, and the cells that are generated from it.
+"""Generate cells for pairs of TRL and vLLM from a committed list of their releases.
 
-The list lies next to the locks, so that every machine generates the same cells without a network. `lock --releases`
-reads the index again. A pair's expectations follow from TRL's metadata and from the version rules of `[breadth]`.
+The list is next to the locks, so that every machine generates the same cells without a network; `lock --releases` reads
+the index again. A pair's expectations follow from TRL's metadata and from the version rules of `[breadth]`.
 """
 
 from __future__ import annotations
@@ -205,16 +205,11 @@ def pair_cell(
     date_cut = max(trainer.uploaded, engine.uploaded) + datetime.timedelta(days=breadth.days)
     allowed = "allows it" if allows(declared, engine.version) else "does not allow it"
     return Cell(
-        id=f"vllm-{engine.version}+trl-{trainer.version}",
-        vllm=engine.version,
-        trl=trainer.version,
-        python=breadth.python,
-        exclude_newer=min(date_cut, today),
-        layers=tuple(layers),
-        profiles=(PROFILE,),
+        id=f"vllm-{engine.version}+trl-{trainer.version}", vllm=engine.version, trl=trainer.version,
+        python=breadth.python, exclude_newer=min(date_cut, today), layers=tuple(layers), profiles=(PROFILE,),
         note=f"TRL {trainer.version} declares vllm{declared or ' without a bound'}, which {allowed}.",
         declares=declared,
-    )
+    )  # fmt: skip
 
 
 def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | None) -> Cell:
@@ -223,12 +218,9 @@ def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | N
         return msgspec.structs.replace(cell, expect=expect)
     expectations = {layer: item for layer, item in written.expect.items() if layer in cell.layers}
     rest = {layer: item for layer, item in expect.items() if layer not in written.layers}
+    expect = {**rest, **expectations}
     return msgspec.structs.replace(
-        written,
-        layers=cell.layers,
-        profiles=(PROFILE,),
-        expect={**rest, **expectations},
-        declares=cell.declares,
+        written, layers=cell.layers, profiles=(PROFILE,), expect=expect, declares=cell.declares
     )
 
 

@@ -1,4 +1,4 @@
-"""Reports of the grid: a terminal table, Markdown, JSON, JUnit and an HTML page, written into one folder."""
+"""Render the results grid as a terminal table, and write it as Markdown, JSON, JUnit and an HTML page into a folder."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def verdict_text(judgement: Judgement) -> str:
     """Return the verdict's word; an unexpected `unresolvable` or `not run` says so."""
     text = VERDICTS[judgement.verdict][1]
     quiet = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
-    surprising = not judgement.expected and not judgement.incomplete
-    return f"UNEXPECTED: {text}" if quiet and surprising else text
+    unexpected = not judgement.expected and not judgement.incomplete
+    return f"UNEXPECTED: {text}" if quiet and unexpected else text
 
 
 def symbols(result: LayerResult) -> str:
@@ -119,9 +119,9 @@ def totals(grid: ResultsGrid) -> str:
     other_states = [
         f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item] and item is not Verdict.PASS
     ]
-    surprising = sum(result.surprising for result in grid.results)
+    unexpected = sum(result.unexpected for result in grid.results)
     head = f"{passed} of {number} questions passed ({share})"
-    return f"{'; '.join([head, ', '.join(other_states)] if other_states else [head])}; {surprising} not as expected"
+    return f"{'; '.join([head, ', '.join(other_states)] if other_states else [head])}; {unexpected} not as expected"
 
 
 def terminal_table(grid: ResultsGrid, *, colour: bool, width: int | None = None) -> str:
@@ -160,7 +160,7 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 def short_summary(grid: ResultsGrid) -> str:
     """Return the totals and the unexpected results, for a screen too small for the table."""
-    lines = [line for line, _ in remarks(result for result in grid.results if result.surprising)]
+    lines = [line for line, _ in remarks(result for result in grid.results if result.unexpected)]
     hint = "the whole table: nox -s matrix -- --verbose"
     if lines:
         hint += "; to run these again: nox -s matrix -- --only-failed"
@@ -217,43 +217,30 @@ def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> st
         "questions": len(grid.results),
         "cells": [
             {
-                "id": row.cell.id,
-                "vllm": row.cell.vllm,
-                "trl": row.cell.trl,
-                "python": row.cell.python,
-                "exclude_newer": row.cell.exclude_newer.isoformat(),
-                "note": row.cell.note,
+                "id": row.cell.id, "vllm": row.cell.vllm, "trl": row.cell.trl, "python": row.cell.python,
+                "exclude_newer": row.cell.exclude_newer.isoformat(), "note": row.cell.note,
                 "layers": {name: _json_result(result) for name, result in row.layers.items()},
             }
             for row in rows
         ],
-    }
+    }  # fmt: skip
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
 def _json_result(result: LayerResult) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "verdict": result.judgement.verdict.value,
-        "expected": result.judgement.expected,
-        "remark": result.judgement.remark,
-        "evidence": result.evidence.value,
-        "codes": list(result.codes),
-        "summary": result.summary,
-        "command": result.question.command,
-        "identity": result.question.identity,
+        "verdict": result.judgement.verdict.value, "expected": result.judgement.expected,
+        "remark": result.judgement.remark, "evidence": result.evidence.value, "codes": list(result.codes),
+        "summary": result.summary, "command": result.question.command, "identity": result.question.identity,
         "inputs": dict(result.question.inputs),
-    }
+    }  # fmt: skip
     if result.event is not None:
         answer = result.event.answer
         values |= {
-            "outcome": answer.outcome.value,
-            "signs": list(answer.signs),
-            "details": list(answer.details),
-            "ran_with": dict(answer.ran_with),
-            "log": answer.log,
-            "started": result.event.started,
+            "outcome": answer.outcome.value, "signs": list(answer.signs), "details": list(answer.details),
+            "ran_with": dict(answer.ran_with), "log": answer.log, "started": result.event.started,
             "seconds": result.event.seconds,
-        }
+        }  # fmt: skip
     return values
 
 

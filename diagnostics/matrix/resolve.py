@@ -1,9 +1,8 @@
-"""Resolve a cell's requirements with uv. Only metadata is read; nothing is installed."""
+"""Resolve the requirements of a cell with uv: find package versions that fit together, without installing them."""
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 import tempfile
 import tomllib
@@ -217,11 +216,6 @@ def _locked(package: Mapping[str, Any]) -> LockedPackage:
 def lock_text(packages: Iterable[LockedPackage]) -> str:
     """Return the lock's lines with hashes."""
     return "".join(f"{item.lock_lines}\n" for item in _sorted(packages))
-
-
-def lock_digest(packages: Iterable[LockedPackage]) -> str:
-    """Return the digest of a lock with all its hashes, as 'sha256:…'."""
-    return f"sha256:{hashlib.sha256(lock_text(packages).encode()).hexdigest()}"
 
 
 def hash_coverage(packages: Iterable[LockedPackage]) -> str:

@@ -1,4 +1,8 @@
-"""The results grid (cells by layers), built from stored answers and current expectations, and its questions."""
+"""The results grid: one verdict for each layer of each cell, from the stored answers and today's expectations.
+
+A `Question` is one layer for one cell. `ResultsGrid` looks up its answer in the store and compares it with what
+`matrix.toml` expects.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +167,7 @@ class LayerResult:
         return self.event.answer.codes or matching_codes(self.event.answer)
 
     @property
-    def surprising(self) -> bool:
+    def unexpected(self) -> bool:
         """Whether the verdict is final and not the expected one."""
         return not self.judgement.expected and not self.judgement.incomplete
 

@@ -1,4 +1,4 @@
-"""Run the layers that are due, in order, and store each answer as it arrives."""
+"""Run the layers that have no answer yet, in order, and store each answer as soon as it is known."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ class Run:
     def record(self, event: Event) -> None:
         """Store an answer and display it."""
         self.context.store.append(event)
-        self.show(event)
+        self.display(event)
 
-    def show(self, event: Event) -> None:
+    def display(self, event: Event) -> None:
         """Add a stored answer to the grid and display it."""
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
@@ -189,16 +189,10 @@ def answer_question(
         if attempt < ATTEMPTS:
             context.say(f"trying once more: {answer.summary[:80]}")
     return Event(
-        identity=question.identity,
-        cell=question.cell.id,
-        layer=question.layer.name,
-        answer=_without_paths(answer, context),
-        inputs=question.inputs,
-        command=question.command,
-        started=started,
-        seconds=round(time.monotonic() - clock, 2),
-        run=run_name,
-    )
+        identity=question.identity, cell=question.cell.id, layer=question.layer.name,
+        answer=_without_paths(answer, context), inputs=question.inputs, command=question.command,
+        started=started, seconds=round(time.monotonic() - clock, 2), run=run_name,
+    )  # fmt: skip
 
 
 def _without_paths(answer: Answer, context: Context) -> Answer:
@@ -208,13 +202,10 @@ def _without_paths(answer: Answer, context: Context) -> Answer:
         return without_local_paths(text, context.store.folder)
 
     return msgspec.structs.replace(
-        answer,
-        summary=" ".join(clean(answer.summary).split()),
-        signs=tuple(map(clean, answer.signs)),
+        answer, summary=" ".join(clean(answer.summary).split()), signs=tuple(map(clean, answer.signs)),
         facts=tuple(tuple(map(clean, fact)) for fact in answer.facts),
-        details=tuple(map(clean, answer.details)),
-        excerpt=clean(answer.excerpt),
-    )
+        details=tuple(map(clean, answer.details)), excerpt=clean(answer.excerpt),
+    )  # fmt: skip
 
 
 def utc_now() -> str:

@@ -1,7 +1,7 @@
-"""Outcomes, expectations and the verdicts that follow from them. Pure.
+"""Compute verdicts: the observed outcome of a layer, compared with the expectation in `matrix.toml`.
 
-The store keeps what a layer *observed*. The verdict is computed from the observation and today's expectations each time
-it is shown, so correcting an expectation needs no new run.
+The store keeps the outcomes only. A verdict is computed whenever it is shown, so correcting an expectation needs no new
+run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read source files of published wheels without installing them.
+"""Read source files and metadata of published wheels without installing them.
 
 A vLLM wheel has hundreds of megabytes, its `.py` files that matter a few hundred kilobytes: single members are read by
 HTTP range requests. The cache below the store's folder is keyed by the wheel's sha256, so that a second run, and a run

@@ -42,15 +42,11 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
         if (layers := cpu_layers(matrix, cell))
     ]
     all_minutes = sum(cell_minutes(matrix, cell, cell.layers) for cell in cells)
+    gpu_minutes = min(_LONGEST_GPU_MINUTES, _GPU_TESTS_MINUTES + all_minutes)
     return _render(
-        "workflow.yml.j2",
-        source=matrix.path.name,
-        makes=MAKES,
-        cells=jobs,
-        cpu=cpu,
-        gpu=list(gpu),
-        gpu_minutes=min(_LONGEST_GPU_MINUTES, _GPU_TESTS_MINUTES + all_minutes),
-    )
+        "workflow.yml.j2", source=matrix.path.name, makes=MAKES, cells=jobs, cpu=cpu, gpu=list(gpu),
+        gpu_minutes=gpu_minutes,
+    )  # fmt: skip
 
 
 def release_workflow() -> str:
@@ -106,16 +102,9 @@ def _render(template: str, **values: object) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=False,  # noqa: S701 - YAML, and every value goes through tojson
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        keep_trailing_newline=True,
-    )
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        variable_start_string="[[", variable_end_string="]]", block_start_string="[%", block_end_string="%]",
+        comment_start_string="[#", comment_end_string="#]",
+    )  # fmt: skip
     text: str = environment.get_template(template).render(**values)
     return text

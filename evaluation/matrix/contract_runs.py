@@ -215,7 +215,7 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
 
 def stored_verdicts(store: Path | None) -> dict[str, Answer]:
     """Return a store's contract results by cell, because reading all wheels again is slow."""
-    events = Store(store).read() if store else []
+    events = Store(store).read_events() if store else []
     return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
 
 

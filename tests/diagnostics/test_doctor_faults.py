@@ -6,15 +6,18 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnostics.collect import packages, remote
+from diagnostics import compat_table
+from diagnostics.collect import facts, packages, remote
+from diagnostics.collect.gpus import Gpus
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.fix_plan import build
-from diagnostics.doctor.requirements import without_clashes
+from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import Severity
 from diagnostics.fixes import Install, Uninstall, commands_of
 from tests.diagnostics.environments import Maker, issues
@@ -59,8 +62,8 @@ def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
 
 def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
     known = packages.collect(environment.add("trl", "0.24.0").prefix, {})
-    assert without_clashes(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
-    assert without_clashes(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
+    assert adjust_for_installed(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
+    assert adjust_for_installed(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
 
 
 def test_issues_that_only_may_occur_are_no_warnings(environment):
@@ -85,6 +88,52 @@ def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environ
     changing = [step for step in plan.steps if any(isinstance(item, Install) for item in step.commands)]
     assert changing
     assert all(commands_of(step.undo) for step in changing)
+
+
+def test_a_plan_proposes_no_pair_that_doctor_then_warns_of(environment):
+    """TRL >= 0.29 alone would fix CMP003, and fail with this vLLM: the pair stays, with a transformers that ran."""
+    environment.add("vllm", "0.8.5").add("trl", "0.17.0").add("transformers", "5.3.0").add("numpy", "2.1.0")
+    known, table = packages.collect(environment.prefix, {}), compat_table.load()
+    plan = build.fix_plan(run_checks.examine(known, issues(), table), known, table)
+    (step,) = [step for step in plan.steps if step.kind == "packages"]
+    assert "CMP003" in step.codes
+    (action,) = step.commands
+    assert action.requirements == ("vllm==0.8.5", "trl==0.17.0", "transformers==4.53.3")
+    changed = {word.partition("==")[0]: word.partition("==")[2] for word in action.requirements}
+    moved = {name: replace(known.packages[name], version=version) for name, version in changed.items()}
+    after = run_checks.examine(replace(known, packages=known.packages | moved), issues(), table)
+    before = run_checks.examine(known, issues(), table)
+    assert {item.code for item in after.findings} < {item.code for item in before.findings}
+
+
+@pytest.mark.parametrize(
+    ("state", "extra", "severity"),
+    [
+        ("ok", {}, Severity.INFO),
+        ("ok", {"pynvml": "12.0.0"}, Severity.WARNING),
+        ("none", {}, Severity.WARNING),
+    ],
+)
+def test_a_platform_that_vllm_finds_is_no_warning(environment, state, extra, severity):
+    for name, version in {"vllm": "0.8.5", **extra}.items():
+        environment.add(name, version)
+    known = facts.collect(environment.prefix, {})
+    machine = replace(known.machine, gpus=Gpus(state))
+    report = run_checks.examine(known.environment, issues(), NO_TABLE, machine)
+    assert [item.severity for item in report.findings if item.code == "CMP001"] == [severity]
+
+
+def test_a_pair_without_a_solution_binds_no_other_trainer(environment):
+    """The range of an extra that ms-swift does not install."""
+    environment.add("vllm", "0.11.2").add("trl", "0.23.1")
+    known = {"declares": ">=0.10.0", "contract": {"pass": "0.11.2"}, "resolve": {"unresolvable": "0.11.2"}}
+    table = Compat(generated="2026-11-21", breadth={"0.23.1": known})
+    severities = []
+    for name in ("numpy", "ms-swift"):
+        environment.add(name, "3.10.0")
+        report = run_checks.examine(packages.collect(environment.prefix, {}), issues(), table)
+        severities += [item.severity for item in report.findings if item.code == "CMP905"]
+    assert severities == [Severity.WARNING, Severity.INFO]
 
 
 @pytest.fixture

@@ -226,61 +226,41 @@ def test_compiled_modules_that_cannot_load(environment, missing, torch, expected
     assert outcomes(report) == expected
 
 
-def test_what_is_installed_again_is_what_cannot_load(environment):
-    """A broken flash-attn is no matter of vLLM's wheel."""
-    environment.add("vllm", "0.11.0").add("flash-attn", "2.8.3").add("torch", "2.8.0+cu128")
-    modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
-    (results,) = examine(environment, GOOD, extensions=modules).findings
-    assert "flash-attn==2.8.3" in str(results.remedy)
-    assert "vllm" not in str(results.remedy).lower()
+CUDA_11 = ("libcudart.so.11",)
 
 
 @pytest.mark.parametrize(
-    ("missing", "said", "unsaid"),
+    ("package", "torch", "module", "missing", "advice", "command"),
     [
-        (("libcudart.so.11",), "Build flash-attn again for the installed PyTorch", "system's packages"),
-        (("libstdc++.so.6",), "with the system's packages", "flash-attn again"),
+        # A newest PyTorch, which flash-attn's metadata would take, is no help; nor is a wheel for the system's own.
+        ("flash-attn==2.8.3", "2.8.0+cu128", "flash_attn_2_cuda.so", CUDA_11,
+         "Build flash-attn again for the installed PyTorch", "flash-attn==2.8.3"),
+        ("flash-attn==2.8.3", "2.8.0+cu128", "flash_attn_2_cuda.so", ("libstdc++.so.6",),
+         "with the system's packages", ""),
+        # It is not built next to a PyTorch without CUDA, nor where there is no PyTorch.
+        ("flash-attn==2.8.3", "2.13.0+cpu", "flash_attn_2_cuda.so", CUDA_11, "otherwise uninstall it", ""),
+        ("flash-attn==2.8.3", "", "flash_attn_2_cuda.so", CUDA_11, "otherwise uninstall it", ""),
+        # Their releases are those of one PyTorch, or on PyTorch's own index.
+        ("xformers==0.0.30", "2.8.0+cu128", "xformers/_C.so", CUDA_11, "built for the PyTorch you want", ""),
+        ("flash-attn-3==3.0.0", "2.8.0+cu128", "flash_attn_3/_C.abi3.so", CUDA_11, "from its source", ""),
     ],
-)
-def test_what_brings_a_library_back_depends_on_whose_it_is(environment, missing, said, unsaid):
-    """A newest PyTorch, which flash-attn's metadata would take, is no help; nor is a wheel for the system's own."""
-    environment.add("vllm", "0.11.0").add("flash-attn", "2.8.3").add("torch", "2.8.0+cu128")
-    modules = (Extension("/env/flash_attn_2_cuda.so", missing, missing),)
-    (results,) = examine(environment, GOOD, extensions=modules).findings
-    assert said in text_of(results.remedy)
-    assert unsaid not in text_of(results.remedy)
-
-
-@pytest.mark.parametrize("torch", ["2.13.0+cpu", ""])
-def test_flash_attn_is_not_built_beside_a_pytorch_without_cuda(environment, torch):
-    """Nor where there is no PyTorch: which is wanted comes first, and nothing is offered that would fail."""
-    environment.add("flash-attn", "2.8.3")
+)  # fmt: skip
+def test_what_is_installed_again_is_what_cannot_load(
+    environment, package, torch, module, missing, advice, command
+):
+    """The advice depends on whose library is missing; vLLM's wheel is not reinstalled for another package."""
+    environment.add("vllm", "0.11.0").add(*package.split("=="))
     if torch:
         environment.add("torch", torch)
-    modules = (Extension("/env/flash_attn_2_cuda.so", ("libcudart.so.12",), ("libcudart.so.12",)),)
-    (results,) = [
-        item for item in examine(environment, GOOD, extensions=modules).findings if item.code == "ENV910"
-    ]
-    assert "otherwise uninstall it" in text_of(results.remedy)
-    assert commands_of(results.remedy.actions) == ()
-
-
-def test_an_xformers_that_cannot_load_does_not_move_vllms_pytorch(environment):
-    """Its installed release may ask for another one."""
-    environment.add("vllm", "0.11.0").add("xformers", "0.0.30").add("torch", "2.8.0+cu128")
-    modules = (Extension("/env/xformers/_C.so", ("libcudart.so.11",), ("libcudart.so.11",)),)
-    (results,) = examine(environment, GOOD, extensions=modules).findings
-    assert "built for the PyTorch you want" in text_of(results.remedy)
-    assert commands_of(results.remedy.actions) == ()
-
-
-def test_a_flash_attn_of_an_index_of_its_own_is_not_asked_of_the_default_one(environment):
-    """flash-attn-3 is on PyTorch's, as wheels."""
-    environment.add("flash-attn-3", "3.0.0").add("torch", "2.8.0+cu128")
-    modules = (Extension("/env/flash_attn_3/_C.abi3.so", ("libcudart.so.13",), ("libcudart.so.13",)),)
-    (results,) = examine(environment, GOOD, extensions=modules).findings
-    assert "from its source" in text_of(results.remedy)
-    assert commands_of(results.remedy.actions) == ()
+    modules = (Extension(f"/env/{module}", missing, missing),)
+    report = examine(environment, GOOD, extensions=modules)
+    (results,) = [item for item in report.findings if item.code == "ENV910"]
+    text, commands = text_of(results.remedy), commands_of(results.remedy.actions)
+    assert advice in text
+    assert ("system's packages" in text) == (missing != CUDA_11)
+    assert "vllm" not in str(results.remedy).lower()
+    assert len(commands) == bool(command)
+    assert all(line.endswith(command) for line in commands)
 
 
 @pytest.mark.parametrize(

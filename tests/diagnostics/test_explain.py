@@ -2,13 +2,12 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import catalog
-from diagnostics.doctor import target_env as chosen
+from diagnostics.doctor import target_env
 
 KINDS = ("crash", "hang", "silent", "check")
 
@@ -108,10 +107,10 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
     nearby = tmp_path / ".venv"
     (nearby / "lib" / "python3.11" / "site-packages" / "vllm-0.10.2.dist-info").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    own = SimpleNamespace(prefix=str(tmp_path / "own"))
-    assert chosen.other_environments(own, {"VIRTUAL_ENV": str(environment.prefix)}) == {
-        "unnamed": [str(environment.prefix), str(nearby)]
-    }
+    active = {"VIRTUAL_ENV": str(environment.prefix)}
+    assert target_env.nearby_environments(str(tmp_path / "own"), active) == [
+        str(environment.prefix),
+        str(nearby),
+    ]
     # The examined environment is no other one, and one that lies near is found by its usual name.
-    other = chosen.other_environments(SimpleNamespace(prefix=str(nearby)), {})
-    assert other == {"unnamed": [str(tmp_path / "env")]}
+    assert target_env.nearby_environments(str(nearby), {}) == [str(tmp_path / "env")]

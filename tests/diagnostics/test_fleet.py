@@ -9,6 +9,7 @@ import json
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -28,9 +29,8 @@ from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.remote import Answer
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
-from diagnostics.doctor.fleet import examine_fleet
+from diagnostics.doctor.fleet import differences, examine_fleet
 from diagnostics.doctor.fleet import shareable_report as shareable
-from diagnostics.doctor.node_differences import differences
 from diagnostics.doctor.nodes import Node, read_answer
 from diagnostics.findings import CheckResult, Severity
 from diagnostics.fixes import commands_of
@@ -68,6 +68,10 @@ def node(facts, position, *, packages=None, variables=None, problem="", **rest):
     machine = replace(facts.machine, host=name, **rest.pop("machine", {}))
     known = replace(facts, environment=environment, machine=machine)
     return Node(position, "rank", str(position), name, facts=known, secrets=(name,), **rest)
+
+
+def report_of(members):
+    return examine_fleet(members, ISSUES, Compat(problem="no table"))
 
 
 def differences_by_code(members):
@@ -136,7 +140,7 @@ def test_one_command_brings_a_node_to_the_others(facts):
 def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
     """More time, or Ray's word, is for one that was not reached."""
     fleet = [Node(0, word, "0", "a", **read_answer(answer))]
-    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    report = report_of(fleet)
     (results,) = [item for item in report.findings if item.code == "NET951"]
     assert ("Fix there" in text_of(results.remedy)) == reached
     assert ("--node-limit" in text_of(results.remedy)) == (not reached)
@@ -159,13 +163,9 @@ def test_a_node_with_nothing_installed_is_another_environment(facts):
 def test_gpus_variables_and_models_are_compared(facts):
     """GPUs are compared by count and model, variables by value, caches by content; not what must differ."""
     two, three = (Gpus(state="ok", devices=tuple(Gpu(i, "H100") for i in range(n))) for n in (2, 3))
+    alike = {"machine": {"gpus": two}, "models": ("org/a",)}
     fleet = [
-        node(
-            facts, 0, machine={"gpus": two}, variables={"RANK": "0", "NCCL_IB_HCA": "mlx5"}, models=("org/a",)
-        ),
-        node(
-            facts, 1, machine={"gpus": two}, variables={"RANK": "1", "NCCL_IB_HCA": "mlx5"}, models=("org/a",)
-        ),
+        *(node(facts, i, variables={"RANK": str(i), "NCCL_IB_HCA": "mlx5"}, **alike) for i in range(2)),
         node(facts, 2, machine={"gpus": three}, variables={"RANK": "2"}),
     ]
     items = differences_by_code(fleet)
@@ -185,12 +185,12 @@ def test_equal_nodes_have_no_difference(facts):
 def test_what_was_not_examined_is_incomplete_never_ok(facts):
     """Exit 3, a check and a finding that name it; it does not count as agreeing."""
     fleet = [node(facts, 0), node(facts, 1), node(facts, 2, problem="no answer within 5 s")]
-    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    report = report_of(fleet)
     (check,) = [item for item in report.checks if "gpu-c" in item.check]
     assert check.outcome == "crashed"
     assert report.exit_code(Severity.ERROR) == 3
     assert report.subject["prefix"] == "2 of 3 nodes"
-    lonely = examine_fleet(fleet[1:], ISSUES, Compat(problem="no table"))
+    lonely = report_of(fleet[1:])
     (compared,) = [item for item in lonely.checks if item.check == "differences between nodes"]
     assert compared.outcome == "skipped"
 
@@ -198,7 +198,7 @@ def test_what_was_not_examined_is_incomplete_never_ok(facts):
 def test_findings_of_a_node_by_itself_say_whose_they_are(facts):
     """All of them once, or the one node that has it."""
     fleet = [node(facts, i, packages={"vllm": "0.7.3" if i else "0.11.0"}) for i in range(3)]
-    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    report = report_of(fleet)
     (item,) = [item for item in report.findings if item.code == "SCH001"]
     assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
 
@@ -215,16 +215,14 @@ def test_what_a_node_could_not_have_judged_is_open_in_the_fleet(facts, which):
     """Not ok, exit 3, with the nodes' names; said once of several; names hidden where the report is shared."""
     fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
     fleet = [with_unread(entry, place="/x/gpu-a") if i in which else entry for i, entry in enumerate(fleet)]
-    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    report = report_of(fleet)
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert alone.outcome != "ok"
     (message,) = [item for item in alone.not_judged if "Permission denied" in item.why]
     assert message.what.startswith("rank 0 (gpu-a): " if len(which) == 1 else "All 3 nodes that answered: ")
     assert message.place == "rank 0 (gpu-a): /x/gpu-a"
     assert report.exit_code(Severity.BLOCKER) == 3
-    text = json.dumps(
-        shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet).to_json()
-    )
+    text = json.dumps(shareable(report_of, fleet).to_json())
     assert "Permission denied" in text
     assert "gpu-" not in text
 
@@ -241,7 +239,7 @@ def test_a_check_that_crashes_on_one_node_takes_no_finding_of_the_others(facts, 
 
     first = fleet[0].facts.environment
     monkeypatch.setattr(run_checks, "examine", crashes)
-    report = examine_fleet(fleet, ISSUES, Compat(problem="no table"))
+    report = report_of(fleet)
     (alone,) = [item for item in report.checks if item.check == "each node by itself"]
     assert (alone.outcome, alone.reason) == (
         "crashed",
@@ -259,9 +257,7 @@ def test_shared_output_has_numbers_for_names(facts):
         node(facts, 2, packages={"torch": "2.7.0"}, variables={"MASTER_ADDR": "gpu-a"}),
         node(facts, 3, problem="ssh could not get in: connect to host gpu-d port 22: Connection refused"),
     ]
-    text = json.dumps(
-        shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet).to_json()
-    )
+    text = json.dumps(shareable(report_of, fleet).to_json())
     assert "gpu-" not in text
     assert "10.3.2.1" not in text
     assert "rank 2 has 2.7.0" in text
@@ -308,29 +304,14 @@ def test_the_list_is_read_as_launchers_have_it(tmp_path):
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        (
-            "",
-            [
-                "ssh",
-                "-T",
-                "-o",
-                "BatchMode=yes",
-                "-o",
-                "ConnectTimeout=5",
-                "-p",
-                "2222",
-                "--",
-                "ada@n1",
-                "python3 -",
-            ],
-        ),
-        ("kubectl exec -i {host} --", ["kubectl", "exec", "-i", "n1", "--", "python3", "-"]),
-        ("srun -w {host} {python} -", ["srun", "-w", "n1", "python3", "-"]),
+        ("", "ssh -T -o BatchMode=yes -o ConnectTimeout=5 -p 2222 -- ada@n1 'python3 -'"),
+        ("kubectl exec -i {host} --", "kubectl exec -i n1 -- python3 -"),
+        ("srun -w {host} {python} -", "srun -w n1 python3 -"),
     ],
 )
 def test_the_command_for_a_host(template, expected):
     """Batch mode over ssh; elsewhere the user's own words."""
-    assert remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5) == expected
+    assert shlex.join(remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5)) == expected
 
 
 @pytest.mark.parametrize("template", ["ssh {hots}", "ssh '", "{0} x"])
@@ -346,15 +327,9 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
     """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
     text = remote.collect_program().program_text()
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=True,
-        cwd=tmp_path,
-        env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
-    )
+        [sys.executable, "-I", "-S", "-"], input=text, capture_output=True, text=True, timeout=500, check=True,
+        cwd=tmp_path, env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+    )  # fmt: skip
     read = read_answer(Answer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
@@ -427,17 +402,11 @@ def test_hosts_that_answer_differ_or_have_no_python(tmp_path, capsys):
     env = Maker(tmp_path / "env").add("vllm", "0.11.0")
     another = Maker(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
+    python = f"python={sys.executable}"
     path.write_text(
-        "\n".join(
-            [
-                f"same1 slots=2 prefix={env.prefix} python={sys.executable}",
-                f"same2 slots=2 prefix={env.prefix} python={sys.executable}",
-                f"odd slots=1 prefix={another.prefix} python={sys.executable}",
-                "nopython slots=1",
-                "ancient slots=1",
-                f"same1:23 slots=1 prefix={tmp_path}/none python={sys.executable}",
-            ]
-        )
+        f"same1 slots=2 prefix={env.prefix} {python}\nsame2 slots=2 prefix={env.prefix} {python}\n"
+        f"odd slots=1 prefix={another.prefix} {python}\nnopython slots=1\nancient slots=1\n"
+        f"same1:23 slots=1 prefix={tmp_path}/none {python}\n"
     )
     words = ["doctor", "--hosts", str(path), "--host-command", f"{script} {{host}}", "--node-limit", "60"]
     assert main([*words, "--format", "json"]) == 1
@@ -488,7 +457,6 @@ def test_interrupted_it_leaves_nothing_running(tmp_path):
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # A shell starts what it puts into the background with Ctrl-C ignored.
         )
         ready = b""
         while ready.count(b"up\n") < 2:
@@ -621,15 +589,8 @@ def test_a_real_ray_cluster_with_an_odd_node_and_a_dead_one(tmp_path, capsys):
     assert cluster.stdout
     try:
         address = next(line.strip() for line in cluster.stdout if ADDRESS.match(line))
-        words = [
-            "doctor",
-            "--ray",
-            address,
-            "--prefix",
-            str(Path(python).parent.parent),
-            "--node-limit",
-            "120",
-        ]
+        prefix = str(Path(python).parent.parent)
+        words = ["doctor", "--ray", address, "--prefix", prefix, "--node-limit", "120"]
         code = main([*words, "--format", "json"])
         report = json.loads(capsys.readouterr().out)
     finally:
@@ -670,5 +631,5 @@ def test_the_json_keeps_the_schema_of_all_reports(facts):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(__file__).parents[2] / "docs" / "report-v1.schema.json").read_text())
     fleet = [node(facts, 0), node(facts, 1, packages={"vllm": "0.9.2"}), node(facts, 2, problem="refused")]
-    report = shareable(lambda seen: examine_fleet(seen, ISSUES, Compat(problem="no table")), fleet)
+    report = shareable(report_of, fleet)
     jsonschema.validate(json.loads(json.dumps(report.to_json())), schema)

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import http.server
+import io
 import json
 import os
 import re
@@ -17,8 +18,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from diagnostics.matrix import command
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -289,29 +293,26 @@ class World:
 
     def command(self, *arguments: str, store: Path | None = None) -> list[str]:
         """Return the command line of a command."""
-        shared = [
-            "--file",
-            str(self.folder / "matrix.toml"),
-            "--store",
-            str(store or self.store),
-            "--programs",
-            str(self.folder / "programs"),
-        ]
+        places = {
+            "file": self.folder / "matrix.toml",
+            "store": store or self.store,
+            "programs": self.folder / "programs",
+        }
+        shared = [word for name, path in places.items() for word in (f"--{name}", str(path))]
         return [sys.executable, "-m", "diagnostics.matrix", arguments[0], *shared, *arguments[1:]]
 
     def run(
         self, *arguments: str, store: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return subprocess.run(
-            self.command(*arguments, store=store),
-            env={**self.environ, **environ},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
+        """Run a command to its end, in this process."""
+        out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with (
+            mock.patch.dict(os.environ, {**self.environ, **environ}, clear=True),
+            contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors),
+        ):  # fmt: skip
+            code = command.main(self.command(*arguments, store=store)[3:])
+        texts = (stream.buffer.getvalue().decode() for stream in (out, errors))
+        return subprocess.CompletedProcess(arguments, code, *texts)
 
     def report(self, store: Path | None = None) -> dict[str, dict[str, dict[str, object]]]:
         """Return the layers of each cell as report.json has them."""

@@ -13,7 +13,7 @@ from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.layers.resolve import resolution_answer
-from diagnostics.matrix.resolve import LockedPackage, Resolution, lock_digest, read_pylock
+from diagnostics.matrix.resolve import LockedPackage, Resolution, read_pylock
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import Outcome
 
@@ -53,13 +53,6 @@ def test_a_pylock_becomes_lines_with_hashes():
     assert "no hash for torch==2.13.0+cpu" in resolve.hash_coverage(packages)
 
 
-def test_the_digest_depends_on_hashes_and_not_on_order():
-    """Another file of a package is another lock."""
-    first, second = LockedPackage("a==1", ("sha256:00",)), LockedPackage("b==1", ("sha256:01",))
-    assert lock_digest((first, second)) == lock_digest((second, first))
-    assert lock_digest((first, second)) != lock_digest((first, LockedPackage("b==1", ("sha256:02",))))
-
-
 @pytest.mark.parametrize("text", ["packages = 1", "a = 1", "[[packages]]\nname = 'a'", "not TOML"])
 def test_other_output_of_uv_is_no_empty_lock(text):
     """It is an error."""
@@ -88,7 +81,6 @@ def test_a_wheel_for_a_newer_glibc_is_resolved_there(monkeypatch):
     answer = resolution_answer(resolution)
     assert answer.outcome is Outcome.PASS
     assert answer.summary == "1 packages on x86_64 with glibc 2.31: ; none on the matrix's older platform"
-    assert answer.facts_of("platform") == [("x86_64-manylinux_2_31",)]
     assert any(NO_WHEEL in line for line in answer.details)
 
 
@@ -110,7 +102,7 @@ def test_a_package_with_a_source_archive_only_is_named():
     )
     answer = resolution_answer(Resolution(packages, platform="x"))
     assert answer.summary.endswith("; of 1 only a source archive fits")
-    assert answer.facts_of("archive") == [("vllm==0.5",)]
+    assert "only a source archive fits: vllm==0.5" in answer.details
 
 
 def test_an_install_verifies_hashes(world, kit):

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -113,12 +112,28 @@ def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
     assert "…" not in second.stderr  # no layer ran
 
 
+def change_matrix(world, old, new):
+    """Replace a text of the matrix file."""
+    path = world.folder / "matrix.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def layers_run(done):
+    """Return the (cell, layer) that a run started."""
+    return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
+
+
+CODES, OTHER_CODES = (f'codes = ["{code}"]\n            reason' for code in ("SCH001", "SCH002"))
+
+
 def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
-    """An unexpected failure and an unexpected pass are reported and end with 1."""
-    text = (finished.folder / "matrix.toml").read_text()
-    (finished.folder / "matrix.toml").write_text(
-        text.replace('codes = ["SCH001"]\n            reason', 'codes = ["SCH002"]\n            reason')
-    )
+    """An unexpected failure and an unexpected pass end with 1; a corrected expectation runs nothing."""
+    change_matrix(finished, 'reason = "known"', 'reason = "known better"')
+    done = finished.run("run")
+    assert ("known better" in done.stdout, layers_run(done)) == (True, set())
+    change_matrix(finished, CODES, OTHER_CODES)
     done = finished.run("run")
     assert done.returncode == 1
     assert "expected the codes SCH002, observed SCH001" in done.stdout
@@ -126,69 +141,41 @@ def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
         kit.cell("1.0", "1.0", kit.light, more='[CELL.expect.contract]\noutcome = "fail"\nreason = "?"\n')
     )
     done = finished.run("run")
-    assert done.returncode == 1
-    assert "UNEXPECTED PASS" in done.stdout
-
-
-def test_an_expectation_is_corrected_without_asking_again(finished):
-    """Expectations judge answers that are there; changing one runs nothing."""
-    path = finished.folder / "matrix.toml"
-    path.write_text(path.read_text().replace('reason = "known"', 'reason = "known better"'))
-    done = finished.run("run")
-    assert "known better" in done.stdout
-    assert "…" not in done.stderr
-
-
-def test_fresh_asks_again_but_only_what_was_named(finished):
-    """--fresh with --layers repeats these layers and not what they need."""
-    done = finished.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "import", "--fresh")
-    started_layers = [line.split()[-2] for line in done.stderr.splitlines() if line.endswith("…")]
-    assert started_layers == ["import"]
-
-
-def asked_of(done):
-    """Return the (cell, layer) that a run asked."""
-    return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
+    assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
 
 
 def test_only_what_failed_is_asked_again(finished):
-    """--only-failed asks what is not as expected and nothing that was never asked; --since what is older than a day."""
-    path = finished.folder / "matrix.toml"
-    text = path.read_text()
-    path.write_text(
-        text.replace('codes = ["SCH001"]\n            reason', 'codes = ["SCH002"]\n            reason')
-    )
+    """--only-failed repeats what is not as expected and nothing that never ran; --since what is older than a day."""
+    change_matrix(finished, CODES, OTHER_CODES)
     some = ("--cells", "vllm-2.0+trl-1.0")
     store = finished.store / "store.jsonl"
-    store.write_text(
-        "".join(line for line in store.read_text().splitlines(keepends=True) if "vllm-2.0" in line)
-    )
+    lines = store.read_text().splitlines(keepends=True)
+    store.write_text("".join(line for line in lines if "vllm-2.0" in line))
     assert finished.run("run", *some).returncode == 1
-    done = finished.run("run", "--only-failed")
-    assert asked_of(done) == {("vllm-2.0+trl-1.0", "scheduler")}
-    path.write_text(text)
-    again = asked_of(finished.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
+    assert layers_run(finished.run("run", "--only-failed")) == {("vllm-2.0+trl-1.0", "scheduler")}
+    change_matrix(finished, OTHER_CODES, CODES)
+    again = layers_run(finished.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
     assert again == {("vllm-2.0+trl-1.0", "contract")}
     refused = finished.run("run", "--since", "yesterday")
     assert (refused.returncode, "does not match the format" in refused.stderr) == (2, True)
 
 
-def test_changed_programs_are_run_again(finished):
-    """A change of the code that runs in cells asks the layers that use it again, and no others; a comment nothing."""
+def test_what_changed_or_is_named_is_run_again(finished):
+    """Changed code in cells runs the layers that use it again, a comment none; --fresh those named, not their needs."""
     program = finished.folder / "programs" / "grpo_core" / "__main__.py"
     program.write_text(program.read_text() + "# changed\n")
-    done = finished.run("run")
-    assert "…" not in done.stderr
+    assert layers_run(finished.run("run")) == set()
     program.write_text(program.read_text() + "CHANGED = 1\n")
-    done = finished.run("run")
-    started_layers = {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
-    assert started_layers == {("vllm-1.0+trl-1.0", "engine"), ("vllm-1.0+trl-1.0", "train:colocate")}
+    cell = "vllm-1.0+trl-1.0"
+    assert layers_run(finished.run("run")) == {(cell, "engine"), (cell, "train:colocate")}
+    assert layers_run(finished.run("run", "--cells", cell, "--layers", "import", "--fresh")) == {
+        (cell, "import")
+    }
 
 
 def test_too_little_disk_is_an_infrastructure_fault_with_figures(small):
     """Nothing is built when disk is short; the verdict says how much, what needs it isn't run, exit 3."""
-    path = small.folder / "matrix.toml"
-    path.write_text(path.read_text().replace("disk_gb = 0.01", "disk_gb = 900000.0"))
+    change_matrix(small, "disk_gb = 0.01", "disk_gb = 900000.0")
     done = small.run("run", "--cells", "vllm-1.0+trl-1.0")
     assert done.returncode == 3, done.stdout + done.stderr
     layers = small.report()["vllm-1.0+trl-1.0"]
@@ -196,27 +183,17 @@ def test_too_little_disk_is_an_infrastructure_fault_with_figures(small):
     assert "900000.0 GB of free disk are required" in layers["install"]["summary"]
     assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
     assert not list((small.store / "environments").iterdir())
-    path.write_text(path.read_text().replace("disk_gb = 900000.0", "disk_gb = 0.01"))
+    change_matrix(small, "disk_gb = 900000.0", "disk_gb = 0.01")
     assert small.run("run", "--cells", "vllm-1.0+trl-1.0").returncode == 0
 
 
 def test_an_index_that_cannot_be_reached_blames_no_cell(small):
     """A dead index is an infrastructure fault for resolve and contract, tried twice, and asked again next time."""
-    done = small.run(
-        "run",
-        "--layers",
-        "resolve,contract",
-        PIP_INDEX_URL="http://127.0.0.1:9/simple/",
-        UV_CACHE_DIR=str(small.folder / "empty"),
-        UV_HTTP_RETRIES="0",
-    )
+    environ = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/", "UV_CACHE_DIR": str(small.folder / "empty")}
+    done = small.run("run", "--layers", "resolve,contract", **environ, UV_HTTP_RETRIES="0")
     assert done.returncode == 3, done.stdout
-    assert {
-        item
-        for layers in verdicts(small.report()).values()
-        for name, item in layers.items()
-        if name in {"resolve", "contract"}
-    } == {"infra_error"}
+    reports = verdicts(small.report()).values()
+    assert {layers[name] for layers in reports for name in ("resolve", "contract")} == {"infra_error"}
     assert small.run("run").returncode == 0
     assert verdicts(small.report()) == EXPECTED
 
@@ -230,20 +207,13 @@ def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
     assert world.report()["vllm-1.0+trl-1.0"]["resolve"]["verdict"] == "unresolvable"
 
 
-def test_asked_afresh_an_environment_is_built_afresh(finished):
-    """--fresh with the install layer removes the environment and builds it again."""
+def test_an_environment_is_built_again_if_asked_or_incomplete(finished):
+    """--fresh with the install layer removes it and builds it again; one without its marker is never used."""
     place = Path(finished.run("env", "vllm-1.0+trl-1.0").stdout.strip())
     (place / "left-over").write_text("")
-    assert (
-        finished.run("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh").returncode == 0
-    )
-    assert (place / "bin" / "python").exists()
-    assert not (place / "left-over").exists()
-
-
-def test_half_built_environments_are_never_used(finished):
-    """An environment without its marker is built again."""
-    place = Path(finished.run("env", "vllm-1.0+trl-1.0").stdout.strip())
+    again = ("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh")
+    assert finished.run(*again).returncode == 0
+    assert ((place / "bin" / "python").exists(), (place / "left-over").exists()) == (True, False)
     (place / "grpo-doctor.json").unlink()
     (place / "bin" / "python").unlink()
     done = finished.run("env", "vllm-1.0+trl-1.0")
@@ -279,25 +249,29 @@ def test_the_toy_cells_publish(finished, tmp_path):
     assert scheduler["ran_with"] == {"torch": "none at all", "vllm": "2.0"}
 
 
+@pytest.fixture(scope="module")
+def hanging_world(tmp_path_factory, kit):
+    """A locked cell whose programs hang after writing their process id into the home folder."""
+    folder = tmp_path_factory.mktemp("hanging")
+    hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    with kit.serve_index(folder / "index") as package_index:
+        world = kit.make_world(folder, package_index)
+        world.index.add("vllm", "1.0", kit.vllm("1.0", before=hang))
+        world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
+        world.write(kit.cell("1.0", "1.0", kit.deep))
+        world.run("lock")
+        yield world
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(world, kit, number, code):
+def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(
+    hanging_world, tmp_path, number, code
+):
     """Ctrl-C (or SIGTERM) while a program hangs in a cell: a valid store, the table so far, nothing left running."""
-    pid = world.folder / "pid"
-    hang = (
-        f"import os, time, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    )
-    world.index.add("vllm", "1.0", kit.vllm("1.0", before=hang))
-    world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm",)})
-    world.write(kit.cell("1.0", "1.0", kit.deep))
-    world.run("lock")
-    process = subprocess.Popen(
-        world.command("run"),
-        env=world.environ,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    world = copy_world(hanging_world, tmp_path)
+    pid = world.store / "home" / "pid"
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(world.command("run"), env=world.environ, cwd=ROOT, **streams)
     _until(lambda: pid.exists() and pid.read_text())
     process.send_signal(number)
     output, errors = process.communicate(timeout=500)
@@ -351,12 +325,9 @@ def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said
     command_line = [places.get(item, item) for item in arguments]
     if "--store" not in command_line:
         command_line += ["--store", str(tmp_path / "new")]
-    with pytest.raises(SystemExit) as ended:
-        sys.exit(
-            cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *command_line])
-        )
+    code = cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *command_line])
     output, errors = capsys.readouterr()
-    assert (ended.value.code, output, len(errors.splitlines())) == (2, "", 1)
+    assert (code, output, len(errors.splitlines())) == (2, "", 1)
     assert said in errors
 
 

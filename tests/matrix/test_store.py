@@ -14,22 +14,10 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 LOG = "logs/cell/import.log"
 ELSEWHERE = [
-    "../sitecustomize.py",
-    "logs/../../sitecustomize.py",
-    "/tmp/x",
-    "logs/x.log",
-    "logs/a/b/c",
-    "logs//x",
-    "logs/./x",
-    "logs/cell/..",
-    "logs/cell/.bashrc",
-    "store.jsonl",
-    "logs/cell/a\nb",
-    "logs/cell/a\0b",
-    "logs/cell/" + "a" * 300,
-    "~/x",
-    "logs/cell/-rf",
-]
+    "../sitecustomize.py", "logs/../../sitecustomize.py", "/tmp/x", "logs/x.log", "logs/a/b/c", "logs//x", "logs/./x",
+    "logs/cell/..", "logs/cell/.bashrc", "store.jsonl", "logs/cell/a\nb", "logs/cell/a\0b", "logs/cell/" + "a" * 300,
+    "~/x", "logs/cell/-rf",
+]  # fmt: skip
 
 
 def make_event(
@@ -68,7 +56,7 @@ def test_other_lines_are_refused(line, tmp_path):
         parse_event(line)
     store = Store(tmp_path)
     store.path.write_text(f"{line}\n{make_event().to_line()}\n")
-    assert store.read() == [make_event()]
+    assert store.read_events() == [make_event()]
 
 
 def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
@@ -84,7 +72,7 @@ def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
             store.append(make_event("new"))
         # A line that lacks only its end is complete.
         expected = ["a"] + ["b"] * (length >= second - 1) + ["c"] * (length >= len(data) - 1) + ["new"]
-        assert [item.identity for item in store.read()] == expected
+        assert [item.identity for item in store.read_events()] == expected
 
 
 def test_one_run_at_a_time(tmp_path):
@@ -105,15 +93,14 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path):
 
 def test_the_latest_finished_answer_counts():
     """A timeout after a pass does not replace the pass; a newer answer does."""
-    newest = latest(
-        [
-            make_event("a", "pass"),
-            make_event("a", "timeout"),
-            make_event("b", "infra_error"),
-            make_event("b", "fail", "old"),
-            make_event("b", "fail", "new"),
-        ]
+    outcomes = (
+        ("a", "pass"),
+        ("a", "timeout"),
+        ("b", "infra_error"),
+        ("b", "fail", "old"),
+        ("b", "fail", "new"),
     )
+    newest = latest([make_event(*values) for values in outcomes])
     assert newest["a"].answer.outcome is Outcome.PASS
     assert newest["b"].answer.summary == "new"
 
@@ -121,14 +108,9 @@ def test_the_latest_finished_answer_counts():
 def test_answers_that_disagree_are_flaky():
     """A different outcome or different codes for the same inputs; unfinished answers do not count."""
     events = [
-        make_event("a", "pass"),
-        make_event("a", "fail"),
-        make_event("b", "timeout"),
-        make_event("b", "pass"),
-        make_event("c", "fail", codes=("X",)),
-        make_event("c", "fail"),
+        make_event(*values) for values in (("a", "pass"), ("a", "fail"), ("b", "timeout"), ("b", "pass"))
     ]
-    assert flaky(events) == {"a", "c"}
+    assert flaky([*events, make_event("c", "fail", codes=("X",)), make_event("c", "fail")]) == {"a", "c"}
 
 
 def test_merged_stores_agree_whatever_the_order(tmp_path):
@@ -148,7 +130,7 @@ def test_merged_stores_agree_whatever_the_order(tmp_path):
         log.write_text("seen")
         with stores[first].locked():
             assert (stores[first].merge(stores[second]), stores[first].merge(stores[second])) == (2, 0)
-        outcomes = {name: item.answer.outcome for name, item in latest(stores[first].read()).items()}
+        outcomes = {name: item.answer.outcome for name, item in latest(stores[first].read_events()).items()}
         assert outcomes == {"a": "pass", "b": "pass", "c": "timeout"}
         assert (stores[first].folder / LOG).read_text() == "seen"
 
@@ -183,7 +165,7 @@ def test_a_log_outside_of_its_cell_s_folder_is_refused(foreign, name):
     """Nothing is read from elsewhere or written there, and nothing of that store is added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: "):
         foreign(lambda event: event["answer"].update(log=name))
-    assert foreign.mine.read() == []
+    assert foreign.mine.read_events() == []
     assert {path.name for path in foreign.outside.iterdir()} == {"secret", "mine", "theirs"}
     assert {path.name for path in foreign.mine.folder.iterdir()} == {"lock"}
 
@@ -235,7 +217,7 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(foreign):
         (lambda event: event["answer"].update(facts=[[]]), "facts"),
         (lambda event: event["answer"].update(facts=[["package"]]), "facts: ['package']"),
         (lambda event: event["answer"].update(facts=[["package", "a'; x", "1"]]), "facts: "),
-        (lambda event: event["answer"].update(facts=[["said", "static"]]), "facts: "),
+        (lambda event: event["answer"].update(facts=[["missing", "vllm.LLM"]]), "facts: "),
         (lambda event: event["answer"].update(summary="\ud800"), "surrogate"),
         (lambda event: event.pop("identity"), "identity"),
     ],
@@ -245,4 +227,4 @@ def test_a_foreign_event_of_another_shape_is_refused(foreign, change, message):
     with pytest.raises(StoreError, match=r"store\.jsonl:1: ") as refused:
         foreign(change)
     assert message in str(refused.value)
-    assert foreign.mine.read() == []
+    assert foreign.mine.read_events() == []

@@ -17,9 +17,8 @@ import pytest
 from diagnostics.matrix import command as cli
 from diagnostics.matrix import workflow as ci
 from diagnostics.matrix.cells import load_matrix
-from diagnostics.matrix.gpu_results import GpuResults, keep_gpu_results, read_gpu_results
 from diagnostics.matrix.layers import LAYERS
-from diagnostics.matrix.store import StoreError
+from diagnostics.matrix.store import GpuResults, StoreError, keep_gpu_results, read_gpu_results
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"

@@ -1,9 +1,6 @@
-"""The checks of `doctor`'s static tier."""
+"""The checks of doctor's static tier, which read files only. Importing this package registers them all."""
 
-from __future__ import annotations
-
-from diagnostics.doctor.checks import (
-    base,
+from diagnostics.doctor.checks import (  # noqa: F401
     binaries,
     compatibility,
     gpus,
@@ -14,11 +11,3 @@ from diagnostics.doctor.checks import (
     search_path,
     variables,
 )
-
-BY_NAME = {name: [check for check in base.REGISTERED if check.name == name] for name in base.CHECKS}
-"""The functions of each check."""
-
-__all__ = [
-    "BY_NAME", "base", "binaries", "compatibility", "gpus", "host", "known_issues", "packages", "ray", "search_path",
-    "variables",
-]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The registry of doctor's checks: a check is a generator function from what was examined to findings."""
+"""The registry of doctor's checks. A check is a function that reads collected facts and yields findings."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""Builds that do not fit: compiled modules, wheels for another system, mixed CUDA releases, excluded Pythons."""
+"""Check that compiled packages fit: their shared libraries, the system's C libraries, one CUDA release, this Python."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, normalise
@@ -16,7 +13,7 @@ from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
-from diagnostics.versions import compare, parse_version
+from diagnostics.versions import compare, parse_specifier, parse_version
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
@@ -33,6 +30,20 @@ _SAME_FOLDER = (
 )
 _DRIVER_LIBRARIES = {"libcuda.so.1", "libnvidia-ml.so.1"}
 _SYSTEM_LIBRARIES = ("libnuma", "libtbb", "libstdc++")
+# Advice for a compiled module that cannot load, and the options that install its package again.
+_RESTORE = {
+    # Each xformers release has its own PyTorch, which may differ from vLLM's.
+    "xformers": ("Install the xformers release that was built for the PyTorch you want.", ()),
+    "vllm": (
+        "Install vLLM again, with the PyTorch that its metadata requires; without an NVIDIA GPU install its build for "
+        "this hardware.", ("--force-reinstall",),
+    ),
+    "flash_attn": (
+        "Build flash-attn again for the installed PyTorch: it requires no release of it.",
+        (*REINSTALL, "--no-build-isolation", "--no-cache-dir"),
+    ),
+    "flash_attn_3": ("Install flash-attn again from its source, for the PyTorch that is installed.", ()),
+}  # fmt: skip
 # Pythons that an installer can provide, the usual one first.
 _PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 _MAX_LISTED = 8
@@ -77,26 +88,19 @@ def _restore_modules(
         _top_module(path) for path, missing in bad.items()
         if not missing or not all(map(_is_system_library, missing))
     }  # fmt: skip
-    if "xformers" in broken:
-        # Each xformers release has its own PyTorch, which may differ from vLLM's.
-        advice.append("Install the xformers release that was built for the PyTorch you want.")
-    if "vllm" in broken:
-        plain = environment.vllm is not None and environment.vllm.name == "vllm"
-        hint = "; without an NVIDIA GPU install its build for this hardware" if plain else ""
-        advice.append(f"Install vLLM again, with the PyTorch that its metadata requires{hint}.")
-        installs.append(install(environment, _pinned(environment, "vllm"), options=("--force-reinstall",)))
-    flash = broken & {"flash_attn", "flash_attn_3"}
-    if flash and built in {"", "cpu"}:
+    if broken & {"flash_attn", "flash_attn_3"} and built in {"", "cpu"}:
+        broken -= {"flash_attn", "flash_attn_3"}
         advice.append(
             "flash-attn needs a PyTorch with CUDA or ROCm: with one build it again; otherwise uninstall it, or install "
             "such a PyTorch first."
         )
-    elif "flash_attn_3" in flash:
-        advice.append("Install flash-attn again from its source, for the PyTorch that is installed.")
-    elif flash:
-        advice.append("Build flash-attn again for the installed PyTorch: it requires no release of it.")
-        options = (*REINSTALL, "--no-build-isolation", "--no-cache-dir")
-        installs.append(install(environment, _pinned(environment, "flash_attn"), options=options))
+    for module, (text, options) in _RESTORE.items():
+        if module in broken:
+            advice.append(text)
+            package = environment.packages.get(distribution_of(module))
+            package = environment.vllm if module == "vllm" else package
+            name = f"{package.name}=={package.version}" if package else distribution_of(module)
+            installs += [install(environment, name, options=options)] if options else []
     return " ".join(advice), installs
 
 
@@ -106,13 +110,6 @@ def _is_system_library(name: str) -> bool:
 
 def _top_module(path: str) -> str:
     return next((name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn")
-
-
-def _pinned(environment: Environment, module: str) -> str:
-    """Return the requirement that installs the package of a compiled module again."""
-    name = distribution_of(module)
-    package = environment.vllm if module == "vllm" else environment.packages.get(name)
-    return f"{package.name}=={package.version}" if package else name
 
 
 @check("system libraries", machine=True)
@@ -129,29 +126,26 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
                 modules.append(module_name(module.path))
                 evidence.append(Evidence(f"needs {version}; here is {kind}_{available[kind]}", module.path))
     for package in environment.packages.values():
-        required = min((results for tag in package.tags if (results := _required_glibc(tag))), default=None)
+        required = min(filter(None, map(_required_glibc, package.tags)), default=None)
         if required and compare(available["GLIBC"], ".".join(map(str, required))) == -1:
             kinds.add("GLIBC")
             modules.append(package.name.removesuffix("-cpu").replace("-", "_"))
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {libraries.libc}", package.place))
     if not evidence:
         return
+    detail, advice = "", "Use a newer system image, or releases whose wheels were built for this glibc."
     # Another libstdc++ can come first on the library path; glibc is always the system's.
-    glibc = "GLIBC" in kinds
+    if "GLIBC" not in kinds:
+        detail = "Only the system's libraries were read; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice."
+        advice = "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng)."
     text = (
         f"{libraries.libc or 'glibc unknown'}, libstdc++ up to GLIBCXX_{libraries.libstdcxx or '(unknown)'}"
     )
-    names = ", ".join(dict.fromkeys(modules[:2]))
+    program = f"import {', '.join(dict.fromkeys(modules[:2]))}"
     yield finding(
         "ENV911", Severity.WARNING, [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
-        Fix.of(
-            "Use a newer system image, or releases whose wheels were built for this glibc." if glibc
-            else "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng).",
-            Run((f"{environment.prefix}/bin/python", "-c", f"import {names}"), note="whether it loads anyway"),
-        ),
-        detail="" if glibc
-        else "Only the system's libraries were checked; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice.",
-        certainty="supported",
+        Fix.of(advice, Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")),
+        detail=detail, certainty="supported",
     )  # fmt: skip
 
 
@@ -176,11 +170,9 @@ def _required_glibc(tag: str) -> tuple[int, int] | None:
 @check("mixed builds")
 def excluded_python(case: Examined) -> Iterator[Finding]:
     """ENV912 if a package excludes this Python."""
-    release = case.environment.python_release
-    ranges = {}
-    for package in case.environment.packages.values():
-        with suppress(InvalidSpecifier):
-            ranges[package.name] = SpecifierSet(package.requires_python)
+    release = parse_version(case.environment.python_release)
+    packages = case.environment.packages.values()
+    ranges = {item.name: parsed for item in packages if (parsed := parse_specifier(item.requires_python))}
     # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
     python = next(
         (entry for entry in _PYTHONS if all(item.contains(f"{entry}.99") for item in ranges.values())), ""
@@ -189,18 +181,16 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
         f"No Python of {', '.join(_PYTHONS)} suits all packages: remove a package, or install another release of one."
     )
     if python:
-        fix = Fix.of(
-            "Create an environment with a Python that all packages support.",
-            Run(("uv", "venv", "--python", python, "NEW")),
-        )
-    for package in case.environment.packages.values():
+        command = Run(("uv", "venv", "--python", python, "NEW"))
+        fix = Fix.of("Create an environment with a Python that all packages support.", command)
+    for package in packages:
         required = ranges.get(package.name)
-        if required is None or parse_version(release) is None or required.contains(release, prereleases=True):
-            continue
-        yield finding(
-            "ENV912", Severity.ERROR, [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")], fix,
-            detail=f"{package.name} {package.version} needs Python {required}, found {release}.", known_by="declared",
-        )  # fmt: skip
+        if required is not None and release is not None and not required.contains(release, prereleases=True):
+            yield finding(
+                "ENV912", Severity.ERROR, [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")], fix,
+                detail=f"{package.name} {package.version} needs Python {required}, found {release}.",
+                known_by="declared",
+            )  # fmt: skip
 
 
 @check("mixed builds")

@@ -1,4 +1,4 @@
-"""The installed pair of vLLM and TRL, looked up in the compatibility table."""
+"""Check the installed pair of vLLM and TRL against the compatibility table, and name the nearest pairs that work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from diagnostics.compat_table import Compat, StaticResult
 from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, public
-from diagnostics.doctor.fix_plan.set_choice import choose_sets
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public
 from diagnostics.doctor.installers import install
-from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run
+from diagnostics.frameworks import configured_in
 from diagnostics.versions import compare, parse_version
 
 _BAD = {"fail", "unresolvable"}
@@ -34,21 +34,21 @@ def compatibility(case: Examined) -> Iterator[Finding]:
     assert trl is not None
     pair = (public(vllm.version), public(trl.version))
     installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
+    known = case.compat.read(*pair)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
-            yield from _cell_finding(case, cell, installed)
+            if cell["verdict"] in _BAD:
+                yield _cell_finding(case, cell, known, installed)
             return
-    known = case.compat.read(*pair)
-    if known is None:
-        yield _unknown_pair(installed, case.compat, pair)
-    else:
-        yield _static_finding(case, known, installed, pair)
-
-
-def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) -> Finding:
-    nearest = (
-        ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair)) or "none"
+    yield (
+        _unknown_pair(case.compat, installed, pair)
+        if known is None
+        else _read_pair(case, known, installed, pair)
     )
+
+
+def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) -> Finding:
+    nearest = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair))
     fix = Fix.of(
         "Move to a pair that passed, or try this one. The matrix cannot read such builds or releases."
     )
@@ -60,7 +60,7 @@ def _unknown_pair(installed: Evidence, compat: Compat, pair: tuple[str, str]) ->
     return finding(
         "CMP901", Severity.INFO,
         [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")], fix,
-        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {nearest}.",
+        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {nearest or 'none'}.",
         known_by="declared",
     )  # fmt: skip
 
@@ -71,49 +71,36 @@ def _is_listed(version: str, first: str) -> bool:
     return parsed is not None and not parsed.is_prerelease and compare(version, first) != -1
 
 
-def _static_finding(
-    case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]
-) -> Finding:
-    """Report a pair by metadata and source only, without a run."""
-    evidence = [
-        installed,
-        Evidence("; ".join(_phrases(known)), f"compat.json, breadth of TRL {pair[1]}, static"),
-    ]
+def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]) -> Finding:
+    """Report a pair whose metadata and source were read, and that was never run."""
+    contract = f"{(known.contract or 'unknown').replace('_', ' ')} {known.missing}".strip()
+    read = (
+        f"declares: vllm{known.declares or ', any'}; contract: {contract}; requirements, at the pair's own date: "
+        f"{known.resolve or 'unknown'}, on the table's day: {known.today or 'unknown'}"
+    )
+    evidence = [installed, Evidence(read, f"compat.json, breadth of TRL {pair[1]}, static")]
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
-    if known.broken:
-        text, installs = better_pairs(case)
+    sentence = _sentence(known, pair)
+    if not known.broken:
         return finding(
-            "CMP905", Severity.ERROR if known.contract == "fail" else Severity.WARNING, evidence,
-            Fix.of(text, *installs, again),
-            detail=f"{_sentence(known, pair)} The table has no run of this pair; metadata and source were read.",
+            "CMP901", Severity.INFO, evidence,
+            Fix.of("Try this pair, or move to one that passed. The command reads it again; it runs nothing.", again),
+            detail=f"{sentence} The pair was never run, so its result is unknown.",
         )  # fmt: skip
+    severity = Severity.ERROR if known.contract == "fail" else Severity.WARNING
+    # The range is that of an extra, which another trainer does not install.
+    if known.contract != "fail" and "trl" not in configured_in(case.environment.packages):
+        severity = Severity.INFO
+    text, installs = better_pairs(case)
     return finding(
-        "CMP901", Severity.INFO, evidence,
-        Fix.of("Try this pair, or move to one that passed. The command reads it again; it runs nothing.", again),
-        detail=f"{_sentence(known, pair)} The pair was never run, so its result is unknown.",
+        "CMP905", severity, evidence, Fix.of(text, *installs, again),
+        detail=f"{sentence} The table has no run of this pair; metadata and source were read.",
     )  # fmt: skip
 
 
-def _phrases(known: StaticResult) -> list[str]:
-    """Return the result of each source in the table's words."""
-    contract = {
-        "pass": "contract holds",
-        "fail": f"contract fails: {known.missing}",
-        "not_judged": f"contract not judged: {known.missing}",
-    }
-    solved = {"pass": "have a solution", "unresolvable": "have none"}
-    return [
-        f"{'allowed' if known.allowed else 'not allowed'} by metadata (vllm{known.declares or ', any'})",
-        contract.get(known.contract or "", "contract unknown"),
-        f"its requirements {solved.get(known.resolve or '', 'were not resolved')} at its own date",
-        f"{solved.get(known.today or '', 'were not resolved')} with the packages of the table's day",
-    ]
-
-
 def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
-    allowed = (
-        f"TRL {pair[1]} {'allows' if known.allowed else 'does not allow'} vLLM {pair[0]} in its metadata"
-    )
+    verb = "allows" if known.allowed else "does not allow"
+    allowed = f"TRL {pair[1]} {verb} vLLM {pair[0]} in its metadata"
     if known.contract == "fail":
         joined = "but" if known.allowed else "and"
         return f"{allowed}, {joined} its source relies on {known.missing}, which that vLLM does not have."
@@ -126,9 +113,9 @@ def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
     return f"{allowed}; nothing else of the pair is known."
 
 
-def _cell_finding(case: Examined, cell: dict[str, Any], installed: Evidence) -> Iterator[Finding]:
-    if cell["verdict"] not in _BAD:
-        return
+def _cell_finding(
+    case: Examined, cell: dict[str, Any], known: StaticResult | None, installed: Evidence
+) -> Finding:
     failed = {name: layer for name, layer in cell["layers"].items() if layer["verdict"] in _FAILED}
     evidence = [
         Evidence(
@@ -137,16 +124,15 @@ def _cell_finding(case: Examined, cell: dict[str, Any], installed: Evidence) -> 
         )
         for name, layer in failed.items()
     ]
-    levels = ["declared", "static", "executed"]
+    levels = [*EVIDENCE_LEVELS]
     best = max(
         (layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static"
     )
-    known = case.compat.read(cell["vllm"], cell["trl"])
     text, installs = better_pairs(case)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
-    yield finding(
+    return finding(
         "CMP902", Severity.ERROR, [installed, *evidence], Fix.of(text, *installs, _matrix("--cells", cell["id"])),
-        detail=f"{note} In short: {'; '.join(_phrases(known)[:2])}." if known else note, known_by=best,
+        detail=f"{note} {_sentence(known, (cell['vllm'], cell['trl']))}" if known else note, known_by=best,
     )  # fmt: skip
 
 
@@ -163,7 +149,7 @@ def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
     sentences = [f"Pairs that ran and passed: {ran}."] if ran else []
     if read:
         sentences.append(f"Pairs that are allowed and have everything TRL uses, read but not run: {read}.")
-    installs = tuple(install(case.environment, *(pin.requirement for pin in item.pins)) for item in sets[:1])
+    installs = tuple(install(case.environment, *item.requirements) for item in sets[:1])
     if not sentences:
         sentences = ["No pair in the table that fits the other packages is known to be better."]
         sentences += [f"Nearest that ran: {_pair(item)}, but {item.against[0]}." for item in refused[:1]]
@@ -177,14 +163,13 @@ def _pair(item: PinnedSet) -> str:
 
 def _nearest_cells(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
     """Return the three cells whose vLLM, then TRL, is the fewest minor releases away."""
-    return sorted(
-        compat.cells, key=lambda c: (_distance(c["vllm"], vllm), _distance(c["trl"], trl), c["id"])
-    )[:3]
 
+    def distance(version: str, other: str) -> float:
+        a, b = parse_version(version), parse_version(other)
+        if a is None or b is None:
+            return float("inf")
+        # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
+        return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
 
-def _distance(one: str, other: str) -> float:
-    a, b = parse_version(one), parse_version(other)
-    if a is None or b is None:
-        return float("inf")
-    # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
-    return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
+    cells = sorted(compat.cells, key=lambda c: (distance(c["vllm"], vllm), distance(c["trl"], trl), c["id"]))
+    return cells[:3]

@@ -1,4 +1,4 @@
-"""The NVIDIA driver and its GPUs, compared with the CUDA that the installed packages were built for."""
+"""Check the NVIDIA driver and its GPUs, and compare the driver with the CUDA that PyTorch was built for."""
 
 from __future__ import annotations
 
@@ -145,9 +145,7 @@ def _no_gpus(case: Examined) -> str:
 def devices(case: Examined) -> Iterator[Finding]:
     """ENV909 for broken, restricted or mixed GPUs, ENV008 and RAY023 for wrong lists, MEM004 for used memory."""
     gpus = case.machine.gpus.devices
-    for gpu in gpus:
-        if problems := _problems(gpu):
-            yield _needs_attention(gpu, problems)
+    yield from filter(None, map(_gpu_problem, gpus))
     yield from _visible_devices(case)
     used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
     if used:
@@ -163,33 +161,31 @@ def devices(case: Examined) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _problems(gpu: Gpu) -> list[str]:
-    results = [gpu.problem] if gpu.problem else []
+def _gpu_problem(gpu: Gpu) -> Finding | None:
+    """Return ENV909 for a GPU that is broken, admits one process, or is split by MIG; None for a sound one."""
+    broken = [gpu.problem] if gpu.problem else []
     if gpu.ecc_uncorrected:
-        results.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")
+        broken.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")
     if gpu.rows_pending:
-        results.append("broken memory waits for a reset, or could not be replaced")
-    if gpu.compute_mode not in {"", "default"}:
-        results.append(f"compute mode {gpu.compute_mode}: a trainer and an engine cannot share it")
-    if gpu.mig:
-        results.append("MIG is on: no tensor parallelism over its parts")
-    return results
-
-
-def _needs_attention(gpu: Gpu, problems: list[str]) -> Finding:
-    broken = bool(gpu.problem or gpu.ecc_uncorrected or gpu.rows_pending)
+        broken.append("broken memory waits for a reset, or could not be replaced")
+    texts, advice = [*broken], []
+    commands = [Run(("nvidia-smi", "-q", "-i", str(gpu.index), "-d", "ECC,ROW_REMAPPER,COMPUTE"))]
+    if broken:
+        advice.append("Leave it out of the run until it is repaired.")
     restricted = gpu.compute_mode not in {"", "default"}
-    advice = ["Leave it out of the run until it is repaired."] * broken
-    advice += ["Let more than one process use it."] * restricted
-    advice += ["Give each part an engine of its own, or have MIG switched off."] * bool(gpu.mig)
-    share = [Run(("sudo", "nvidia-smi", "-i", str(gpu.index), "-c", "DEFAULT"))] * restricted
+    if restricted:
+        texts.append(f"compute mode {gpu.compute_mode}: a trainer and an engine cannot share it")
+        advice.append("Let more than one process use it.")
+        commands.append(Run(("sudo", "nvidia-smi", "-i", str(gpu.index), "-c", "DEFAULT")))
+    if gpu.mig:
+        texts.append("MIG is on: no tensor parallelism over its parts")
+        advice.append("Give each part an engine of its own, or have MIG switched off.")
+    if not texts:
+        return None
     return finding(
         "ENV909", Severity.ERROR if broken or restricted else Severity.INFO,
-        [Evidence(text, f"GPU {gpu.index} {gpu.name}, {_SMI}") for text in problems],
-        Fix.of(
-            " ".join(advice), Run(("nvidia-smi", "-q", "-i", str(gpu.index), "-d", "ECC,ROW_REMAPPER,COMPUTE")), *share
-        ),
-        known_by="executed",
+        [Evidence(text, f"GPU {gpu.index} {gpu.name}, {_SMI}") for text in texts],
+        Fix.of(" ".join(advice), *commands), known_by="executed",
     )  # fmt: skip
 
 
@@ -205,16 +201,14 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
         if (entry.lstrip("-").isdecimal() and entry not in indices)
         or (entry.startswith("GPU-") and not any(gpu.uuid.startswith(entry) for gpu in gpus))
     ]  # fmt: skip
-    if not value.strip():
-        code, detail = "RAY023", "The list is empty: this process sees no GPU."
-    elif entries[0] in bad:
-        code = "RAY023"
+    if value.strip() and not bad:
+        return
+    code, detail = "RAY023", "The list is empty: this process sees no GPU."
+    if entries[0] in bad:
         detail = "CUDA reads the list up to the first entry that does not exist: this process sees no GPU."
     elif bad:
         code = "ENV008"
         detail = f"CUDA reads the list up to {bad[0]!r}, which does not exist, and ignores the rest."
-    else:
-        return
     yield case.known_issue(
         code, Severity.WARNING,
         [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],

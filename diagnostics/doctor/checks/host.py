@@ -1,4 +1,4 @@
-"""Shared memory, limits, disks, memory, processors and default config files: whether the machine has room for a run."""
+"""Check that the machine has room for a run: shared memory, limits, disks, memory, processors, default config files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _FOLDERS = {
     "hub cache": (10.0, "HF_HOME", "Models from the Hugging Face hub are stored there."),
     "vllm cache": (1.0, "VLLM_CACHE_ROOT", "vLLM stores compiled code there."),
     "temporary": (2.0, "TMPDIR", "Programs write temporary files there."),
-    "ray": (
-        2.0,
-        "RAY_TMPDIR",
-        "Ray writes its logs there, and, unless configured otherwise, spilled objects.",
-    ),
+    "ray": (2.0, "RAY_TMPDIR", "Ray writes its logs there, and spilled objects unless configured otherwise."),
 }
 _UNKNOWN_FOLDER = (1.0, "", "")
 _ON = {"1", "true", "on", "yes"}
@@ -85,30 +81,23 @@ def limits(case: Examined) -> Iterator[Finding]:
 
 def _few_files(case: Examined, files: Limit) -> Finding:
     required = WANTED_FILES if files.hard is None else min(files.hard, WANTED_FILES)
-    capped = files.hard is not None and files.soft is not None and files.hard <= files.soft
-    raise_hard = Run(
-        ("echo", "* - nofile 65535"), piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),)
-    )
-    if case.machine.container in {"docker", "podman"}:
-        raise_hard = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    fix = Fix.of(
-        "Raise the limit of open files before the run, and before `ray start`.", Run(("ulimit", "-n", str(required)))
-    )  # fmt: skip
-    if capped:
-        fix = Fix.of(
-            "Raise the hard limit of open files: as root, or where the container is started.", raise_hard
-        )
+    command = Run(("ulimit", "-n", str(required)))
+    advice = "Raise the limit of open files before the run, and before `ray start`."
+    if files.hard is not None and files.soft is not None and files.hard <= files.soft:
+        advice = "Raise the hard limit of open files: as root, or where the container is started."
+        target = ("sudo", "tee", "/etc/security/limits.d/90-nofile.conf")
+        command = Run(("echo", "* - nofile 65535"), piped=(target,))
+        if case.machine.container in {"docker", "podman"}:
+            command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
     return case.known_issue(
-        "ENV002", Severity.WARNING,
-        [Evidence(f"nofile: soft {files.soft}, hard {_limit_text(files.hard)}", "ulimit -n")], fix,
+        "ENV002", Severity.WARNING, [Evidence(_limit_text("nofile", files), "ulimit -n")], Fix.of(advice, command),
         detail="Ray and vLLM keep a file open for each of their connections.",
     )  # fmt: skip
 
 
 def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
-    text = f"{name}: soft {limit.soft}, hard {_limit_text(limit.hard)}"
     return finding(
-        "ENV904", Severity.WARNING, [Evidence(text, f"ulimit {option}")],
+        "ENV904", Severity.WARNING, [Evidence(_limit_text(name, limit), f"ulimit {option}")],
         Fix.of(
             "Raise the limit before the run; above the hard limit, as root or where the container is started.",
             Run(("ulimit", option, wanted)),
@@ -116,8 +105,8 @@ def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
     )  # fmt: skip
 
 
-def _limit_text(limit: int | None) -> str:
-    return "unlimited" if limit is None else str(limit)
+def _limit_text(name: str, limit: Limit) -> str:
+    return f"{name}: soft {limit.soft}, hard {'unlimited' if limit.hard is None else limit.hard}"
 
 
 @check("disks", machine=True)

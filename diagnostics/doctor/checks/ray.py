@@ -1,4 +1,4 @@
-"""Ray clusters on this machine that a run would join or wait for."""
+"""Check for Ray clusters on this machine that a run would join, or whose leftovers it would wait for."""
 
 from __future__ import annotations
 

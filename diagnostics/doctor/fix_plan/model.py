@@ -1,4 +1,4 @@
-"""The plan: ordered steps, sets of versions known to work together, conflicts; its document and its screens."""
+"""The data of a fix plan (steps, sets of versions, conflicts), its JSON document, and how a terminal shows it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Step:
 
     kind: str
     title: str
-    severity: Severity
-    codes: tuple[str, ...]
-    why: tuple[str, ...]
-    known_by: str
-    cost: str
-    undo: tuple[Action, ...]
+    severity: Severity = Severity.INFO
+    codes: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+    known_by: str = ""
+    cost: str = "unknown"
+    undo: tuple[Action, ...] = ()
     commands: tuple[Action, ...] = ()
     text: tuple[Action, ...] = ()
     established: bool = True
@@ -55,31 +55,24 @@ class Step:
             return "then"
         if self.severity >= Severity.ERROR:
             return "must"
-        wrong = self.severity is Severity.WARNING and self.established
-        return "should" if wrong else "consider"
+        return "should" if self.severity is Severity.WARNING and self.established else "consider"
 
     @property
     def detail_lines(self) -> list[tuple[str, str]]:
         """Its parts with their names, without its commands."""
-        evidence = [("evidence", self.known_by)] if self.known_by else []
-        return [
-            *(("why", line) for line in self.why),
-            *evidence,
-            *(("do", edit_text(action)) for action in self.text),
-            ("cost", self.cost),
-            *(("undo", edit_text(action)) for action in self.undo),
-        ]
+        parts = {
+            "why": self.why, "evidence": [self.known_by] if self.known_by else [],
+            "do": map(edit_text, self.text), "cost": [self.cost], "undo": map(edit_text, self.undo),
+        }  # fmt: skip
+        return [(name, line) for name, lines in parts.items() for line in lines]
 
     def to_json(self) -> dict[str, Any]:
         """Return the step with its actions as text."""
         return vars(self) | {
-            "severity": self.severity.word,
-            "codes": list(self.codes),
-            "why": list(self.why),
-            "undo": list(map(edit_text, self.undo)),
-            "commands": list(map(command_of, self.commands)),
+            "severity": self.severity.word, "codes": list(self.codes), "why": list(self.why),
+            "undo": list(map(edit_text, self.undo)), "commands": list(map(command_of, self.commands)),
             "text": list(map(edit_text, self.text)),
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,10 +109,7 @@ class Plan:
         """Return the document `grpo-doctor.plan.v1`."""
         del report
         return {
-            "schema": SCHEMA,
-            "tool": "doctor --fix-plan",
-            "subject": self.subject,
-            "outcome": self.outcome,
+            "schema": SCHEMA, "tool": "doctor --fix-plan", "subject": self.subject, "outcome": self.outcome,
             "installer": {"name": self.installer, "known_by": list(self.marks)},
             "steps": [
                 {"number": number, "need": step.need} | step.to_json()
@@ -127,9 +117,8 @@ class Plan:
             ],
             "pinned_sets": [item.to_json() for item in self.sets],
             "conflicts": [asdict(item) for item in self.conflicts],
-            "not_looked_at": list(self.unseen),
-            "help": list(self.help),
-        }
+            "not_looked_at": list(self.unseen), "help": list(self.help),
+        }  # fmt: skip
 
     def template(self) -> str:
         """Return the name of the Markdown template."""
@@ -173,14 +162,11 @@ class Plan:
             if verbose:
                 print_text(console, conflict.resolution, indent=3)
         console.print()
-        hidden = [
-            (len(self.steps), "the reason and cost of each step"),
-            (len(self.sets), f"{len(self.sets)} sets of versions"),
-            (len(self.unseen), f"{len(self.unseen)} notes on what was not checked"),
-        ]
-        if not verbose and any(count for count, _ in hidden):
-            names = ", ".join(name for count, name in hidden if count)
-            print_text(console, f"--verbose shows {names}", "dim")
+        hidden = ["the reason and cost of each step"] if self.steps else []
+        hidden += [f"{len(self.sets)} sets of versions"] if self.sets else []
+        hidden += [f"{len(self.unseen)} notes on what was not checked"] if self.unseen else []
+        if hidden and not verbose:
+            print_text(console, f"--verbose shows {', '.join(hidden)}", "dim")
         for line in self.remarks if verbose else self.help:
             print_text(console, line, "dim")
 

@@ -1,46 +1,71 @@
-"""Steps in the configuration: mitigations of known issues, as options of the installed frameworks."""
+"""Steps that leave packages alone: environment variables, limits and files of the machine, and options of a trainer.
+
+`system_steps` carries out the fixes of doctor's own findings. `setting_steps` applies the mitigations of known issues.
+"""
 
 from __future__ import annotations
+
+from textwrap import shorten
 
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import edits_for, recommended_fix
 from diagnostics.catalog.model import Issue, Mitigation
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.fix_plan.constraints import Constraint, install_constraints
 from diagnostics.doctor.fix_plan.model import Step
 from diagnostics.doctor.installers import Installer
-from diagnostics.findings import Finding, Severity
-from diagnostics.fixes import Action, Advice, Explain, Install, SetOption
+from diagnostics.doctor.requirements import Constraint, install_constraints
+from diagnostics.findings import EVIDENCE_LEVELS, Finding, Severity
+from diagnostics.fixes import (
+    Action,
+    Advice,
+    Explain,
+    Install,
+    Run,
+    SetOption,
+    SetVariables,
+    Uninstall,
+    Unset,
+    one_line,
+)
 from diagnostics.frameworks import configured_in
 
 Change = Install | SetOption
+_MAX_EVIDENCE = 200
+# Commands that change nothing.
+_READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset"}
 
 
-def mitigation_constraints(
-    own: list[Finding], known: dict[str, Issue], environment: Environment
-) -> list[Constraint]:
-    """Return what the chosen mitigations install, if installing is all they do.
-
-    Only of findings that surely affect the user: other releases are no answer to what may never happen.
-    """
-    results = [
-        constraint
-        for finding, mitigation in _chosen_mitigations(own, known, environment)
-        if is_certain(finding)
-        for constraint in _installs(finding.code, mitigation, environment)
-    ]
-    return list(dict.fromkeys(results))
+def system_steps(findings: list[Finding], environment: Environment) -> list[Step]:
+    """Return one step for all variables to unset, and one for each other finding."""
+    unset = [finding for finding in findings if _variables_to_unset(finding)]
+    steps = [_unset_step(unset, environment)] if unset else []
+    return [*steps, *(_finding_step(item, environment) for item in findings if item not in unset)]
 
 
 def setting_steps(
-    own: list[Finding], known: dict[str, Issue], environment: Environment, installer: Installer
+    findings: list[Finding], issues: dict[str, Issue], environment: Environment, installer: Installer
 ) -> list[Step]:
     """Return one step for each change of settings, however many known issues it avoids."""
     merged: dict[tuple[Change, ...], list[tuple[Finding, Mitigation]]] = {}
-    for finding, mitigation in _chosen_mitigations(own, known, environment):
+    for finding, mitigation in _chosen_mitigations(findings, issues, environment):
         if not (is_certain(finding) and _installs(finding.code, mitigation, environment)):
             merged.setdefault(tuple(_edits(mitigation, environment)), []).append((finding, mitigation))
-    return [_step(edits, users, installer) for edits, users in merged.items()]
+    return [_mitigation_step(edits, users, installer) for edits, users in merged.items()]
+
+
+def mitigation_constraints(
+    findings: list[Finding], issues: dict[str, Issue], environment: Environment
+) -> list[Constraint]:
+    """Return the requirements of the chosen mitigations that install packages.
+
+    Only of findings that surely affect the user: another release is no answer to what may never happen.
+    """
+    results = [
+        constraint
+        for finding, mitigation in _chosen_mitigations(findings, issues, environment) if is_certain(finding)
+        for constraint in _installs(finding.code, mitigation, environment)
+    ]  # fmt: skip
+    return list(dict.fromkeys(results))
 
 
 def is_certain(finding: Finding) -> bool:
@@ -48,23 +73,87 @@ def is_certain(finding: Finding) -> bool:
     return finding.certainty == "established" or finding.severity >= Severity.ERROR
 
 
-def _installs(code: str, mitigation: Mitigation, environment: Environment) -> list[Constraint]:
-    return [
-        constraint
-        for edit in _edits(mitigation, environment)
-        if isinstance(edit, Install)
-        for constraint in install_constraints(code, edit, mitigation.evidence)
+def reasons(finding: Finding) -> list[str]:
+    """Return why a step is needed: the detail, or else the title, and the first evidence."""
+    evidence = [
+        shorten(f"{item.text} [{item.place}]", _MAX_EVIDENCE, placeholder=" …")
+        for item in finding.evidence[:2]
     ]
+    return [f"{finding.code}: {one_line(finding.detail) or finding.title}", *evidence]
+
+
+def _actions(finding: Finding) -> tuple[Action, ...]:
+    return finding.remedy.actions if finding.remedy else ()
+
+
+def _commands(finding: Finding) -> tuple[Action, ...]:
+    """Return the commands of a finding's fix."""
+    return tuple(item for item in _actions(finding) if not isinstance(item, Advice | SetOption | Explain))
+
+
+def _variables_to_unset(finding: Finding) -> list[str]:
+    """Return the variables that a fix unsets, if it does nothing else."""
+    actions = [action for action in _actions(finding) if not isinstance(action, Advice)]
+    unset = [action for action in actions if isinstance(action, Unset)]
+    return [name for action in unset for name in action.names] if len(unset) == len(actions) else []
+
+
+def _unset_step(findings: list[Finding], environment: Environment) -> Step:
+    names = list(dict.fromkeys(name for finding in findings for name in _variables_to_unset(finding)))
+    texts = []
+    for finding in findings:
+        texts += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
+    return Step(
+        "variables", f"Unset {' and '.join(names)}", max(item.severity for item in findings),
+        tuple(dict.fromkeys(finding.code for finding in findings)), tuple(texts),
+        min((finding.known_by for finding in findings), key=list(EVIDENCE_LEVELS).index),
+        cost="none; also remove it from job scripts and shell start files",
+        undo=_restore_variables([name for name in names if name in environment.variables], environment),
+        commands=(Unset(tuple(names)),),
+        text=tuple(action for finding in findings for action in _actions(finding) if isinstance(action, Advice)),
+    )  # fmt: skip
+
+
+def _finding_step(finding: Finding, environment: Environment) -> Step:
+    commands = _commands(finding)
+    kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
+    if any(isinstance(action, Uninstall) for action in commands):
+        kind = "repair"
+    return Step(
+        kind, finding.title, finding.severity, (finding.code,), tuple(reasons(finding)), finding.known_by,
+        undo=tuple(undo for action in commands for undo in _undo(action, environment)), commands=commands,
+        text=tuple(action for action in _actions(finding) if isinstance(action, Advice | SetOption)),
+    )  # fmt: skip
+
+
+def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
+    """Return the commands that undo an action; none if it only reads, or if the recorded packages are restored."""
+    if isinstance(action, SetVariables | Unset):
+        names = list(action.names) if isinstance(action, Unset) else [name for name, _ in action.values]
+        return _restore_variables(names, environment)
+    if isinstance(action, Run) and "mv" in action.words[:2]:
+        return (Run((*action.words[:-2], action.words[-1], action.words[-2])),)
+    if isinstance(action, Install | Uninstall) or (isinstance(action, Run) and action.words[0] in _READ_ONLY):
+        return ()
+    return (Advice("restore the previous setting"),)
+
+
+def _restore_variables(names: list[str], environment: Environment) -> tuple[Action, ...]:
+    """Return the commands that give variables their present values again."""
+    values = environment.variables
+    present = tuple(SetVariables(((name, values[name]),)) for name in names if name in values)
+    absent = tuple(name for name in names if name not in values)
+    return (*present, Unset(absent)) if absent else present
 
 
 def _chosen_mitigations(
-    own: list[Finding], known: dict[str, Issue], environment: Environment
+    findings: list[Finding], issues: dict[str, Issue], environment: Environment
 ) -> list[tuple[Finding, Mitigation]]:
     """Return the first recommended mitigation of each finding that has an edit for this environment."""
     results = []
     frameworks = configured_in(environment.packages) or ("vllm",)
-    for finding in own:
-        issue = known[finding.code]
+    for finding in findings:
+        issue = issues[finding.code]
         by_name = {mitigation.name: mitigation for mitigation in issue.mitigations}
         ranked = recommended_fix(issue, frameworks=frameworks, releases=environment.releases).offers[:1]
         chosen = [by_name[item.mitigation] for item in ranked]
@@ -72,29 +161,12 @@ def _chosen_mitigations(
     return results
 
 
-def _step(edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer) -> Step:
-    first = users[0][1]
-    reason = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
-    reason += [
-        f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
-        for finding, mitigation in users if mitigation.fails
+def _installs(code: str, mitigation: Mitigation, environment: Environment) -> list[Constraint]:
+    return [
+        constraint
+        for edit in _edits(mitigation, environment) if isinstance(edit, Install)
+        for constraint in install_constraints(code, edit, mitigation.evidence)
     ]  # fmt: skip
-    system = all(finding.code.startswith("ENV") for finding, _ in users)
-    text = tuple(installer.translate(edit) if isinstance(edit, Install) else edit for edit in edits)
-    return Step(
-        kind="system" if system else "configuration", title=f"{first.name}: {first.about}",
-        severity=max(finding.severity for finding, _ in users), codes=tuple(finding.code for finding, _ in users),
-        why=tuple(reason), known_by=min((item.evidence for _, item in users), key=model.EVIDENCE.index),
-        cost=first.cost or "unknown", undo=(Advice("set the option back"),), text=text or (Advice(first.about),),
-        commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),
-        established=any(finding.certainty == "established" for finding, _ in users),
-    )  # fmt: skip
-
-
-def _commands(finding: Finding) -> list[Action]:
-    """Return the commands that the check itself recommends."""
-    actions = finding.remedy.actions if finding.remedy else ()
-    return [action for action in actions if not isinstance(action, Advice | SetOption | Explain)]
 
 
 def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
@@ -106,3 +178,24 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
         if results:
             return results
     return []
+
+
+def _mitigation_step(
+    edits: tuple[Change, ...], users: list[tuple[Finding, Mitigation]], installer: Installer
+) -> Step:
+    first = users[0][1]
+    texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
+    texts += [
+        f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
+        for finding, mitigation in users if mitigation.fails
+    ]  # fmt: skip
+    text = tuple(installer.translate(edit) if isinstance(edit, Install) else edit for edit in edits)
+    return Step(
+        "system" if all(finding.code.startswith("ENV") for finding, _ in users) else "configuration",
+        f"{first.name}: {first.about}", max(finding.severity for finding, _ in users),
+        tuple(finding.code for finding, _ in users), tuple(texts),
+        min((item.evidence for _, item in users), key=model.EVIDENCE.index), cost=first.cost or "unknown",
+        undo=(Advice("set the option back"),), text=text or (Advice(first.about),),
+        commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),
+        established=any(finding.certainty == "established" for finding, _ in users),
+    )  # fmt: skip

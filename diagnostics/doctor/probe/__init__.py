@@ -1,4 +1,4 @@
-"""Probes that import and start installed packages, in child processes, because they may crash or hang.
+"""Import and start installed packages in child processes, because they may crash or hang.
 
-`programs` is never imported: the examined environment's Python runs it.
+The modules in `programs` are never imported here: the examined environment's Python runs them.
 """

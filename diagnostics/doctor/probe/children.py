@@ -1,7 +1,7 @@
-"""Run the probe programs with the examined environment's Python; leave no process and no file behind.
+"""Run the probe programs in child processes of the examined environment's Python, and clean up after them.
 
-Each child has its own session, no standard input, a time limit and a scratch folder. Processes that outlive it are
-found by a mark in their environment and killed, also after an interrupt.
+Each child has its own session, no standard input, a time limit and a scratch folder. Every child gets a variable with a
+unique value; processes that outlive it are found by that value and killed, also after an interrupt.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 @dataclass(frozen=True)
 class ChildEnded:
-    """The end of a child process.
+    """The result of a child process that ended.
 
     Attributes:
-        answer: Its last answer; empty without one.
+        what: What was probed, in words.
+        answer: The last document it wrote; empty if it wrote none.
         code: Exit code, negative for a signal.
         log: Its output.
     """

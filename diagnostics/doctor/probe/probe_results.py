@@ -1,11 +1,11 @@
-"""Turn a finished probe process into findings: its failure, crash or hang, explained by triage."""
+"""Turn the end of a probe's child process into a check result: success, or a finding with the cause of its failure."""
 
 from __future__ import annotations
 
 import math
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from diagnostics import safe_io
@@ -38,24 +38,18 @@ _UNINFORMATIVE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class EndedProbe:
-    """A child that ended, the code for a failure of unknown cause, and the environment to fix."""
-
-    ended: ChildEnded
-    code: str
-    environment: Environment | None = None
-
-
-def child_result(probe: EndedProbe, rules: Rules, failures: dict[str, str] | None = None) -> CheckResult:
+def child_result(
+    ended: ChildEnded, code: str, environment: Environment | None, rules: Rules, failures: dict[str, str]
+) -> CheckResult:
     """Return the result of one child.
 
     Args:
-        probe: The child.
+        ended: The child.
+        code: The code for a failure of unknown cause.
+        environment: The environment to fix.
         rules: Triage rules.
         failures: Earlier failures, by their description; the same failure is reported once.
     """
-    ended = probe.ended
     if ended.ok:
         version = ended.answer.get("version")
         texts = [
@@ -67,11 +61,12 @@ def child_result(probe: EndedProbe, rules: Rules, failures: dict[str, str] | Non
     how = describe_end(ended)
     step = ended.answer.get("step")
     reason = f"{how}, while {step}" if step else how
-    if failures is not None and how in failures and not ended.timed_out:
+    if how in failures and not ended.timed_out:
         return CheckResult(ended.what, "findings", f"{reason} (as with {failures[how]})")
-    if failures is not None:
-        failures[how] = ended.what
-    return CheckResult(ended.what, "findings", reason, (_explain_failure(probe, reason, rules),))
+    failures[how] = ended.what
+    return CheckResult(
+        ended.what, "findings", reason, (_explain_failure(ended, code, environment, reason, rules),)
+    )
 
 
 def _platform_text(answer: dict[str, Any]) -> str:
@@ -99,24 +94,25 @@ def describe_end(ended: ChildEnded) -> str:
     return f"ended with {ended.code} and gave no answer"
 
 
-def _explain_failure(probe: EndedProbe, reason: str, rules: Rules) -> Finding:
+def _explain_failure(
+    ended: ChildEnded, code: str, environment: Environment | None, reason: str, rules: Rules
+) -> Finding:
     """Return the damaged file, the known issue or the missing module behind a failure, else the check's own code."""
-    ended = probe.ended
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
-    if file := _file_finding(probe):
+    if file := _file_finding(ended, environment):
         return _observed(file, text, evidence)
     guess = _triage(ended, rules)
     missing = str(ended.answer.get("lacks") or "")
     if missing and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
-        return _not_installed(probe, missing, evidence, rules)
+        return _not_installed(ended, environment, missing, evidence, rules)
     if guess is not None and guess.certainty != "hypothesis":
         return _observed(guess, text, evidence)
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
     fix = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
     return finding(
-        probe.code, Severity.ERROR, [evidence, *output], Fix.of(fix, Explain(probe.code)), detail=f"{text}{maybe}",
+        code, Severity.ERROR, [evidence, *output], Fix.of(fix, Explain(code)), detail=f"{text}{maybe}",
         known_by="executed",
     )  # fmt: skip
 
@@ -129,9 +125,9 @@ def _observed(cause: Finding, text: str, evidence: Evidence) -> Finding:
     )  # fmt: skip
 
 
-def _file_finding(probe: EndedProbe) -> Finding | None:
+def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | None:
     """Return the static finding about a file that the failure names: missing, hidden or moved."""
-    current, root = probe.environment, str(probe.ended.answer.get("root") or "")
+    root = str(ended.answer.get("root") or "")
     if current is None or not root:
         return None
     last = root.strip().rpartition("\n")[2]
@@ -152,14 +148,16 @@ def _file_finding(probe: EndedProbe) -> Finding | None:
     return None
 
 
-def _not_installed(probe: EndedProbe, module: str, evidence: Evidence, rules: Rules) -> Finding:
+def _not_installed(
+    ended: ChildEnded, current: Environment | None, module: str, evidence: Evidence, rules: Rules
+) -> Finding:
     """Return ENV012 for a missing module."""
-    current, name = probe.environment, distribution_of(module)
+    name = distribution_of(module)
     fix = Fix.of(
         "Install it; where several lack, install the package that needs them again, with its requirements.",
         install(current, requirement_of(current, name)) if current else Install((name,)),
     )
-    detail = f"{probe.ended.what}: there is no module {module}."
+    detail = f"{ended.what}: there is no module {module}."
     return _issue_finding(rules.issues["ENV012"], detail, evidence, fix)
 
 

@@ -1,6 +1,7 @@
-"""The tiers `probe` and `live`: the order of their probes, and the reasons for skipping one.
+"""Run doctor's tiers `probe` and `live`, which import and start packages in child processes.
 
-`run_tier` runs `run_probes` (imports, platforms) and for the live tier `run_live` (engine, log-probs, collectives).
+`run_tier` first runs `run_probes`, which imports packages and compares the platforms they report. For the tier `live`
+it then runs `run_live`, which starts a tiny engine, compares log-probs, and sums a tensor over two processes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.probe import probe_results
 from diagnostics.doctor.probe.children import ChildEnded, Children
-from diagnostics.doctor.probe.probe_results import EndedProbe
 from diagnostics.findings import CheckResult, Report
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.output import progress
@@ -47,9 +47,11 @@ MODULES = (
 
 @dataclass
 class Probe:
-    """Everything a probe needs.
+    """The examined environment, its machine, and the way to run a probe program in it.
 
     Attributes:
+        children: Runs programs in child processes.
+        rules: Triage rules, which explain a failure.
         report_progress: Called with the name of the running probe.
         failures: The first probe with each failure; the same failure is reported once.
     """
@@ -72,9 +74,7 @@ class Probe:
 
     def result(self, ended: ChildEnded, code: str = "ENV921") -> CheckResult:
         """Return the result of a child; `code` is for a failure that no known issue describes."""
-        return probe_results.child_result(
-            EndedProbe(ended, code, self.environment), self.rules, self.failures
-        )
+        return probe_results.child_result(ended, code, self.environment, self.rules, self.failures)
 
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:

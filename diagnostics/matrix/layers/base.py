@@ -1,4 +1,4 @@
-"""The type of a layer: one check that runs for a cell, and everything its answer depends on."""
+"""The type `Layer`: one check that runs for a cell, with everything that its answer depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer `conformance`: does the real engine pass the suite of the engine protocol, run by the cell's own Python?"""
+"""Layer `conformance`: run the conformance suite of the engine protocol against the real engine of the cell."""
 
 from __future__ import annotations
 
@@ -76,18 +76,18 @@ def _install_tools(context: Context, cell: Cell) -> Path:
             python, _version = context.interpreter(cell.python)
         except InterpreterError as error:
             raise EarlyAnswer(infrastructure_fault(str(error), EvidenceLevel.EXECUTED)) from None
-        options: list[str | Path] = [
-            "--quiet",
-            "--no-config",
-            "--no-deps",
-            "--require-hashes",
-            "--target",
-            aside,
-            "--python",
-            python,
-        ]
         requirements = "".join(f"{name} --hash={digest}\n" for name, digest in _TOOLS.items())
-        command: list[str | Path] = [context.uv, "pip", "install", *options, "-r", "-"]
+        options = ["--quiet", "--no-config", "--no-deps", "--require-hashes", "-r", "-"]
+        command = [
+            str(context.uv),
+            "pip",
+            "install",
+            *options,
+            "--target",
+            str(aside),
+            "--python",
+            str(python),
+        ]
         result = context.run_command(command, timeout_s=300, stdin=requirements)
         if result.code != 0:
             summary = f"pytest could not be installed next to the cell: {result.errors.strip()[-200:]}"
@@ -119,14 +119,9 @@ def _reason(item: Mapping[str, str]) -> str:
 
 LAYERS = (
     Layer(
-        name="conformance",
-        group="engine",
+        name="conformance", group="engine",
         question="Does the real engine pass the conformance suite that every engine passes?",
-        evidence=EvidenceLevel.EXECUTED,
-        check=_check,
-        code=(__name__, _PACKAGE, "grpo_core"),
-        needs=(*in_cell.USABLE, "engine"),
-        inputs=_inputs,
-        program=_program,
+        evidence=EvidenceLevel.EXECUTED, check=_check, code=(__name__, _PACKAGE, "grpo_core"),
+        needs=(*in_cell.USABLE, "engine"), inputs=_inputs, program=_program,
     ),
-)
+)  # fmt: skip

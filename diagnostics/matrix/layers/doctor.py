@@ -1,6 +1,6 @@
-"""Layer `doctor`: what does `grpo-doctor doctor` report for the cell's environment?
+"""Layer `doctor`: run `grpo-doctor doctor` on the environment of the cell.
 
-It passes whatever doctor reports. The page shows the findings next to what the cell's other layers observed.
+The layer passes whatever doctor reports. The page shows the findings next to the results of the cell's other layers.
 """
 
 from __future__ import annotations
@@ -73,19 +73,13 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
         EvidenceLevel.EXECUTED,
         signs=tuple(f"{severity} {code}" for severity, code in codes),
         details=(*lines, *skipped),
-        facts=tuple(("said", "with", severity, code) for severity, code in codes),
     )
 
 
 LAYERS = (
     Layer(
-        name="doctor",
-        group="harness",
-        question="What does doctor report for this environment?",
-        evidence=EvidenceLevel.EXECUTED,
-        check=_check,
+        name="doctor", group="harness", question="What does doctor report for this environment?",
+        evidence=EvidenceLevel.EXECUTED, check=_check, needs=("install",), inputs=_inputs,
         code=(__name__, "diagnostics.doctor", "diagnostics.collect", "diagnostics.catalog"),
-        needs=("install",),
-        inputs=_inputs,
     ),
-)
+)  # fmt: skip

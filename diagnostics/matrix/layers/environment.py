@@ -1,4 +1,4 @@
-"""Layers `install` and `import`: can the cell's environment be built, and do its modules import?"""
+"""Layers `install` and `import`: build the environment of the cell, and import its modules."""
 
 from __future__ import annotations
 
@@ -69,22 +69,13 @@ def _module_line(name: str, item: Mapping[str, Any]) -> str:
 LAYERS = (
     # It does not need `resolve`: the runnable environment has a separate lock, and forbidden pairs run, too.
     Layer(
-        name="install",
-        group="environment",
+        name="install", group="environment",
         question="Can the cell's GPU-free environment be built from its committed lock?",
-        evidence=EvidenceLevel.EXECUTED,
-        check=_install,
+        evidence=EvidenceLevel.EXECUTED, check=_install, inputs=in_cell.environment_inputs,
         code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),
-        inputs=in_cell.environment_inputs,
     ),
     in_cell.program_layer(
-        "import",
-        "environment",
-        "Can its modules be imported?",
-        _import_program,
-        "grpo-doctor.imports.v1",
-        import_answer,
-        code=(__name__, "repro.drivers.imports"),
-        needs=("install",),
+        "import", "environment", "Can its modules be imported?", _import_program, "grpo-doctor.imports.v1",
+        import_answer, code=(__name__, "repro.drivers.imports"), needs=("install",),
     ),
-)
+)  # fmt: skip

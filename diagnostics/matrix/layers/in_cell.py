@@ -1,4 +1,4 @@
-"""Run one of our programs inside a cell's environment, and read the JSON document it prints."""
+"""Run one of our programs in the environment of a cell, and turn the JSON document it prints into an answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from diagnostics.matrix import environments, locks
 from diagnostics.matrix.cells import Cell, LayerSettings
@@ -82,17 +84,9 @@ def program_layer(
             return early.answer
 
     return Layer(
-        name=name,
-        group=group,
-        question=question,
-        evidence=EvidenceLevel.EXECUTED,
-        check=check,
-        code=code,
-        needs=needs,
-        inputs=program_inputs,
-        program=arguments,
-        codes=codes,
-    )
+        name=name, group=group, question=question, evidence=EvidenceLevel.EXECUTED, check=check, code=code,
+        needs=needs, inputs=program_inputs, program=arguments, codes=codes,
+    )  # fmt: skip
 
 
 def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
@@ -159,20 +153,15 @@ def run_in_cell(
     context.say(f"running python -m {' '.join(arguments[:2])}")
     limit_s = context.matrix.layer(layer).timeout_s
     process = run(
-        [environments.python_of(context, cell), "-m", *arguments],
-        env=environment,
-        log=log,
-        timeout_s=limit_s,
-        cwd=folder,
-        ledger=context.store.folder / "running.json",
-    )
+        [environments.python_of(context, cell), "-m", *arguments], env=environment, log=log, timeout_s=limit_s,
+        cwd=folder, ledger=context.store.folder / "running.json",
+    )  # fmt: skip
     excerpt = without_local_paths(log_tail(log), context.store.folder)
     log_name = log.relative_to(context.store.folder).as_posix()
     if process.timed_out:
-        summary = f"no answer within {limit_s:.0f} s"
-        raise EarlyAnswer(
-            Answer(Outcome.TIMEOUT, summary, EvidenceLevel.EXECUTED, excerpt=excerpt, log=log_name)
-        )
+        late = f"no answer within {limit_s:.0f} s"
+        answer = Answer(Outcome.TIMEOUT, late, EvidenceLevel.EXECUTED, excerpt=excerpt, log=log_name)
+        raise EarlyAnswer(answer)
     return Completed(process, excerpt, log_name, folder)
 
 
@@ -198,11 +187,8 @@ def read_document(completed: Completed, schema: str) -> Reply:
         actual = document.get("schema") if isinstance(document, dict) else type(document).__name__
         problem = f"the program answered with {actual!r} where {schema!r} was expected"
     if problem:
-        raise EarlyAnswer(
-            Answer(
-                blame(process), problem, EvidenceLevel.EXECUTED, excerpt=completed.excerpt, log=completed.log
-            )
-        )
+        answer = Answer(blame(process), problem, EvidenceLevel.EXECUTED)
+        raise EarlyAnswer(msgspec.structs.replace(answer, excerpt=completed.excerpt, log=completed.log))
     return Reply(completed.process, completed.excerpt, completed.log, completed.folder, document)
 
 

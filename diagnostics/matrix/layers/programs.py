@@ -1,4 +1,4 @@
-"""Layers that run the engine, the reference trainer, the cell's own TRL and its servers."""
+"""Layers that run training software in the cell: the engine, the reference trainer, TRL's trainer, and the servers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers.in_cell import (
@@ -29,102 +31,83 @@ SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 CURVE_POINTS = 50
 
 
-def _passed(reply: Reply, cell: Cell, summary: str, **more: Any) -> Answer:
-    document = reply.document
-    details = document_lines(document)
-    versions = document.get("versions")
-    return executed_answer(reply, cell, Outcome.PASS, summary, versions, details=details, **more)
-
-
-def _failed(reply: Reply, cell: Cell, *, server: str = "") -> Answer:
-    """Return the answer of a document whose outcome is not `ok`; its error is a sign that can be expected."""
-    document = reply.document
-    error = document_error(document)
+def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str, **more: Any) -> Answer:
+    """Return a pass with its summary, or a failure whose problem is a sign that an expectation can name."""
+    outcome = Outcome.FAIL if problem else Outcome.PASS
+    details, signs = document_lines(reply.document), (problem,) if problem else ()
+    versions = reply.document.get("versions")
     return executed_answer(
-        reply,
-        cell,
-        Outcome.FAIL,
-        f"{server}: {error}" if server else error,
-        document.get("versions"),
-        signs=(error,),
-        details=document_lines(document),
+        reply, cell, outcome, problem or summary, versions, signs=signs, details=details, **more
     )
+
+
+def _problem(document: Mapping[str, Any]) -> str:
+    return "" if document.get("outcome") == "ok" else document_error(document)
 
 
 def engine_answer(reply: Reply, cell: Cell) -> Answer:
     """Return the answer of the engine probe."""
     document = reply.document
-    if document.get("outcome") != "ok":
-        return _failed(reply, cell)
     summary = (
         f"{document.get('engine')} {document.get('engine_version') or ''}: {document.get('tokens')} tokens; "
         f"log-probs within {_number(document.get('max_logprob_difference_before'), '.1e')} of the trainer's, "
         f"{_number(document.get('max_logprob_difference_after'), '.1e')} after new weights"
     )
-    return _passed(reply, cell, summary)
+    return _program_answer(reply, cell, _problem(document), summary)
 
 
 def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
     """Compare vLLM's log-probs with transformers' and return the answer; the program has the bound."""
     document = reply.document
-    if document.get("outcome") != "ok":
-        return _failed(reply, cell)
+    largest, mean = (_number(document.get(f"{name}_difference"), ".1e") for name in ("max", "mean"))
     summary = (
-        f"{document['tokens']} tokens in {document['dtype']}: maximum difference {document['max_difference']:.1e}, "
-        f"mean {document['mean_difference']:.1e} (bound {document['bound']:.0e})"
+        f"{document.get('tokens')} tokens in {document.get('dtype')}: maximum difference {largest}, mean {mean} "
+        f"(bound {_number(document.get('bound'), '.0e')})"
     )
-    return _passed(reply, cell, summary)
+    return _program_answer(reply, cell, _problem(document), summary)
 
 
 def server_answer(reply: Reply, cell: Cell) -> Answer:
     """Return the answer of starting a rollout server."""
     document = reply.document
-    server = str(document.get("server"))
-    if document.get("outcome") != "ok":
-        return _failed(reply, cell, server=server)
+    server, problem = document.get("server"), _problem(document)
     summary = f"{server}: up, and {document.get('protocol')} answered with {document.get('tokens')} tokens"
-    return _passed(reply, cell, summary)
+    answer = _program_answer(reply, cell, problem, summary)
+    return msgspec.structs.replace(answer, summary=f"{server}: {answer.summary}") if problem else answer
 
 
 def trl_answer(reply: Reply, cell: Cell) -> Answer:
     """Return the answer of steps with the cell's own TRL; its exception is a sign that an expectation can name."""
     document = reply.document
     logged: Mapping[str, list[float]] = document.get("logged") or {}
-    outcome = {"ok": Outcome.PASS, "not_run": Outcome.NOT_RUN}.get(str(document.get("outcome")), Outcome.FAIL)
-    if outcome is Outcome.PASS:
-        parts = [f"{document.get('steps')} steps in {document.get('seconds')} s"]
-        parts.append(f"weights moved by up to {float(document.get('moved') or 0):.1e}")
-        mismatch = logged.get("sampling/sampling_logp_difference/mean")
-        if mismatch:
-            parts.append(
-                f"mean log-prob difference of engine and trainer {max(mismatch):.1e}, as TRL logs it"
-            )
-        summary, signs = "; ".join(parts), tuple[str, ...]()
-    else:
-        location = f" ({document['where']})" if document.get("where") else ""
-        summary = f"{document_error(document)}{location}"
-        signs = (summary,)
+    problem = _problem(document)
+    if problem and document.get("where"):
+        problem = f"{problem} ({document['where']})"
+    parts = [f"{document.get('steps')} steps in {document.get('seconds')} s"]
+    parts.append(f"weights moved by up to {_number(document.get('moved') or 0, '.1e')}")
+    if mismatch := logged.get("sampling/sampling_logp_difference/mean"):
+        parts.append(f"mean log-prob difference of engine and trainer {max(mismatch):.1e}, as TRL logs it")
+    answer = _program_answer(reply, cell, problem, "; ".join(parts))
     lines = document_lines({key: value for key, value in document.items() if key != "logged"})
-    details = (*lines, *(f"{key}, by step: {value}" for key, value in logged.items()))
-    return executed_answer(
-        reply, cell, outcome, summary, document.get("versions"), signs=signs, details=details
-    )
+    curves = (f"{key}, by step: {value}" for key, value in logged.items())
+    outcome = Outcome.NOT_RUN if document.get("outcome") == "not_run" else answer.outcome
+    return msgspec.structs.replace(answer, outcome=outcome, details=(*lines, *curves))
 
 
 def train_answer(reply: Reply, cell: Cell) -> Answer:
     """Return the answer of a training run."""
     document = reply.document
-    problem = _train_problem(document)
-    if problem:
-        details = document_lines(document)
-        return executed_answer(reply, cell, Outcome.FAIL, problem, document.get("versions"), details=details)
+    if problem := _train_problem(document):
+        return msgspec.structs.replace(_program_answer(reply, cell, problem, ""), signs=())
     summary = (
         f"{document.get('steps')} steps with {document.get('engine')}: "
         f"reward {_number(document.get('reward_first'))} → {_number(document.get('reward_last'))}; "
         f"{document.get('syncs_proven')} of {document.get('syncs')} weight syncs proven; "
         f"staleness ≤ {document.get('max_staleness')}"
     )
-    return _passed(reply, cell, summary, curve=reward_curve(reply.folder / str(document.get("metrics"))))
+    return _program_answer(
+        reply, cell, "", summary, curve=reward_curve(reply.folder / str(document.get("metrics")))
+    )
 
 
 def reward_curve(metrics: Path) -> tuple[float, ...]:
@@ -162,59 +145,36 @@ def _number(value: object, form: str = ".2f") -> str:
 _TRAINER = (__name__, "grpo_core")
 ENGINE_LAYERS = (
     program_layer(
-        "engine",
-        "engine",
-        "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
-        ("grpo_core", "probe"),
-        "grpo-doctor.engine.v1",
-        engine_answer,
-        code=_TRAINER,
+        "engine", "engine", "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
+        ("grpo_core", "probe"), "grpo-doctor.engine.v1", engine_answer, code=_TRAINER,
     ),
     program_layer(
-        "logprobs",
-        "training",
-        "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
-        ("repro.questions.agreement",),
-        "grpo-doctor.logprobs.v1",
-        logprobs_answer,
-        code=(__name__, "repro.questions.agreement"),
-        needs=(*USABLE, "engine"),
+        "logprobs", "training", "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
+        ("repro.questions.agreement",), "grpo-doctor.logprobs.v1", logprobs_answer,
+        code=(__name__, "repro.questions.agreement"), needs=(*USABLE, "engine"),
     ),
     *(
         program_layer(
-            f"peer:{engine}",
-            "training",
-            f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
-            ("repro.questions.trl_steps", engine),
-            "grpo-doctor.peer.v1",
-            trl_answer,
+            f"peer:{engine}", "training", f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
+            ("repro.questions.trl_steps", engine), "grpo-doctor.peer.v1", trl_answer,
             code=(__name__, "repro.questions.trl_steps"),
         )
         for engine, about in TRL_ENGINES.items()
     ),
     *(
         program_layer(
-            f"train:{mode}",
-            "training",
-            f"Does the reference trainer train with it when {about}?",
-            ("grpo_core", "train", "--rollout.mode", mode),
-            "grpo-doctor.train.v1",
-            train_answer,
-            code=_TRAINER,
-            needs=(*USABLE, "engine"),
+            f"train:{mode}", "training", f"Does the reference trainer train with it when {about}?",
+            ("grpo_core", "train", "--rollout.mode", mode), "grpo-doctor.train.v1", train_answer,
+            code=_TRAINER, needs=(*USABLE, "engine"),
         )
         for mode, about in TRAIN_MODES.items()
     ),
-)
+)  # fmt: skip
 SERVER_LAYERS = tuple(
     program_layer(
-        f"serve:{server}",
-        "engine",
-        f"Does `{command}` of the cell's own packages start and answer a request?",
-        ("repro.questions.servers_start", server),
-        "grpo-doctor.started.v1",
-        server_answer,
+        f"serve:{server}", "engine", f"Does `{command}` of the cell's own packages start and answer a request?",
+        ("repro.questions.servers_start", server), "grpo-doctor.started.v1", server_answer,
         code=(__name__, "repro.questions.servers_start"),
     )
     for server, command in SERVERS.items()
-)
+)  # fmt: skip

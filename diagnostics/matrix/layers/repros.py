@@ -1,4 +1,4 @@
-"""Layers `scheduler` and `repro:CODE`: do known issues happen in this cell, and which mitigations help?"""
+"""Layers `scheduler` and `repro:CODE`: try to reproduce known issues in the cell, with and without mitigations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Grid, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
 UNMITIGATED = "unmitigated"
-ALL_TRIGGERS = "*"
-"""Stands for all triggers, where a release does not have the code at all."""
 ATTEMPT_S = 240.0
 _SYMBOLS = {
     "reproduced": "✘ happens",
@@ -66,7 +64,6 @@ def repro_answer(reply: Reply, cell: Cell) -> Answer:
             *(line for code in issues for line in _mitigation_lines(code, attempts)),
             *(_detail(code, attempt) for code, attempt in attempts),
         ),
-        facts=(*(_fact(code, attempt) for code, attempt in attempts), *_absent_facts(issues)),
         grids=tuple(_grid(code, attempts) for code, item in issues.items() if item.get("attempts")),
         ran_with=versions_that_ran(cell, reply.document.get("versions")),
         excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
@@ -161,19 +158,6 @@ def _sign(code: str, attempt: Mapping[str, Any]) -> str:
     return f"{code} {attempt.get('trigger')} {_mitigation(attempt)} {attempt.get('outcome')}{location}"
 
 
-def _fact(code: str, attempt: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return an attempt as a fact: code, trigger, mitigation, outcome, location."""
-    parts = (attempt.get("trigger"), _mitigation(attempt), attempt.get("outcome"), attempt.get("where") or "")
-    return ("attempt", code, *map(str, parts))
-
-
-def _absent_facts(issues: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a fact for each known issue whose code is not in this release."""
-    for code, item in issues.items():
-        if not item.get("attempts") and item.get("outcome"):
-            yield "attempt", code, ALL_TRIGGERS, UNMITIGATED, str(item["outcome"]), ""
-
-
 def _detail(code: str, attempt: Mapping[str, Any]) -> str:
     with_mitigation = f"with {attempt['mitigation']}" if attempt.get("mitigation") else UNMITIGATED
     line = f"{code} by {attempt.get('trigger')}, {with_mitigation}: {attempt.get('outcome')}"
@@ -190,26 +174,17 @@ def _scheduler_program(settings: LayerSettings, _cell: Cell) -> tuple[str, ...]:
 
 
 SCHEDULER = program_layer(
-    "scheduler",
-    "engine",
+    "scheduler", "engine",
     "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
-    _scheduler_program,
-    SCHEMA,
-    repro_answer,
-    code=(__name__, "repro"),
-    codes=lambda settings: settings.codes,
-)
+    _scheduler_program, SCHEMA, repro_answer, code=(__name__, "repro"), codes=lambda settings: settings.codes,
+)  # fmt: skip
 LAYERS = tuple(
     program_layer(
-        f"repro:{code}",
-        "repros",
+        f"repro:{code}", "repros",
         f"Does {code} happen with the cell's own packages, and which mitigations help?",
-        repro_program((code,)),
-        SCHEMA,
-        repro_answer,
-        code=(__name__, "repro"),
+        repro_program((code,)), SCHEMA, repro_answer, code=(__name__, "repro"),
         needs=("install",) if code in _IMPORT_ISSUES else USABLE,
         codes=lambda _settings, code=code: (code,),  # type: ignore[misc]
     )
     for code in REPRO_MODULES
-)
+)  # fmt: skip

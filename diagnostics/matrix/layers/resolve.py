@@ -1,4 +1,7 @@
-"""Layers `resolve` and `resolve:today`: have the declared requirements of a pair a solution?"""
+"""Layers `resolve` and `resolve:today`: look for package versions that meet the declared requirements of a pair.
+
+`resolve` uses the packages up to the cell's date, `resolve:today` those of the day on which the index was read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from diagnostics.matrix.releases import load_releases
 from diagnostics.matrix.resolve import (
     Resolution,
     hash_coverage,
-    lock_digest,
     package_facts,
     resolve_declared,
 )
@@ -83,13 +85,9 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     if not resolution.packages:
         explanation = resolution.explanation
         reason = explanation.removeprefix("No solution found when resolving dependencies").lstrip(": ")
-        return Answer(
-            Outcome.UNRESOLVABLE,
-            f"{mask_and_cut(reason, 300)} (resolved for {platform})",
-            EvidenceLevel.STATIC,
-            signs=(explanation,),
-            excerpt=explanation,
-        )
+        summary = f"{mask_and_cut(reason, 300)} (resolved for {platform})"
+        evidence = EvidenceLevel.STATIC
+        return Answer(Outcome.UNRESOLVABLE, summary, evidence, signs=(explanation,), excerpt=explanation)
     facts = package_facts(resolution.pins)
     by_name = {name: version for _kind, name, version in facts}
     versions = [f"{name} {by_name[name]}" for name in SHOWN if name in by_name]
@@ -101,21 +99,11 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     if resolution.refused:
         parts.append("none on the matrix's older platform")
         changes = (*changes, f"on the matrix's own platform: {resolution.refused}")
-    digest = lock_digest(resolution.packages)
     return Answer(
-        Outcome.PASS,
-        "; ".join([*parts, note] if note else parts),
-        EvidenceLevel.STATIC,
-        signs=tuple(versions),
-        details=(*changes, f"lock: {digest}; {hash_coverage(resolution.packages)}"),
-        facts=(
-            *facts,
-            ("lock", digest, str(len(facts))),
-            ("platform", resolution.platform),
-            *(("archive", pin) for pin in source_only),
-        ),
+        Outcome.PASS, "; ".join([*parts, note] if note else parts), EvidenceLevel.STATIC, signs=tuple(versions),
+        details=(*changes, hash_coverage(resolution.packages)), facts=facts,
         excerpt="".join(f"{pin}\n" for pin in resolution.pins),
-    )
+    )  # fmt: skip
 
 
 def platform_text(platform: str) -> str:
@@ -131,27 +119,15 @@ def platform_text(platform: str) -> str:
 _CODE = (__name__, "diagnostics.matrix.resolve")
 LAYERS = (
     Layer(
-        name="resolve",
-        group="read",
+        name="resolve", group="read",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
-        evidence=EvidenceLevel.STATIC,
-        check=_check,
-        code=_CODE,
-        heavy=False,
-        of_pairs=True,
-        solves=True,
-        inputs=_inputs,
+        evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs,
+        code=_CODE, heavy=False, of_pairs=True, solves=True,
     ),
     Layer(
-        name="resolve:today",
-        group="read",
+        name="resolve:today", group="read",
         question="Do the declared requirements of this pair have a solution with today's packages?",
-        evidence=EvidenceLevel.STATIC,
-        check=_check_today,
-        code=_CODE,
-        heavy=False,
-        of_pairs=True,
-        solves=True,
-        inputs=_today_inputs,
+        evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs,
+        code=_CODE, heavy=False, of_pairs=True, solves=True,
     ),
-)
+)  # fmt: skip

@@ -1,1 +1,1 @@
-"""Programs that run in an examined environment's Python and use its packages; never imported by us."""
+"""Programs that the examined environment's Python runs. They use its packages, and doctor never imports them."""

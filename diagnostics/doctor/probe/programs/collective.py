@@ -1,6 +1,7 @@
-"""Sum a tensor over two processes. Arguments: backend (`gloo`, `nccl`), rendezvous file, rank (default 0).
+"""Sum a tensor over two processes, to test PyTorch's collectives.
 
-Rank 0 starts rank 1. The rendezvous is a file, so that no port is needed.
+Arguments: backend (`gloo`, `nccl`), rendezvous file, rank (default 0). Rank 0 starts rank 1. The rendezvous is a file,
+so that no port is needed.
 """
 
 from __future__ import annotations

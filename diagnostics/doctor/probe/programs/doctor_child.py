@@ -1,4 +1,4 @@
-"""Begin and end a probe program: the answer goes to a file, everything printed goes to standard error."""
+"""Start and end a probe program, and write its answer to a file; everything printed goes to standard error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Import `module` or `module:name`, the argument; answer its release and, of PyTorch and vLLM, the platform.
+"""Import a module and report its release; for PyTorch and vLLM, also report the platform that they detect.
 
-An import that ends in `_C` is an extension for PyTorch, whose libraries must be in the process first.
+The argument is `module` or `module:name`. A module that ends in `_C` is an extension for PyTorch, whose libraries must
+be loaded first.
 """
 
 from __future__ import annotations
