@@ -18,7 +18,7 @@ _MAX_NAME = 300
 _MAX_FILES = 4000
 _MAX_STARTERS, _MAX_STARTER_BYTES = 400, 200_000
 _STARTER_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb")
-_NAMES = ("makefile", "justfile", "dockerfile")
+_NAMES = ("makefile", "dockerfile")
 _MAX_LINTED = 5000
 _LINTED_SUFFIXES = (*_STARTER_SUFFIXES, ".json", ".toml", ".py")
 # Version control, caches and other people's packages.

@@ -1,10 +1,10 @@
-"""From files to settings: the syntax of a file, the framework it configures, and the other files it names."""
+"""Read a file or command line into `Settings`: detect its syntax and framework, then read the other files it names."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from diagnostics.findings import NotChecked
 from diagnostics.frameworks import parser_of
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, top_keys
+from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
@@ -27,13 +28,11 @@ _SUFFIXES = {
 }  # fmt: skip
 _NAMES = {
     "dockerfile": "dockerfile", "containerfile": "dockerfile", "makefile": "makefile", "gnumakefile": "makefile",
-    "justfile": "justfile", ".justfile": "justfile",
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING = 3
 # A file has at most so many scripts, and writes at most so many configs.
 _MAX_SCRIPTS = 50
-_MAX_PARENTS = 5
 # A flag or an override where a command is expected: the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 # A text that may contain a framework's command.
@@ -95,15 +94,18 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """
     if syntax == "shell":
         return _read_shell(text, file)
-    if syntax in {"makefile", "justfile"}:
-        return _read_shell(embedded_scripts.makefile_to_shell(text, just=syntax == "justfile"), file)
+    if syntax == "makefile":
+        return _read_shell(embedded_scripts.makefile_to_shell(text), file)
     if syntax == "dockerfile":
         return _read_shell(embedded_scripts.dockerfile_to_shell(text), file)
     if syntax == "notebook":
         python_code, shell_code = embedded_scripts.notebook_cells(text, file)
         return [*read_text(python_code, file, framework, "python"), *_read_shell(shell_code, file)]
     if syntax == "python":
-        return _read_python(text, file)
+        configs = python.read_configs(text, file)
+        for settings in configs:
+            _follow_files(settings)
+        return configs
     trees = parse_documents(text, file, syntax)
     if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
         framework = "own"
@@ -116,16 +118,6 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
 def _read_shell(text: str, file: str) -> list[Settings]:
     script = shell.read_script(text, file)
     return _read_commands(script.commands, file, 0, _written_configs(script, file))
-
-
-def _read_python(text: str, file: str) -> list[Settings]:
-    configs = python.read_configs(text, file)
-    for settings in configs:
-        _follow_files(settings)
-    if "subprocess" in text or "os.system" in text:
-        commands = islice(python.started_commands(text, file, _COMMANDS), _MAX_SCRIPTS)
-        configs += _read_commands(list(commands), file, 0)
-    return configs
 
 
 def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
@@ -224,9 +216,7 @@ def read_command_line(words: list[str]) -> list[Settings]:
 
 def _read_embedded(tree: Any, file: str) -> list[Settings]:
     """Return the settings of commands inside a structured file, such as a Kubernetes or CI job."""
-    settings = _read_commands(embedded_scripts.container_commands(tree), file, 0)
-    if settings:
-        return settings
+    settings: list[Settings] = []
     texts = (value for value in embedded_scripts.text_values(tree) if _COMMANDS.search(str(value.data)))
     for value in islice(texts, _MAX_SCRIPTS):
         text = str(value.data)
@@ -257,36 +247,41 @@ def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -
 
 
 def _include(settings: Settings, named: Value, written: dict[str, Trees]) -> None:
-    trees = written.get(str(named.data)) or _read_named(settings, named)
-    if not trees:
-        if named.key != "@":
-            settings.has_unread_options = True
-            _report_missing(settings, named)
-        return
-    for tree in trees:
-        for key, value in flatten(tree).items() if isinstance(tree, dict) else ():
-            settings.options.setdefault(key, value)
+    """Add the options of a config that a run names; a missing one means that more options may be set."""
+    options = _read_options(settings, named, written)
+    if options is None and named.key != "@":
+        settings.has_unread_options = True
+        _report_missing(settings, named)
+    for key, value in (options or {}).items():
+        settings.options.setdefault(key, value)
 
 
 def _follow_launcher_files(settings: Settings) -> None:
     """Read DeepSpeed's config and accelerate's."""
     deepspeed = settings.options.get("deepspeed")
     accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
-    for option in (deepspeed, accelerate):
-        suffix = option is not None and isinstance(option.data, str) and Path(option.data).suffix.lower()
-        if option is None or suffix not in _CONFIG_SUFFIXES:
+    for named in (deepspeed, accelerate):
+        if (
+            named is None
+            or not isinstance(named.data, str)
+            or not named.data.lower().endswith(_CONFIG_SUFFIXES)
+        ):
             continue
-        trees = _read_named(settings, option)
-        if not trees:
-            _report_missing(settings, option)
-        values = {
-            key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()
-        }
-        for key, value in values.items():
-            if option is deepspeed:
+        options = _read_options(settings, named)
+        if options is None:
+            _report_missing(settings, named)
+        elif named is deepspeed:
+            for key, value in options.items():
                 settings.options.setdefault(f"deepspeed.{key}", value.with_key(f"deepspeed.{key}"))
-            elif key in {"num_processes", "num_machines"}:
-                settings.launcher.setdefault("processes" if key == "num_processes" else "nodes", value)
+        else:
+            share_accelerate_config(options, settings)
+
+
+def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None:
+    """Copy the numbers of processes and nodes of an accelerate config to a run whose command sets none."""
+    for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
+        if key in options:
+            run.launcher.setdefault(name, options[key])
 
 
 def _report_missing(settings: Settings, named: Value) -> None:
@@ -297,22 +292,33 @@ def _report_missing(settings: Settings, named: Value) -> None:
     settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(named.place)))
 
 
-def _read_named(settings: Settings, named: Value) -> list[Any]:
-    """Parse a config file that another file names, from that file's folder or one above."""
-    suffix = Path(named.data).suffix.lower()
-    if suffix not in _CONFIG_SUFFIXES or len(named.data) > 500:
+def _read_options(
+    settings: Settings, named: Value, written: Mapping[str, Trees] | None = None
+) -> dict[str, Value] | None:
+    """Return the options of a config file that a run names; None if it cannot be read.
+
+    It is one that the same script writes, or is looked for in the working folder, then from the naming file's folder
+    upwards.
+    """
+    name = str(named.data)
+    trees = (written or {}).get(name)
+    working_folder_file = find_above(name, "any name", parents=0)
+    path = working_folder_file or find_above(name, named.place.file)
+    if trees is None and path is not None:
+        trees = _parse_config(path, settings)
+    if not trees:
+        return None
+    tables = [flatten(tree) for tree in reversed(trees) if isinstance(tree, dict)]
+    return {key: value for table in tables for key, value in table.items()}
+
+
+def _parse_config(path: Path, settings: Settings) -> Trees:
+    suffix = path.suffix.lower()
+    try:
+        if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
+            return []  # a link that presents another kind of file as a config
+        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
+        settings.files.add(str(path))
+        return parse_documents(text, str(path), _SUFFIXES[suffix])
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return []
-    parents = list(Path(named.place.file).absolute().parents)[:_MAX_PARENTS]
-    for folder in (Path(), *parents):
-        path = folder / named.data
-        try:
-            if not path.is_file() or path.stat().st_size > MAX_BYTES:
-                continue
-            if path.is_symlink() and path.resolve().suffix.lower() != suffix:
-                return []  # a link that presents another kind of file as a config
-            text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
-            settings.files.add(str(path))
-            return parse_documents(text, str(path), _SUFFIXES[suffix])
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
-            return []
-    return []

@@ -11,7 +11,7 @@ import yaml
 from diagnostics import __main__ as command
 from diagnostics.findings import INCOMPLETE, Severity
 from diagnostics.lint import option_index, project_files
-from diagnostics.lint.engine import lint_paths
+from diagnostics.lint.command import lint_paths
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.reading import detect_syntax, read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version

@@ -1,7 +1,7 @@
-"""Shell scripts: the commands that a script would run, with their known words. Nothing is run.
+"""Read a shell script: the commands that it would run, with every word whose value is known. Nothing is run.
 
-tree-sitter parses; variables are followed here through assignments, defaults, arithmetic, loops and functions. What
-depends on a branch, a command's output or the environment is unknown, in every word that it goes into.
+tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
+and sourced files. A value that depends on a branch, a loop, a command's output or the environment is unknown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from diagnostics.lint.values import Place, Value
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60
-# A loop is repeated over at most so many words; so many bodies of loops and functions are walked, nested so deep.
-_MAX_ROUNDS, _MAX_BODIES, _MAX_NESTED_LOOPS = 8, 200, 6
 _MAX_NODES = 400_000
-_MAX_CALLS = 4
+# Most calls of functions in a script, and how deep calls and sourced files are nested.
+_MAX_CALLS, _MAX_NESTED = 200, 4
 # A sourced file is looked for in so many folders above the script.
 _MAX_PARENTS = 3
 # tree-sitter takes quadratic time on one long pipeline.
@@ -144,9 +143,8 @@ class _ScriptReader:
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
         self.calls: list[str] = []
-        self.branches = 0
         self.argument_branches = 0
-        self.bodies = self.visited = self.loops = self.depth = self.sourced = 0
+        self.visited = self.depth = self.call_count = self.sourced = 0
 
     @property
     def scope(self) -> Scope:
@@ -206,11 +204,9 @@ class _ScriptReader:
         self.expander.count_output(0)
         self.visited += (len(self.scope.variables) + len(self.scope.arrays)) // 8
         self.expander.scopes.append(self.scope.copy())
-        self.branches += 1
         self.argument_branches += on_arguments
         for node in nodes:
             self._walk(node)
-        self.branches -= 1
         branch = self.expander.scopes.pop()
         if self.argument_branches:
             self.scope.merge_argument_branch(branch)
@@ -249,22 +245,15 @@ class _ScriptReader:
     def _visit_for_statement(self, node: Node) -> None:
         name, *items = [child for child in node.named_children if child.type not in {"comment", "do_group"}]
         bodies = [child for child in node.named_children if child.type == "do_group"]
-        variable, body = node_text(name), bodies[-1] if bodies else node
-        words = self.expander.expand_words(*items)
-        known = 1 <= len(words) <= _MAX_ROUNDS and not any(HOLE in word.text for word in words)
-        fits = self.bodies < _MAX_BODIES and self.loops < _MAX_NESTED_LOOPS
-        if bodies and known and fits:
-            self.loops += 1
-            for word in words:
-                self.bodies += 1
-                self.scope.variables[variable] = word.text
-                self._walk(body)
-            self.loops -= 1
-            return
-        self.scope.variables[variable] = HOLE
-        if bodies:
-            script_arguments = not items or [word.text for word in words] == [SCRIPT_ARGUMENTS]
-            self._branch(body, on_arguments=script_arguments and "@" not in self.scope.arrays)
+        words = [word.text for word in self.expander.expand_words(*items)]
+        # A list of one word, as of one node or one seed, is no loop.
+        once = len(words) == 1 and HOLE not in words[0]
+        self.scope.variables[node_text(name)] = words[0] if once else HOLE
+        if bodies and once:
+            self._walk(bodies[-1])
+        elif bodies:
+            script_arguments = not items or words == [SCRIPT_ARGUMENTS]
+            self._branch(bodies[-1], on_arguments=script_arguments and "@" not in self.scope.arrays)
 
     def _tests_arguments(self, condition: str) -> bool:
         """Whether a condition holds only if the script itself gets arguments."""
@@ -279,9 +268,13 @@ class _ScriptReader:
 
     def _walk_function(self, name: str) -> None:
         body, file, first_line = self.functions[name]
+        self._walk_in_file(body, file, first_line)
+
+    def _walk_in_file(self, node: Node, file: str, first_line: int = 1) -> None:
+        """Walk a node of another file."""
         before = self.expander.file, self.expander.first_line
         self.expander.file, self.expander.first_line = file, first_line
-        self._walk(body)
+        self._walk(node)
         self.expander.file, self.expander.first_line = before
 
     def _call(self, name: str, words: list[Word]) -> None:
@@ -291,13 +284,11 @@ class _ScriptReader:
         arguments = self.scope.arrays.get("@")
         self._bind_arguments(words)
         self.calls.append(name)
-        self.bodies += 1
-        try:
-            self._walk_function(name)
-        finally:
-            self.calls.pop()
-            self._bind_arguments(arguments)
-            self.scope.variables.update({key: text for key, text in before.items() if text is not None})
+        self.call_count += 1
+        self._walk_function(name)
+        self.calls.pop()
+        self._bind_arguments(arguments)
+        self.scope.variables.update({key: text for key, text in before.items() if text is not None})
 
     def _bind_arguments(self, words: list[Word] | None) -> None:
         """Set `$1`, `$2` and `"$@"`; None restores those of the script itself, which are unknown."""
@@ -312,18 +303,6 @@ class _ScriptReader:
             word = words[number] if number < len(words) else None
             certain = certain and not (word is not None and word.is_unknown)
             self.scope.variables[position] = HOLE if not certain else word.text if word else ""
-
-    def _shift(self, words: list[Word]) -> None:
-        """Apply `shift` and `set -- ...`, which move the arguments."""
-        arguments = self.scope.arrays.get("@")
-        if words[0].clean == "set":
-            self._bind_arguments(words[2:])
-        elif arguments is not None:
-            number = words[1].clean if len(words) > 1 else "1"
-            known = (
-                number.isdecimal() and not self.branches and not any(word.is_unknown for word in arguments)
-            )
-            self._bind_arguments(arguments[int(number) :] if known else [Word(HOLE, words[0].line)])
 
     def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
         """Set a variable or an array; return the value of a variable."""
@@ -352,20 +331,12 @@ class _ScriptReader:
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self._visit_variable_assignment(child, exported=exports)
-            elif exports:
-                for word in self.expander.expand_words(child):
-                    self._export(word)
-
-    def _export(self, word: Word) -> None:
-        """Apply `export NAME`, and `export $VARIABLE` that contains an assignment."""
-        name, equals, text = word.text.partition("=")
-        if equals:
-            self.scope.variables[name] = text
-        known = self.scope.variables.get(name.replace(SOFT, ""))
-        if known is not None:
-            name = name.replace(SOFT, "")
-            value = Word(known, word.line).to_value(self.expander.file)
-            self.scope.exported[name] = value.with_key(name)
+                continue
+            for word in self.expander.expand_words(child) if exports else ():
+                text = self.scope.variables.get(word.clean)
+                if text is not None:
+                    value = Word(text, word.line).to_value(self.expander.file)
+                    self.scope.exported[word.clean] = value.with_key(word.clean)
 
     def _visit_unset_command(self, node: Node) -> None:
         for child in node.named_children:
@@ -374,9 +345,9 @@ class _ScriptReader:
 
     def _visit_command(self, node: Node, redirects: tuple[Node, ...] = ()) -> None:
         assignments = [child for child in node.named_children if child.type == "variable_assignment"]
-        for statement in assignments[: _count_statements(node)]:
+        statements = _count_statements(node)
+        for statement in assignments[:statements]:
             self._visit_variable_assignment(statement)
-        del assignments[: _count_statements(node)]
         arguments: list[Node] = []
         for child in (*node.named_children, *redirects):
             if child.type == "variable_assignment":
@@ -390,7 +361,7 @@ class _ScriptReader:
         words = self.expander.expand_words(*arguments)
         # `A=1 command` sets A for that command alone.
         self.expander.scopes.append(self.scope.copy())
-        values = [self._visit_variable_assignment(assignment) for assignment in assignments]
+        values = [self._visit_variable_assignment(assignment) for assignment in assignments[statements:]]
         env = {value.key: value for value in values if value is not None}
         self.expander.scopes.pop()
         if words and self._run_builtin(words):
@@ -420,10 +391,12 @@ class _ScriptReader:
         name = words[0].clean
         if name in {"source", "."} and len(words) > 1:
             self._source(words[1])
-        elif name == "shift" or [word.clean for word in words[:2]] == ["set", "--"]:
-            self._shift(words)
+        elif [word.clean for word in words[:2]] == ["set", "--"]:
+            self._bind_arguments(words[2:])
+        elif name == "shift" and "@" in self.scope.arrays:
+            self._bind_arguments([Word(HOLE, words[0].line)])
         elif name in self.functions and name not in self.calls:
-            if len(self.calls) >= _MAX_CALLS or self.bodies >= _MAX_BODIES:
+            if len(self.calls) >= _MAX_NESTED or self.call_count >= _MAX_CALLS:
                 return False
             self._call(name, words[1:])
         else:
@@ -434,30 +407,25 @@ class _ScriptReader:
         """Apply `source FILE`: its variables are the script's own."""
         if _ACTIVATES.search(word.clean):
             return
-        path = find_above(word.clean, self.expander.file, _MAX_PARENTS)
-        if path is None or self.sourced >= _MAX_CALLS:
-            self.unread_sources.append(word)
-            return
+        fits = self.sourced < _MAX_NESTED
+        path = find_above(word.clean, self.expander.file, _MAX_PARENTS) if fits else None
         try:
-            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL)
+            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL) if path is not None else None
         except OSError:
+            text = None
+        if path is None or text is None:
             self.unread_sources.append(word)
             return
-        before = self.expander.file, self.expander.first_line
-        self.expander.file, self.expander.first_line = str(path), 1
         self.sourced += 1
-        try:
-            self._walk(parse(text, str(path)))
-        finally:
-            self.expander.file, self.expander.first_line = before
-            self.sourced -= 1
+        self._walk_in_file(parse(text, str(path)), str(path))
+        self.sourced -= 1
 
     def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
         """Read a here-document: a script for a shell, or a config file that the script writes."""
         heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
         parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
         body = parts.get("heredoc_body")
-        if heredoc is None or body is None or not words or self.sourced >= _MAX_CALLS:
+        if heredoc is None or body is None or not words or self.sourced >= _MAX_NESTED:
             return
         quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
         # The redirect to a file may be before or after `<<EOF`.
