@@ -1,7 +1,7 @@
-"""Dialects: how each framework is started and configured, as data. `NAME.toml` is one framework.
+"""Load the dialects: one TOML file per framework with its option names, defaults and commands.
 
-`names` maps a framework's options to the run plan, `defaults` says what holds where nothing is set, `start` how a
-command line is recognised. What needs arithmetic is in `derivation.py`.
+`names` maps a framework's options to names of the run plan. `defaults` are the values of options that are not set.
+`start` lists the commands that start it. Values that follow from several options are in `derivation.py`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Dialect:
 
     Attributes:
         framework: Its name in `diagnostics.frameworks`, or `own`.
-        names: Its option -> the plan's name; of two options for one name the later one counts.
+        names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
+            key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
         server_names: The same for its server.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
         specific: How little the keys of its files say: 0 if no other file has them.
