@@ -1,7 +1,7 @@
-"""Leads: known issues that fit a log whose decisive line is missing.
+"""Find leads: known issues that fit a log although the line that would show them is missing.
 
-A message that was cut off, frames without their exception, a message without its exception's name, a repeated wait, a
-symptom in the metrics. Each lead is a hypothesis and names the test that would settle it.
+A lead comes from a message that was cut off, from frames or a message without the exception's name, from a repeated
+wait, or from a symptom in the metrics. Each lead is a hypothesis and names the test that would settle it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.model import CONFIRMATION, Issue
 from diagnostics.logs.tracebacks import short_path
-from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.log_end import LogEnd
 from diagnostics.triage.model import Hit, LogFacts, has_frame
 from diagnostics.triage.symptoms import Symptom
@@ -67,7 +66,6 @@ class Lead:
         why: The observation, and why it is incomplete.
         settles: The test that would settle it.
         cut: The observation is the beginning of the line that would show the issue.
-        alike: The observation is a message similar to a known one.
     """
 
     issue: Issue
@@ -75,7 +73,6 @@ class Lead:
     settles: str
     hit: Hit
     cut: bool = False
-    alike: bool = False
 
 
 class Fragments:
@@ -142,14 +139,14 @@ class Fragments:
                 "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null",
                 end.last,
             )
-        if not end.waits:
+        if not end.stall or not end.stall.wait:
             return
         reason = "one line that reports a wait"
-        if end.times > 1:
-            reason = f"the run waits: {end.times} of the last lines repeat this one, and nothing follows"
+        if end.stall.lines > 1:
+            reason = f"the run waits: the last {end.stall.lines} lines repeat this one, and nothing follows"
         for code, pattern, settles in _COMPILED:
-            if pattern.search(end.waits.text) and code in self._issues:
-                yield Lead(self._issues[code], reason, settles, end.waits)
+            if pattern.search(end.stall.wait.text) and code in self._issues:
+                yield Lead(self._issues[code], reason, settles, end.stall.wait)
                 return
 
     def _frames(self, log: LogFacts) -> Iterable[Lead]:
@@ -187,12 +184,6 @@ def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
         "the first traceback of that process: what failed before this line?",
         hit,
     )
-
-
-def lead_from_similar_message(issue: Issue, hit: Hit, line: str) -> Lead:
-    """Return the lead for a message that is similar to a known line of an issue."""
-    settles = f"does it mean the same as: {mask_and_cut(line.strip(), 160)!r}?"
-    return Lead(issue, "a message similar to that of this issue", settles, hit, alike=True)
 
 
 def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:
