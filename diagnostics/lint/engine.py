@@ -196,7 +196,7 @@ def _check_group(
                 place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
                 reason = f"{type(error).__name__}: {error} ({place}); please report it"
                 return CheckResult(name, "crashed", reason)
-            unknowns += not_checked.take_unknown_values(subjects, decides=not rule.warns)
+            unknowns += not_checked.take_unknown_values(subjects, decides=not rule.warnings_only)
     return CheckResult.of(name, merge_identical(findings), not_checked.merge_entries(unknowns))
 
 

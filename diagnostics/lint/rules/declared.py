@@ -31,7 +31,7 @@ class DeclaredRule:
         releases: The releases that refuse it, as read in the source of every tag.
         unknown_release: `warn`, `assume` (it counts as one of these) or `skip`.
         package: The package whose releases these are; the framework if empty.
-        uses_table: The [[config]] table of the code's entry is checked as well.
+        keeps_config_tables: The [[config]] table of the code's entry is checked as well.
         enabled: Options that are set, and not to false, 0 or null.
         unset: Options that are certainly not set, even by options that could not be read.
         absent: Options that no readable source sets; `a.*` are all options with that prefix.
@@ -56,7 +56,7 @@ class DeclaredRule:
     releases: str = ""
     unknown_release: str = "warn"
     package: str = ""
-    uses_table: bool = False
+    keeps_config_tables: bool = False
     enabled: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -217,7 +217,7 @@ for _declared in DECLARED:
             place=(str(PATH), _LINES.index(f'name = "{_declared.name}"') + 1),
             frameworks=_declared.frameworks,
             role=_declared.role,
-            uses_table=_declared.uses_table,
-            warns=_declared.severity in {"warning", "info"},
+            keeps_config_tables=_declared.keeps_config_tables,
+            warnings_only=_declared.severity in {"warning", "info"},
         )
     )
