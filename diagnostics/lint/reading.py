@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, top_keys
 from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
-from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
+from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
-from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.lint.values import Place, Settings, Value
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
@@ -40,7 +39,6 @@ _COMMANDS = re.compile(
     rf"\b(?:{'|'.join(dialect.commands for dialect in DIALECTS.values() if dialect.commands)}"
     r"|accelerate launch|torchrun|deepspeed)"
 )
-Trees = list[Any]
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
@@ -70,20 +68,9 @@ def detect_syntax(path: Path, text: str) -> str:
     if name.startswith(tuple(_NAMES)):
         return next(syntax for start, syntax in _NAMES.items() if name.startswith(start))
     start = text.lstrip()[:200]
-    if not path.suffix and not start.startswith(("#!", "{")):
-        return _guess_syntax(text)
     if start.startswith("#!") and "python" in start.splitlines()[0]:
         return "python"
     return "json" if start.startswith("{") else "shell"
-
-
-def _guess_syntax(text: str) -> str:
-    """Guess by lines: most of a YAML's are keys, and Python imports something."""
-    lines = [line for line in text.splitlines()[:400] if line.strip() and not line.lstrip().startswith("#")]
-    if any(re.match(r"(?:from [\w.]+ )?import \w", line) for line in lines):
-        return "python"
-    keys = sum(bool(re.match(r"\s*(?:- )?[\w.-]+:(?:\s|$)|\s*- ", line)) for line in lines)
-    return "yaml" if lines and keys > 0.8 * len(lines) else "shell"
 
 
 def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
@@ -116,8 +103,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
 
 
 def _read_shell(text: str, file: str) -> list[Settings]:
-    script = shell.read_script(text, file)
-    return _read_commands(script.commands, file, 0, _written_configs(script, file))
+    return _read_commands(shell.read_script(text, file), file, 0)
 
 
 def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
@@ -154,36 +140,10 @@ def detect_framework(tree: dict[str, Any]) -> str:
     return min(matching, key=lambda dialect: dialect.specific).framework if matching else ""
 
 
-def _written_configs(script: shell.Script, file: str) -> dict[str, Trees]:
-    """Parse the YAML and JSON that a script writes by here-documents, by the name it gives them."""
-    configs: dict[str, Trees] = {}
-    for name, document in islice(script.configs.items(), _MAX_SCRIPTS):
-        # YAML allows no control characters, and a default may be another value in a real run.
-        text = document.text.replace(HOLE, "$UNKNOWN").replace(SOFT, "")
-        padded = "\n" * (document.line - 1) + text
-        try:
-            trees = parse_documents(padded, file, _SUFFIXES[Path(name).suffix.lower()])
-        except UnreadableError:
-            continue
-        configs[name] = [_without_unknown(tree) for tree in trees]
-    return configs
-
-
-def _without_unknown(tree: Any) -> Any:
-    if isinstance(tree, Value):
-        unknown = isinstance(tree.data, str) and "$" in tree.data
-        return replace(tree, data=UNKNOWN) if unknown else tree
-    if isinstance(tree, dict):
-        return {key: _without_unknown(value) for key, value in tree.items()}
-    return [_without_unknown(value) for value in tree]
-
-
-def _read_commands(
-    commands: Iterable[shell.Command], file: str, depth: int, written: dict[str, Trees] | None = None
-) -> list[Settings]:
+def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> list[Settings]:
     def read_nested(word: Word) -> list[Settings]:
-        inner = shell.read_nested(word, file).commands if depth < _MAX_NESTING else []
-        return _read_commands(inner, file, depth + 1, written)
+        inner = shell.read_nested(word, file) if depth < _MAX_NESTING else []
+        return _read_commands(inner, file, depth + 1)
 
     all_settings: list[Settings] = []
     previous: list[Settings] = []
@@ -198,7 +158,7 @@ def _read_commands(
         previous = command_lines.read_command(command, file, read_nested)
         all_settings += previous
     for settings in all_settings:
-        _follow_files(settings, written)
+        _follow_files(settings)
     return all_settings
 
 
@@ -222,23 +182,18 @@ def _read_embedded(tree: Any, file: str) -> list[Settings]:
         text = str(value.data)
         # A block begins on the line after its key.
         first_line = value.place.line + ("\n" in text)
-        settings += _read_commands(shell.read_script(text, file, first_line).commands, file, 0)
+        settings += _read_commands(shell.read_script(text, file, first_line), file, 0)
     return settings
 
 
-def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -> None:
-    """Read the files that a run names; its own options win.
-
-    Args:
-        settings: The run's settings; what the files set is added.
-        written: Files that the same script writes.
-    """
+def _follow_files(settings: Settings) -> None:
+    """Add the options of the files that a run names; its own options win."""
     dialect = DIALECTS.get(settings.framework)
     if dialect is not None and dialect.includes_files:
         for key in ("config", "--config", "@"):
             value = settings.options.get(key)
             if value is not None and isinstance(value.data, str):
-                _include(settings, value, written or {})
+                _include(settings, value)
     if parser_of(settings.framework) in {"hydra", "omegaconf"}:
         hydra.compose_config(settings, required=bool(settings.prefixes) or bool(settings.target))
     if dialect is not None and dialect.interpolates:
@@ -246,9 +201,9 @@ def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -
     _follow_launcher_files(settings)
 
 
-def _include(settings: Settings, named: Value, written: dict[str, Trees]) -> None:
+def _include(settings: Settings, named: Value) -> None:
     """Add the options of a config that a run names; a missing one means that more options may be set."""
-    options = _read_options(settings, named, written)
+    options = _read_options(settings, named)
     if options is None and named.key != "@":
         settings.has_unread_options = True
         _report_missing(settings, named)
@@ -292,27 +247,22 @@ def _report_missing(settings: Settings, named: Value) -> None:
     settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(named.place)))
 
 
-def _read_options(
-    settings: Settings, named: Value, written: Mapping[str, Trees] | None = None
-) -> dict[str, Value] | None:
+def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
     """Return the options of a config file that a run names; None if it cannot be read.
 
-    It is one that the same script writes, or is looked for in the working folder, then from the naming file's folder
-    upwards.
+    It is looked for in the working folder, then from the naming file's folder upwards.
     """
     name = str(named.data)
-    trees = (written or {}).get(name)
     working_folder_file = find_above(name, "any name", parents=0)
     path = working_folder_file or find_above(name, named.place.file)
-    if trees is None and path is not None:
-        trees = _parse_config(path, settings)
+    trees = _parse_config(path, settings) if path is not None else []
     if not trees:
         return None
     tables = [flatten(tree) for tree in reversed(trees) if isinstance(tree, dict)]
     return {key: value for table in tables for key, value in table.items()}
 
 
-def _parse_config(path: Path, settings: Settings) -> Trees:
+def _parse_config(path: Path, settings: Settings) -> list[Any]:
     suffix = path.suffix.lower()
     try:
         if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:

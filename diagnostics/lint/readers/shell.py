@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import tree_sitter
@@ -42,7 +42,6 @@ _TESTS_ARGUMENTS = re.compile(
 )
 _POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
-_CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 # Sourced files that activate an environment set no option of a run.
 _ACTIVATES = re.compile(
     r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
@@ -63,24 +62,8 @@ class Command:
     unread_sources: tuple[Word, ...] = ()
 
 
-@dataclass
-class HereDocument:
-    """A config file that the script writes, with its values filled in as far as they are known."""
-
-    text: str
-    line: int
-
-
-@dataclass
-class Script:
-    """The commands that a script runs, and the config files that it writes, by name."""
-
-    commands: list[Command] = field(default_factory=list)
-    configs: dict[str, HereDocument] = field(default_factory=dict)
-
-
-def read_script(text: str, file: str, first_line: int = 1) -> Script:
-    """Read a script into its commands.
+def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
+    """Return the commands that a script would run.
 
     Args:
         text: The script.
@@ -100,7 +83,7 @@ def read_script(text: str, file: str, first_line: int = 1) -> Script:
     return reader.read_text(text.translate(_CONTROL))
 
 
-def read_nested(word: Word, file: str) -> Script:
+def read_nested(word: Word, file: str) -> list[Command]:
     """Read a word that is itself a script, as in `bash -c "..."`."""
     return _ScriptReader(file, max(1, word.line)).read_text(word.text)
 
@@ -138,7 +121,7 @@ class _ScriptReader:
 
     def __init__(self, file: str, first_line: int = 1) -> None:
         self.expander = Expander(file, first_line)
-        self.script = Script()
+        self.commands: list[Command] = []
         self.unread_sources: list[Word] = []
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
@@ -150,14 +133,14 @@ class _ScriptReader:
     def scope(self) -> Scope:
         return self.expander.scope
 
-    def read_text(self, text: str) -> Script:
+    def read_text(self, text: str) -> list[Command]:
         """Read a script: its commands, and those of functions that it defines and never calls."""
         self._walk(parse(text, self.expander.file))
         while self.uncalled:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
             self._walk_function(name)
-        return self.script
+        return self.commands
 
     def _walk(self, node: Node) -> None:
         self.visited += 1
@@ -370,7 +353,7 @@ class _ScriptReader:
         if words:
             command_env = {**self.scope.exported, **env}
             command = Command(words, command_env, words[0].line, tuple(self.unread_sources))
-            self.script.commands.append(command)
+            self.commands.append(command)
 
     def _visit_redirected_statement(self, node: Node) -> None:
         body = node.child_by_field_name("body")
@@ -421,25 +404,21 @@ class _ScriptReader:
         self.sourced -= 1
 
     def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
-        """Read a here-document: a script for a shell, or a config file that the script writes."""
+        """Read a here-document that is a script: for a shell, or written to a script file."""
         heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
         parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
         body = parts.get("heredoc_body")
         if heredoc is None or body is None or not words or self.sourced >= _MAX_NESTED:
             return
-        quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
         # The redirect to a file may be before or after `<<EOF`.
         files = [node for node in (*redirects, *heredoc.named_children) if node.type == "file_redirect"]
         targets = [node_text(file.named_children[-1]) for file in files if file.named_children]
         names = [word.clean.rpartition("/")[2] for word in words]
         targets += [word.clean for word in words[1:]] if names[0] == "tee" else []
-        line = self.expander.line_of(body)
-        text = node_text(body) if quoted else self.expander.heredoc(body)
-        for target in targets:
-            if target.endswith(_CONFIG_SUFFIXES):
-                self.script.configs[target] = HereDocument(text, line)
         if _SHELLS & set(names) or any(target.endswith(SCRIPT_SUFFIXES) for target in targets):
-            self._read_inner_script(text, line)
+            quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
+            text = node_text(body) if quoted else self.expander.heredoc(body)
+            self._read_inner_script(text, self.expander.line_of(body))
 
     def _read_inner_script(self, text: str, line: int) -> None:
         reader = _ScriptReader(self.expander.file, line)
@@ -450,9 +429,7 @@ class _ScriptReader:
             reader.scope.variables[name] = self.scope.variables.get(name, fallback)
         for variable in slurm.job_variables(text, line):
             reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
-        inner = reader.read_text(text)
-        self.script.commands += inner.commands
-        self.script.configs |= inner.configs
+        self.commands += reader.read_text(text)
 
 
 def _count_statements(command: Node) -> int:
