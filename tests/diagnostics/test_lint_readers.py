@@ -108,7 +108,6 @@ HURTFUL = {
         "data: {a: 1}\nactor_rollout_ref: &a\n" + "".join(f"  k{i}: ${{.k{i + 1}}}\n" for i in range(20_000)),
     ),
     "python dicts": ("python", "from trl import GRPOConfig\n" + "k['a'] = {'b': 1}\n" * 9_000),
-    "python commands": ("python", "import subprocess\n" + "subprocess.run('vllm serve m')\n" * 9_000),
     "yaml anchors": ("yaml", "".join(f"k{i}: &a{i} {{x: 1}}\n" for i in range(30_000))),
     "yaml merges": ("yaml", "a: &a {x: 1}\n" + "b: {<<: *a, <<: *a}\n" * 10_000),
     "yaml line": ("yaml", "a: " + "x" * 1_900_000),

@@ -216,7 +216,9 @@ class _ConfigFinder:
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if called == "GRPOTrainer":
+        if called == "setdefault":
+            self._set_default_env(node)
+        elif called == "GRPOTrainer":
             self.trainers.append(node)
         if called not in self.classes or id(node) in self.visited_calls:
             return
@@ -249,6 +251,13 @@ class _ConfigFinder:
             config.options.setdefault(
                 "reward_funcs", Value(names, self._location_of(rewards), "reward_funcs")
             )
+
+    def _set_default_env(self, node: ast.Call) -> None:
+        """Apply `os.environ.setdefault`: the environment of the run may have another value."""
+        if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
+            key, data = map(self._evaluate, node.args)
+            if isinstance(key, str):
+                self.env.setdefault(key, Value(data, self._location_of(node), key, soft=True, outside=True))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         place = self._location_of(keyword)
