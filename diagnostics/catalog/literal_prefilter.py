@@ -1,6 +1,7 @@
-"""Find the few lines of a log that a signature can match: one linear RE2 pass over literals of all patterns.
+"""Find the few lines of a log that a signature can match, by one RE2 search for literal texts of all patterns.
 
-Of each pattern the longest text that every match contains is taken. A line with none of these texts cannot match.
+For each pattern, `literals` returns the longest text that every match contains. A line with none of these texts cannot
+match.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other files of a run's project: scripts and configs that a path names, and the scripts that start them."""
+"""Find other files of a run's project: the scripts and configs that it names, and the scripts that start it."""
 
 from __future__ import annotations
 

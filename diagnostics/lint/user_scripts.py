@@ -1,4 +1,4 @@
-"""Training scripts of the user: whether they train by GRPO, what options they declare, and the config they create."""
+"""Read a training script that a command starts: its declared options, and the GRPOConfig that it creates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a diagnosis: findings with evidence, the fix for the framework in the log, the terminal form."""
+"""Turn the verdict on logs into a report: findings with evidence, fixes for the framework at hand, terminal output."""
 
 from __future__ import annotations
 

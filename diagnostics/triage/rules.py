@@ -1,4 +1,7 @@
-"""The catalog's signatures, compiled for a pass over a log."""
+"""Compile the catalog's signatures for one pass over a log.
+
+Each pattern is searched only in lines with a text (its anchor) that every match contains.
+"""
 
 from __future__ import annotations
 

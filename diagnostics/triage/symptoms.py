@@ -1,4 +1,4 @@
-"""Symptoms in metrics, each with its possible causes in the order of likelihood.
+"""Find symptoms in the metrics of a log, each with its possible causes in the order of likelihood.
 
 A metric shows that something is wrong and not why. The causes are hypotheses, each with the test that would settle it.
 The bounds are those of the frameworks' own documentation and checks.

@@ -1,4 +1,7 @@
-"""Judge the logs of a run: up to three candidates, roots before consequences."""
+"""Decide the verdict on the logs of a run: known issue, consequences only, hypothesis, unknown failure or clean.
+
+Up to three candidates are kept, root causes before consequences.
+"""
 
 from __future__ import annotations
 

@@ -191,10 +191,7 @@ class _ScriptReader:
         for node in nodes:
             self._walk(node)
         branch = self.expander.scopes.pop()
-        if self.argument_branches:
-            self.scope.merge_argument_branch(branch)
-        else:
-            self.scope.merge_branch(branch)
+        self.scope.merge_branch(branch, on_arguments=self.argument_branches > 0)
         self.argument_branches -= on_arguments
 
     def _visit_if_statement(self, node: Node) -> None:

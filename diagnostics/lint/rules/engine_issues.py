@@ -1,4 +1,4 @@
-"""Engine: settings that trigger a known issue of vLLM's scheduler, [[config]] tables of the catalog, Ray's address."""
+"""Rules about known issues: vLLM's scheduler, Ray's address, and the [[config]] tables of the catalog's entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers: addresses, ports, and options of a local engine that a server never receives."""
+"""Rules about rollout servers: addresses, ports, lengths, and options that a server never receives."""
 
 from __future__ import annotations
 
