@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +12,6 @@ from diagnostics.logs.prefixes import Line, clean
 from diagnostics.logs.tracebacks import TracebackParser
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
-from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
 
 SITE = "/opt/env/lib/python3.12/site-packages"
@@ -29,11 +26,6 @@ def traceback_of(error, path="vllm/v1/core/kv_cache_utils.py", function="check")
 
 def prefixed(prefix, lines):
     return [f"{prefix}{line}" for line in lines]
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(catalog.load())
 
 
 @pytest.fixture
@@ -256,49 +248,40 @@ def test_a_group_of_exceptions(judge):
     assert verdict.candidates[0].first.traceback.frames == [("/opt/env/a.py", "g")]
 
 
-def run(*arguments, stdin=b""):
-    command = [sys.executable, "-m", "diagnostics", "triage", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=500, check=False)
-
-
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, run_triage):
     """The command reads gzip in a folder, prints JSON, and reports a missing file."""
     (tmp_path / "run").mkdir()
     with gzip.open(tmp_path / "run" / "a.log.gz", "wb") as log:
         log.write("\n".join(traceback_of(ROOT)).encode())
-    done = run(tmp_path / "run", "--format", "json")
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["subject"]["verdict"], report["findings"][0]["code"]) == (
-        1,
-        "known",
-        "MEM005",
-    )
-    done = run("-", stdin=b"all is well\nTraining completed.\n")
-    assert (done.returncode, b"clean" in done.stdout) == (0, True)
-    done = run("-", stdin=b"all is well\n")
-    assert (done.returncode, b"no line reports the end" in done.stdout) == (3, True)
-    done = run("-", "--excerpt", stdin=b"all is well\n")
-    assert (done.returncode, b"clean" in done.stdout) == (0, True)
-    done = run(tmp_path / "none.log")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
+    done = run_triage(tmp_path / "run", "--format", "json")
+    assert (done.code, done.document["subject"]["verdict"]) == (1, "known")
+    assert done.document["findings"][0]["code"] == "MEM005"
+    missing = run_triage(tmp_path / "none.log")
+    assert (missing.code, missing.out) == (2, "")
+    assert missing.err.splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
 
 
-def test_an_empty_log_is_not_a_clean_one(tmp_path):
-    """Nothing was checked: the result is incomplete and names the files to give."""
-    (tmp_path / "empty.log").write_text("")
-    done = run(tmp_path / "empty.log")
-    assert (done.returncode, done.stderr) == (3, b"")
-    assert b"0 lines: empty" in done.stdout
-    assert b"the log is empty" in done.stdout
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "message"),
+    [
+        (["-"], b"all is well\nTraining completed.\n", 0, "clean"),
+        (["-"], b"all is well\n", 3, "no line reports the end"),
+        (["-", "--excerpt"], b"all is well\n", 0, "clean"),
+        (["-"], b"", 3, "the log is empty"),
+    ],
+)
+def test_standard_input(run_triage, arguments, stdin, code, message):
+    """A log without an end, or without a line, is not a clean one."""
+    done = run_triage(*arguments, stdin=stdin)
+    assert (done.code, done.err) == (code, "")
+    assert message in " ".join(done.out.split())
 
 
-def test_runs_are_grouped_by_what_ended_them(tmp_path):
+def test_runs_are_grouped_by_what_ended_them(tmp_path, run_triage):
     """Each log is a separate run."""
     for name, error in (("a.log", ROOT), ("b.log", ROOT), ("c.log", "KeyError: 1")):
         (tmp_path / name).write_text("\n".join(traceback_of(error)))
-    done = run(tmp_path, "--group", "--format", "json")
-    groups = json.loads(done.stdout)["groups"]
+    groups = run_triage(tmp_path, "--group", "--format", "json").document["groups"]
     assert [(group["code"], group["logs"]) for group in groups] == [
         ("MEM005", ["a.log", "b.log"]),
         (None, ["c.log"]),
@@ -427,7 +410,7 @@ def test_the_root_in_one_ranks_file_of_many(judge):
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
-def test_a_folder_with_all_that_a_run_leaves(tmp_path):
+def test_a_folder_with_all_that_a_run_leaves(tmp_path, run_triage):
     """Logs are found by name and first bytes; other files are skipped and listed."""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
@@ -445,11 +428,11 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path):
     skipped = SkippedFiles()
     assert [source.name for source in find_logs([str(tmp_path)], skipped)] == ["latest.log", "utf16.txt"]
     assert skipped.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
-    done = run(tmp_path)
-    assert (done.returncode, b"5 files not read" in done.stdout.replace(b"\n", b" ")) == (1, True)
+    done = run_triage(tmp_path)
+    assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
-def test_runs_in_folders_are_grouped_as_runs(tmp_path):
+def test_runs_in_folders_are_grouped_as_runs(tmp_path, run_triage):
     """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
     for name, rank in (("a", 0), ("b", 1)):
@@ -459,19 +442,19 @@ def test_runs_in_folders_are_grouped_as_runs(tmp_path):
             (tmp_path / name / f"rank_{other}.log").write_text(
                 "\n".join(lines).replace("/opt", f"/srv/{name}")
             )
-    groups = json.loads(run(tmp_path, "--group", "--format", "json").stdout)["groups"]
+    groups = run_triage(tmp_path, "--group", "--format", "json").document["groups"]
     assert [group["logs"] for group in groups] == [["a", "b"]]
 
 
-def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
+def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules, run_triage):
     """A device, a pipe without a writer, what can't be read, what unpacks without end."""
     os.mkfifo(tmp_path / "pipe")
     assert triage(find_logs([str(tmp_path / "pipe")]), rules).state == "empty"
     for path in ("/dev/zero", "/proc/self/mem"):
         verdict = triage(find_logs([path]), rules)
         assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
-    done = run("x" * 300)
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    done = run_triage("x" * 300)
+    assert (done.code, done.err.count("\n")) == (2, 1)
 
 
 def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):

@@ -6,17 +6,11 @@ import io
 import json
 import lzma
 import os
-import subprocess
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from diagnostics import __main__ as program
-
-ROOT = Path(__file__).parents[2]
 FAILURE = b"".join(
     (
         b"step 1\nTraceback (most recent call last):\n",
@@ -27,15 +21,14 @@ FAILURE = b"".join(
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command in this process; return its exit code, and its report or standard error."""
+def run(run_triage):
+    """Run the command; return its exit code and report."""
 
-    def triage_path(path):
-        code = program.main(["triage", str(path), "--format", "json"])
-        captured = capsys.readouterr()
-        return code, json.loads(captured.out) if captured.out else captured.err
+    def run(path):
+        done = run_triage(path, "--format", "json")
+        return done.code, done.document
 
-    return triage_path
+    return run
 
 
 def a_tar(data):
@@ -139,14 +132,11 @@ def test_a_packed_log_in_a_folder_is_not_passed_over(run, tmp_path):
     assert run(tmp_path)[0] == 3
 
 
-def test_a_pipe_is_still_read(tmp_path):
+def test_a_pipe_is_read(run_triage):
     """A shell's `<(…)`."""
     reading, writing = os.pipe()
     os.write(writing, FAILURE)
     os.close(writing)
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnostics", "triage", f"/dev/fd/{reading}"],
-        pass_fds=[reading], capture_output=True, cwd=ROOT, check=False,
-    )  # fmt: skip
+    done = run_triage(f"/dev/fd/{reading}")
     os.close(reading)
-    assert (done.returncode, b"KeyError" in done.stdout) == (3, True)
+    assert (done.code, "KeyError" in done.out) == (3, True)

@@ -6,22 +6,15 @@ import sys
 
 import pytest
 
-from diagnostics import catalog
 from diagnostics.logs.metric_names import parse_metrics
 from diagnostics.triage import streams
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
-from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
 from evaluation.triage.corpus.sweep import Memory
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
 LAUNCHED = "INFO starting the run"
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(catalog.load())
 
 
 @pytest.fixture
