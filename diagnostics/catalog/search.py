@@ -125,13 +125,13 @@ class IssueSearch:
         query = self._query(text)
         total = sum(query.values())
 
-        def fits(code: str) -> bool:
+        def describes(code: str) -> bool:
             in_names = query.keys() & self._names[code]
             known = query.keys() & self._frequencies[code].keys()
             coverage = sum(query[term] * (1 if term in in_names else 0.5) for term in known)
             return coverage >= total * (_MIN_COVERAGE_OF_TWO if len(in_names) > 1 else _MIN_COVERAGE)
 
-        ranked = [(score, code) for score, code in self._rank(query) if fits(code)][:MAX_RESULTS]
+        ranked = [(score, code) for score, code in self._rank(query) if describes(code)][:MAX_RESULTS]
         return [code for score, code in ranked if score >= _MIN_OF_BEST * ranked[0][0]]
 
     def most_similar(self, text: str) -> list[str]:

@@ -74,8 +74,8 @@ def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[
         for place, kind, about, text in _samples(issue, _source(issue, folder)):
             lines = text.splitlines() if kind == "positive" else []
             indexes = sorted({index for line in lines for index in automaton.Match(line) or ()})
-            others = {owners[index][1].code: owners[index] for index in reversed(indexes)}
-            for pattern, second in others.values():
+            candidates = {owners[index][1].code: owners[index] for index in reversed(indexes)}
+            for pattern, second in candidates.values():
                 if second is issue or second.signature is None or not matches(second.signature, text):
                     continue
                 other_place = _pattern_place(second.signature, "any", pattern, _source(second, folder))

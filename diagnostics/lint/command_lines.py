@@ -189,7 +189,12 @@ def _read_launcher(words: list[Word], file: str, env: Mapping[str, Value]) -> di
     if name in _TASK_OPTIONS:
         inner = _LAUNCHERS - set(_TASK_OPTIONS)
         behind = next(
-            (at for at, each in enumerate(names) if each in inner or each.startswith(_LAUNCHER_MODULES)), 0
+            (
+                at
+                for at, program in enumerate(names)
+                if program in inner or program.startswith(_LAUNCHER_MODULES)
+            ),
+            0,
         )
         if behind:  # as in `srun torchrun`
             return _read_launcher(words[behind:], file, env)

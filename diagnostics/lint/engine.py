@@ -80,9 +80,9 @@ def read_inputs(run: LintRun) -> None:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
             run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
-    given = [settings for source in run.sources if source.explicit for settings in source.settings]
-    for config in (settings for settings in given if settings.framework == "accelerate"):
-        for trainer in (settings for settings in given if settings.role == "train"):
+    explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
+    for config in (settings for settings in explicit if settings.framework == "accelerate"):
+        for trainer in (settings for settings in explicit if settings.role == "train"):
             share_accelerate_config(config.options, trainer)
     if run.command:
         run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))

@@ -70,11 +70,11 @@ def test_a_confirmation_is_never_a_verdict_alone(judge):
     )
     verdict = judge([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
     assert (verdict.state, codes(verdict), verdict.followed) == ("wrapper", ["ENG030"], ())
-    assert [one.issue.code for one in verdict.candidates[0].confirmed] == ["ENG012"]
-    told = report(verdict, ["rank_0.log"])
-    assert [each.place for each in told.findings[0].evidence] == ["rank_0.log:7", "rank_0.log:1"]
-    assert "Confirmed by ENG012 (rank_0.log:1)." in told.findings[0].detail
-    assert [one["code"] for one in told.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
+    assert [item.issue.code for item in verdict.candidates[0].confirmed] == ["ENG012"]
+    document = report(verdict, ["rank_0.log"])
+    assert [item.place for item in document.findings[0].evidence] == ["rank_0.log:7", "rank_0.log:1"]
+    assert "Confirmed by ENG012 (rank_0.log:1)." in document.findings[0].detail
+    assert [item["code"] for item in document.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
 
 
 def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):
@@ -86,9 +86,9 @@ def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):
 
 def test_tracebacks_of_two_ranks_line_by_line(judge):
     """Each rank's is put together, and both ranks are named."""
-    one = prefixed("[rank0]: ", traceback_of(ROOT))
-    two = prefixed("[rank3]: ", traceback_of(ROOT))
-    verdict = judge([line for pair in zip(one, two, strict=True) for line in pair])
+    first = prefixed("[rank0]: ", traceback_of(ROOT))
+    second = prefixed("[rank3]: ", traceback_of(ROOT))
+    verdict = judge([line for pair in zip(first, second, strict=True) for line in pair])
     assert codes(verdict) == ["MEM005"]
     assert verdict.candidates[0].ranks == ("0", "3")
     assert all(hit.traceback and len(hit.traceback.frames) == 1 for hit in verdict.candidates[0].hits)
@@ -119,7 +119,7 @@ def test_releases_in_the_log_gate(judge):
             f"INFO 01-31 10:00:00 llm_engine.py:234] Initializing an LLM engine (v{release}) with config: x"
         )
         verdict = judge([head, *lines])
-        assert [(one.issue.code, one.certainty) for one in verdict.candidates] == [("SCH001", certainty)]
+        assert [(item.issue.code, item.certainty) for item in verdict.candidates] == [("SCH001", certainty)]
 
 
 def test_releases_are_read_from_where_they_are_stated(judge):
@@ -135,8 +135,8 @@ def test_releases_are_read_from_where_they_are_stated(judge):
             "Requirement already satisfied: peft>=2.0",
         ]
     )
-    found = {name: version for name, (version, _) in verdict.versions.items()}
-    assert found == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
+    releases = {name: version for name, (version, _) in verdict.versions.items()}
+    assert releases == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
 
 
 def test_a_clean_log_is_clean(judge):
@@ -173,8 +173,8 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
     first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
     same = judge([line.replace("/opt/env", "/srv/x").replace("line 7", "line 9") for line in traceback_of(
         "KeyError: 'b2'", "own/x.py", "f")])  # fmt: skip
-    other = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
-    assert first.fingerprint == same.fingerprint != other.fingerprint
+    different = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
+    assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
 PREFIXED = [
@@ -397,16 +397,18 @@ def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
 
 def test_the_root_in_one_ranks_file_of_many(judge):
     """Seven ranks report a lost peer; the rank with another traceback is shown first."""
-    gone = (
+    lost_peer = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
     verdict = judge(
-        *[traceback_of(gone, "torch/distributed/x.py")] * 3, cause, *[traceback_of(gone, "torch/x.py")] * 4
+        *[traceback_of(lost_peer, "torch/distributed/x.py")] * 3,
+        cause,
+        *[traceback_of(lost_peer, "torch/x.py")] * 4,
     )
     assert verdict.state == "unknown"
     assert verdict.anchors[0].source == "rank_3.log"
-    elsewhere = judge(cause, *[traceback_of(gone, "torch/distributed/x.py")] * 7)
+    elsewhere = judge(cause, *[traceback_of(lost_peer, "torch/distributed/x.py")] * 7)
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
@@ -437,9 +439,9 @@ def test_runs_in_folders_are_grouped_as_runs(tmp_path, run_triage):
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
     for name, rank in (("a", 0), ("b", 1)):
         (tmp_path / name).mkdir()
-        for other in (0, 1):
-            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if other == rank else ["started"]
-            (tmp_path / name / f"rank_{other}.log").write_text(
+        for file_rank in (0, 1):
+            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if file_rank == rank else ["started"]
+            (tmp_path / name / f"rank_{file_rank}.log").write_text(
                 "\n".join(lines).replace("/opt", f"/srv/{name}")
             )
     groups = run_triage(tmp_path, "--group", "--format", "json").document["groups"]
@@ -499,15 +501,15 @@ def test_a_ray_sessions_folder(tmp_path, rules):
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
     verdict = triage(find_logs([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
-    assert [one.issue.code for one in verdict.followed] == ["RAY010"]
+    assert [item.issue.code for item in verdict.followed] == ["RAY010"]
     assert verdict.candidates[0].ranks == ()
 
 
 def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
     """A warning of a run that went on; the same as an error is one."""
-    told = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
-    assert judge([f"WARNING:root:{told}", "{'train_runtime': 0.1}"]).state == "clean"
-    assert codes(judge([f"ERROR:root:{told}"])) == ["ENV004"]
+    message = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
+    assert judge([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
+    assert codes(judge([f"ERROR:root:{message}"])) == ["ENV004"]
 
 
 def test_every_positive_sample_is_found_in_a_log(judge):
@@ -516,15 +518,15 @@ def test_every_positive_sample_is_found_in_a_log(judge):
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
             # A confirmation only counts with the failure it confirms.
-            beside = [issues[other].signature.samples[0].text for other in issue.signature.confirms]
-            verdict = judge([sample.text, *beside])
-            shown = (*verdict.candidates, *verdict.followed)
-            found = {one.issue.code for each in shown for one in (each, *each.confirmed)}
+            confirmed = [issues[name].signature.samples[0].text for name in issue.signature.confirms]
+            verdict = judge([sample.text, *confirmed])
+            candidates = (*verdict.candidates, *verdict.followed)
+            reported = {entry.issue.code for item in candidates for entry in (item, *item.confirmed)}
             if sample.matches:
                 # A pattern that other causes print too only gives a hypothesis.
-                found |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}
+                reported |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}
             # Three candidates are named at the most; no sample shows more.
-            if (code in found) != sample.matches:
+            if (code in reported) != sample.matches:
                 missed.append((code, sample.about))
     assert not missed
 
