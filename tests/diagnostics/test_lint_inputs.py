@@ -10,7 +10,7 @@ import yaml
 
 from diagnostics import __main__ as command
 from diagnostics.findings import INCOMPLETE, Severity
-from diagnostics.lint import option_index, project_files
+from diagnostics.lint import option_index
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.reading import detect_syntax, read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
@@ -221,7 +221,7 @@ def in_project(tmp_path):
         ("run.sh", "mpirun -np 4 python hf.py --config c.yaml 2>&1 | tee log"),
         ("run.sh", f"source env.sh\n{SWIFT}{SIZES}"),
         ("Dockerfile", f'FROM x\nENV NPROC_PER_NODE=4\nCMD ["bash", "-c", "{SWIFT}{SIZES}"]'),
-        ("Dockerfile", f"ENV NPROC_PER_NODE 4\nENTRYPOINT {json.dumps(WORDS[:8])}\nCMD {json.dumps(WORDS[8:])}"),
+        ("Dockerfile", f"ENV NPROC_PER_NODE 4\nENTRYPOINT {json.dumps(WORDS)}"),
         ("Dockerfile", f"ENV NPROC_PER_NODE=4\nRUN {SWIFT}\\\n  # sizes\n\n  {SIZES}"),
         ("a.ipynb", '{"cells": [{"cell_type": "code", "source": ["!accelerate launch --num_processes 4 hf.py '
          '--config c.yaml"]}]}'),
@@ -367,22 +367,6 @@ def test_make_passes_its_variables_to_recipes():
     assert options["num_generations"] == (6, True)
     assert options["per_device_train_batch_size"] == (4, False)
     assert options["run_name"][0] is None
-
-
-def test_a_script_of_another_machine_is_found_by_its_name(tmp_path):
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "src" / "own").mkdir(parents=True)
-    (tmp_path / "runs").mkdir()
-    code = "from trl import GRPOConfig, GRPOTrainer\nconfig = GRPOConfig(num_generations=6)\n"
-    (tmp_path / "src" / "own" / "train.py").write_text(code)
-    run = tmp_path / "runs" / "go.sh"
-    run.write_text("python /home/me/checkout/own/train.py\n")
-    [settings] = read_file(run)
-    assert settings.options["num_generations"].data == 6
-    (tmp_path / "old" / "own").mkdir(parents=True)
-    (tmp_path / "old" / "own" / "train.py").write_text(code)
-    project_files.project_listing.cache_clear()
-    assert read_file(run) == []  # two have that name
 
 
 def test_a_script_without_values_says_what_starts_it(tmp_path, capsys):

@@ -26,7 +26,6 @@ _RECIPE_PREFIX = re.compile(r"^[ \t]*(?:[@+]|-(?!-))*[ \t]*")
 def dockerfile_to_shell(text: str) -> str:
     """Convert a Dockerfile's instructions to a shell script."""
     lines: list[str] = []
-    entrypoint = -1
     continues = False
     for line in text.splitlines():
         if continues and (not line.strip() or line.lstrip().startswith("#")):
@@ -42,11 +41,7 @@ def dockerfile_to_shell(text: str) -> str:
             words = _exec_form(rest)
             if instruction in {"ENV", "ARG"}:
                 lines.append(_docker_variable(instruction, rest))
-            elif instruction == "CMD" and words and words[0].startswith("-") and entrypoint >= 0:
-                lines[entrypoint] += " " + shlex.join(words)
-                lines.append("")
             else:
-                entrypoint = len(lines) if instruction == "ENTRYPOINT" and words else entrypoint
                 lines.append(shlex.join(words) if words else rest)
         continues = line.rstrip().endswith("\\")
     return "\n".join(lines) + "\n"
