@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -57,17 +57,17 @@ def read_configs(text: str, file: str) -> list[Settings]:
         raise UnreadableError(f"{file}: not Python, or nested too deep") from None
 
 
-def declared_options(tree: ast.Module) -> Iterator[str]:
-    """Yield the options that a script declares: fields of its classes, arguments of its parser."""
-    for node in islice(ast.walk(tree), _MAX_SYNTAX_NODES):
+def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the options that a script declares, with their defaults: fields of classes, arguments of a parser."""
+    for node in islice(nodes, _MAX_SYNTAX_NODES):
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    yield statement.target.id
+                    yield statement.target.id, statement.value
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             for argument in node.args:
                 if isinstance(argument, ast.Constant) and str(argument.value).startswith("--"):
-                    yield str(argument.value).lstrip("-").replace("-", "_")
+                    yield str(argument.value).lstrip("-").replace("-", "_"), _keyword(node, "default")
 
 
 class _ConfigFinder:
@@ -127,25 +127,13 @@ class _ConfigFinder:
                 self.constants[name] = self._evaluate(statement.value) if known else UNKNOWN
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
-        """Collect the defaults of `add_argument` and of dataclass fields."""
-        for node in nodes:
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-                flags = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
-                name = next((flag.lstrip("-") for flag in flags if flag.startswith("--")), "")
-                self._add_default(name.replace("-", "_"), _keyword(node, "default"))
-            elif isinstance(node, ast.ClassDef) and node.decorator_list:
-                for statement in node.body:
-                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                        self._add_default(statement.target.id, statement.value)
-
-    def _add_default(self, name: str, default: ast.expr | None) -> None:
-        if isinstance(default, ast.Call):
-            default = _keyword(default, "default")
-        if name and default is not None:
-            data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
-            self.parser_defaults[name] = Value(
-                data, self._location_of(default), name, soft=True, outside=True
-            )
+        """Collect the defaults of the script's own options; a run may have another value."""
+        for name, expression in declared_options(nodes):
+            default = _keyword(expression, "default") if isinstance(expression, ast.Call) else expression
+            if default is not None:
+                data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
+                place = self._location_of(default)
+                self.parser_defaults[name] = Value(data, place, name, soft=True, outside=True)
 
     def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
         """Mark dicts as unknown that a branch, a loop or a method changes."""
