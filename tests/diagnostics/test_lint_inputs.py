@@ -145,6 +145,24 @@ def test_abbreviated_options_are_the_full_ones():
     assert dotted.get("group.size") == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "syntax", "name", "expected"),
+    [
+        ("num_generations: 8\ngeneration_kwargs:\n  top_p: 0.9\n", "yaml", "sampling.top_p", 0.9),
+        ("trl grpo --generation_kwargs '{\"top_p\": 0.9}'", "shell", "sampling.top_p", 0.9),
+        (
+            "swift rlhf --rlhf_type grpo --vllm_engine_kwargs '{\"disable_async_output_proc\": true}'",
+            "shell",
+            "engine.async_output",
+            False,
+        ),
+        ("vllm serve M --no-enable-prefix-caching", "shell", "engine.prefix_caching", False),
+    ],
+)
+def test_keys_of_tables_and_opposites_are_read(text, syntax, name, expected):
+    assert plans(text, syntax)[0].get(name) == expected
+
+
 def test_files_named_together_make_one_run(tmp_path):
     """accelerate's processes, DeepSpeed's batch, the rest in Python; accelerate's config alone is not checked."""
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
