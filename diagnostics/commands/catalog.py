@@ -1,4 +1,4 @@
-"""The command `catalog`: list the known issues, or check their entries."""
+"""Run the command `catalog`: list the known issues, or check their entries."""
 
 from __future__ import annotations
 

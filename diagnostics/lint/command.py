@@ -1,4 +1,4 @@
-"""The command `lint`: check a config, script or command before it is started."""
+"""Run the command `lint`: check a config, script or command before it is started."""
 
 from __future__ import annotations
 
