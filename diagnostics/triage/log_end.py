@@ -84,7 +84,8 @@ _REPEATED_OF = 40
 # Most different messages that a stalled run repeats.
 _MAX_CYCLE = 6
 _MIN_STALL = 6
-_TIME = re.compile(r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
+# Times and addresses of objects, which differ in repeated lines.
+_TIME_OR_ADDRESS = re.compile(r"0x[0-9a-f]+|\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
 # First lines of a log that mark the beginning of a run, and the letters that must be left without values.
 _FIRST_LINES, _MIN_SHAPE = 3, 16
 _BANNER = re.compile(
@@ -259,7 +260,7 @@ def _reports_wait(text: str) -> bool:
 
 def _repeated_part(text: str) -> str:
     """Return the part of a message that a stalled run repeats: all but times, and the seconds or attempts of a wait."""
-    text = _TIME.sub("", text)
+    text = _TIME_OR_ADDRESS.sub("", text)
     return _SECONDS_OR_ATTEMPTS.sub("_", text) if _reports_wait(text) else text
 
 
