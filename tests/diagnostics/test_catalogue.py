@@ -101,72 +101,29 @@ def entry(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        (
-            'kind = "crash"',
-            'kind = "crsh"',
-            'kind = "crsh"',
-            "kind is 'crsh': expected one of crash, hang, silent (did you mean crash",
-        ),
+        ('kind = "crash"', 'kind = "crsh"', 'kind = "crsh"', "expected one of crash, hang, silent (did you mean crash"),
         ('kind = "crash"\n', "", None, "expected the key 'kind'"),
         ('since = "0.1.0"', 'since = "0.1.0"\ncolour = "red"', 'colour = "red"', "colour: expected one of"),
         ('evidence = "static"', 'evidence = "sure"', 'evidence = "sure"', "affected.#1.evidence is 'sure'"),
-        (
-            'versions = ">=0.6.0,<0.11.0"',
-            'versions = "0.6 to 0.10"',
-            'versions = "0.6 to 0.10"',
-            "a version specifier",
-        ),
-        (
-            'helps = ["two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"]',
-            'helps = "two_owners"',
-            'helps = "two_owners"',
-            "mitigations.one_owner.helps",
-        ),
+        ('versions = ">=0.6.0,<0.11.0"', 'versions = "0.6 on"', 'versions = "0.6 on"', "a version specifier"),
+        ('helps = ["two_owners", "llm_two_threads", "engine_two_threads", "swift_two_threads"]', 'helps = "two_owners"',
+         'helps = "two_owners"', "mitigations.one_owner.helps"),
         ('role = "root"', 'role = "boss"', 'role = "boss"', "signature.role is 'boss'"),
-        (
-            'path = "vllm/core/scheduler.py"',
-            "path = 3",
-            "path = 3",
-            "signature.frames.#1.path is 3: expected a string",
-        ),
-        (
-            'frameworks = ["vllm", "ms-swift", "trl"]',
-            'frameworks = ["vlm"]',
-            'frameworks = ["vlm"]',
-            "did you mean vllm",
-        ),
-        (
-            'components = ["vllm"',
-            'components = ["vlm"',
-            None,
-            "not 'vlm' (did you mean vllm",
-        ),
+        ('path = "vllm/core/scheduler.py"', "path = 3", "path = 3", "frames.#1.path is 3: expected a string"),
+        ('frameworks = ["vllm", "ms-swift", "trl"]', 'frameworks = ["vlm"]', 'frameworks = ["vlm"]', "mean vllm"),
+        ('components = ["vllm"', 'components = ["vlm"', None, "not 'vlm' (did you mean vllm"),
         ('package = "vllm"', 'package = "vlm"', 'package = "vlm"', "did you mean vllm"),
         ('since = "0.1.0"', 'since = "9.0"', 'since = "9.0"', "a release of this project, as 0.1.0"),
         ('role = "root"', 'role = "confirmation"', None, "signature.confirms: expected the codes"),
-        (
-            'role = "root"',
-            'role = "root"\nconfirms = ["ENG002"]',
-            'confirms = ["ENG002"]',
-            "exactly where `role` is `confirmation`",
-        ),
+        ('role = "root"', 'role = "root"\nconfirms = ["ENG002"]', 'confirms = ["ENG002"]',
+         "exactly where `role` is `confirmation`"),
         ('code = "SCH001"', 'code = "SCX001"', 'code = "SCX001"', "expected a family"),
         ('code = "SCH001"', 'code = "SCH009"', 'code = "SCH009"', "expected the file's name, 'SCH001'"),
-        (
-            "symptoms = [",
-            'symptoms = [\n    "two\\nlines",',
-            None,
-            "symptoms.#1 is 'two\\nlines': expected a phrase",
-        ),
-        (
-            "aliases = [",
-            'aliases = ["AGAIN", "again", ',
-            None,
-            "aliases.#2 is 'again': expected another text",
-        ),
+        ("symptoms = [", 'symptoms = [\n    "two\\nlines",', None, "symptoms.#1 is 'two\\nlines': expected a phrase"),
+        ("aliases = [", 'aliases = ["AGAIN", "again", ', None, "aliases.#2 is 'again': expected another text"),
         ("kind = ", "kind == ", 'kind == "crash"', "is not TOML"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_entry_is_refused_by_name_and_line(entry, old, new, line, message):
     """One line: the file, the line of the key, the value, what was expected."""
     path = entry(old, new)

@@ -213,7 +213,7 @@ def test_deaths_outside_python_are_named(judge):
     [
         ("INFO - Server is not up yet. Retrying in {}.0 seconds...", "NET012"),
         (
-            "Server is not up yet: <HTTPConnection object at 0x7f1{0}>: refused. Retrying in {0} s\nWARNING {0}:00:00 again",
+            "Server is not up: <HTTPConnection object at 0x7f1{0}>, retrying in {0} s\nWARNING {0}:00:00 again",
             "NET012",
         ),
         ("INFO Waiting for placement group to be ready, {} s so far", "RAY016"),
