@@ -1,13 +1,10 @@
 """The second look: a log without an end is not clean, and traces of a failure give a hypothesis, never a verdict."""
 
-import codecs
 import importlib
-import sys
 
 import pytest
 
 from diagnostics.logs.metric_names import parse_metrics
-from diagnostics.triage import streams
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource
@@ -381,10 +378,3 @@ def has(name):
     except ImportError:
         return False
     return True
-
-
-def test_a_packer_that_is_not_there_is_looked_for_once(monkeypatch):
-    """The standard library's zstd is tried first, then backports.zstd."""
-    monkeypatch.setitem(sys.modules, "compression.zstd", None)
-    monkeypatch.setitem(sys.modules, "backports.zstd", codecs)
-    assert streams._zstd() is codecs
