@@ -89,10 +89,10 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
         python_code, shell_code = embedded_scripts.notebook_cells(text, file)
         return [*read_text(python_code, file, framework, "python"), *_read_shell(shell_code, file)]
     if syntax == "python":
-        configs = python.read_configs(text, file)
-        for settings in configs:
-            _follow_files(settings)
-        return configs
+        python_configs = python.read_configs(text, file)
+        for config in python_configs:
+            _follow_files(config)
+        return python_configs
     trees = parse_documents(text, file, syntax)
     if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
         framework = "own"

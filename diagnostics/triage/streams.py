@@ -86,7 +86,7 @@ class LogSource:
         try:
             if self.path is None:
                 stream = sys.stdin.buffer
-                yield from _text_blocks(stream if hasattr(stream, "peek") else io.BufferedReader(stream))  # type: ignore[type-var, arg-type]
+                yield from _text_blocks(stream if hasattr(stream, "peek") else io.BufferedReader(stream))  # type: ignore[arg-type]
                 return
             with safe_io.open_regular(self.path, inside=self.inside, pipes=True) as raw:
                 yield from _text_blocks(raw)
@@ -106,7 +106,9 @@ def looks_like_log(path: Path) -> bool:
             head = raw.peek(4096)[:4096]
             if unpacked := _unpacked_chunks(raw, head):
                 head = next(unpacked, b"")
-    except (EOFError, NoLogError, *_READ_ERRORS):
+    except (EOFError, NoLogError):
+        return True
+    except _READ_ERRORS:
         return True
     return bool(utf16(head)) or head.startswith(_NEEDS_TOOL) or is_text(head) is not False
 
