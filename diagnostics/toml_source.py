@@ -1,4 +1,4 @@
-"""A TOML file with the line of each key, so that an error names file, line, key and value."""
+"""Find the line of each key in a TOML file, so that an error message names file, line, key and value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,17 @@ class TomlSource:
         return TomlError(f"{self.place(keys)}: {name}expected {expected}")
 
     def place(self, keys: Keys, text: str = "") -> str:
-        """Return file and line of `keys`, or of the first line after it that contains a text."""
-        first = line_of(self.text, keys)
-        matched_text = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
+        """Return file and line of `keys`, or of the nearest table above it; with a text, of the next line with it."""
+        prefixes = (keys[:length] for length in range(len(keys), 0, -1))
+        first = next((self._lines[prefix] for prefix in prefixes if prefix in self._lines), 1)
+        variants = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
         lines = enumerate(self.text.splitlines()[first - 1 :], start=first)
-        line = next((number for number, line in lines if any(entry in line for entry in matched_text)), first)
+        line = next((number for number, line in lines if any(entry in line for entry in variants)), first)
         return f"{self.path}:{line}"
+
+    @cached_property
+    def _lines(self) -> dict[Keys, int]:
+        return key_lines(self.text)
 
 
 def close_matches(word: str, known: Iterable[str]) -> str:
@@ -61,47 +67,44 @@ def _printable(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def line_of(text: str, keys: Keys) -> int:
-    r"""Return the line of a key, or of the nearest table above it; 1 if neither is found.
+def key_lines(text: str) -> dict[Keys, int]:
+    r"""Return the first line of each table and key of a TOML text; a table of an array has its index in its keys.
 
-    >>> line_of('a = 1\n[b."c.d"]\ne = 2', ("b", "c.d", "e"))
+    >>> key_lines('a = 1\n[b."c.d"]\ne = 2\n[[f]]\ng = 3')[("b", "c.d", "e")]
     3
-    >>> line_of('a = 1\n[b."c.d"]\ne = 2', ("b", "c.d", "forgotten"))
-    2
-    >>> line_of('[[b]]\na = 1\n[[b]]\na = 2', ("b", 1, "a"))
+    >>> key_lines('[[b]]\na = 1\n[[b]]\na = 2')[("b", 1, "a")]
     4
     """
-    best, best_length = 1, 0
+    lines: dict[Keys, int] = {}
     table: Keys = ()
-    first_lines: dict[Keys, int] = {}
+    last_index: dict[Keys, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.lstrip().startswith("[["):
-            names = _indexed(
-                _path(line.strip().partition("#")[0].replace("[[", "[").replace("]]", "]")), first_lines
-            )
-            first_lines[names] = first_lines.get(names, -1) + 1
-            table = location = (*names, first_lines[names])
-        elif line.lstrip().startswith("["):
-            table = location = _indexed(_path(line.partition("#")[0]), first_lines)
+        stripped = line.strip().partition("#")[0]
+        if stripped.startswith("[["):
+            names = _with_indexes(_parse_keys(stripped.replace("[[", "[").replace("]]", "]")), last_index)
+            last_index[names] = last_index.get(names, -1) + 1
+            table = location = (*names, last_index[names])
+        elif stripped.startswith("["):
+            table = location = _with_indexes(_parse_keys(stripped), last_index)
         else:
             name, equals, _value = line.partition("=")
-            location = (*table, *_path(f"{name} = 0")) if equals else ()
-        if location and len(location) > best_length and location == keys[: len(location)]:
-            best, best_length = number, len(location)
-    return best
+            location = (*table, *_parse_keys(f"{name} = 0")) if equals else ()
+        if location:
+            lines.setdefault(location, number)
+    return lines
 
 
-def _indexed(names: tuple[str, ...], seen: Mapping[Keys, int]) -> Keys:
-    """Insert the current index after each array of tables in a header's keys, except after the last."""
+def _with_indexes(names: tuple[str, ...], last_index: Mapping[Keys, int]) -> Keys:
+    """Insert the current index after each array of tables in a header's keys, except after the last key."""
     location: Keys = ()
     for position, name in enumerate(names):
         location = (*location, name)
-        if location in seen and position < len(names) - 1:
-            location = (*location, seen[location])
+        if location in last_index and position < len(names) - 1:
+            location = (*location, last_index[location])
     return location
 
 
-def _path(line: str) -> tuple[str, ...]:
+def _parse_keys(line: str) -> tuple[str, ...]:
     """Return the keys of a table's header or of an assignment; nothing for a line that is neither."""
     try:
         value: Any = tomllib.loads(line)

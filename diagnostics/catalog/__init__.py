@@ -1,4 +1,4 @@
-"""The known issues and the checks' own codes: one TOML file each, and the loader that refuses bad ones."""
+"""Load the catalog: known issues and codes of checks, one TOML file each; a bad file is refused with its line."""
 
 from __future__ import annotations
 

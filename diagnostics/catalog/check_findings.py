@@ -1,4 +1,4 @@
-"""Make findings under the checks' own codes (`checks/CODE.toml`)."""
+"""Make findings under codes of checks that are no known issues (`checks/CODE.toml`)."""
 
 from __future__ import annotations
 

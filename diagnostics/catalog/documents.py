@@ -1,4 +1,4 @@
-"""Catalog entries as JSON documents of `explain` and `catalog`; `diagnostics.output` renders them."""
+"""Make the JSON documents of `explain` and `catalog` from catalog entries; `diagnostics.output` renders them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Find the few lines of a log that a signature can match: one linear RE2 pass over literals of all patterns.
+"""Find the few lines of a log that a signature can match, by one RE2 search for literal texts of all patterns.
 
-Of each pattern the longest text that every match contains is taken. A line with none of these texts cannot match.
+For each pattern, `literals` returns the longest text that every match contains. A line with none of these texts cannot
+match.
 """
 
 from __future__ import annotations
@@ -105,6 +106,17 @@ def any_of(parts: list[str]) -> Any:
     return re2.compile(b"|".join(part.encode() for part in parts), options)
 
 
+def compile_set(patterns: Sequence[str]) -> Any:
+    """Return one automaton that finds which of some RE2 patterns match a text."""
+    options = re2.Options()
+    options.max_mem = _MEMORY
+    automaton = re2.Set.SearchSet(options)
+    for pattern in patterns:
+        automaton.Add(pattern)
+    automaton.Compile()
+    return automaton
+
+
 # Lines after which compiling one automaton of all patterns pays.
 _LINES_BEFORE_AUTOMATON = 300
 
@@ -137,10 +149,4 @@ class PatternSet:
 
     @cached_property
     def _set(self) -> Any:
-        options = re2.Options()
-        options.max_mem = _MEMORY
-        automaton = re2.Set.SearchSet(options)
-        for pattern in self._patterns:
-            automaton.Add(pattern)
-        automaton.Compile()
-        return automaton
+        return compile_set(self._patterns)

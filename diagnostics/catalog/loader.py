@@ -1,4 +1,4 @@
-"""Load catalog entries: one TOML file each, packed into one JSON file because parsing all of them takes 0.5 s.
+"""Load the catalog's entries: one TOML file each, packed into one JSON file because parsing all takes 0.5 s.
 
 The packed file is next to the entries and in the wheel. It is rebuilt when a file of the catalog or this
 code changed (it contains their hash). A bad entry is refused with file, line, key and what was expected.

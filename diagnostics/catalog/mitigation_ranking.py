@@ -1,4 +1,4 @@
-"""Rank the mitigations of a known issue for a case: the one answer to "which fix first?".
+"""Rank the mitigations of a known issue: every command recommends its first fix in this order.
 
 A recorded run shows that a mitigation helps against one trigger, and nothing about the others. So mitigations that
 helped against the trigger at hand come first; if the trigger is unknown, those that helped against most. A mitigation

@@ -1,4 +1,4 @@
-"""The records of the catalog: a known issue, its claims, signature, mitigations and triggers.
+"""Define the records of the catalog: a known issue with its affected releases, signature, mitigations and triggers.
 
 The attributes are those of the document that `explain --format json` prints. `diagnostics.catalog.schema` makes them
 from an entry's TOML file, whose layout is described in docs/catalog.md.

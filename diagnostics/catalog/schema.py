@@ -1,4 +1,4 @@
-"""Turn an entry's TOML document into a record; refuse a bad one by file, line and key.
+"""Convert the TOML document of an entry to a record, or refuse it with the file, line and key of the mistake.
 
 msgspec checks types, required and unknown keys. The rules that connect several keys are `_issue_problems`.
 """

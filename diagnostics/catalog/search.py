@@ -121,21 +121,35 @@ class IssueSearch:
         self._unknown = math.log(1 + 2 * total)
 
     def search(self, text: str) -> list[str]:
-        """Return the codes of the most similar entries, best first; none if the text is about something else."""
+        """Return the codes of the entries that a user's description fits, best first; none if no entry fits."""
         query = self._query(text)
         total = sum(query.values())
+
+        def describes(code: str) -> bool:
+            in_names = query.keys() & self._names[code]
+            known = query.keys() & self._frequencies[code].keys()
+            coverage = sum(query[term] * (1 if term in in_names else 0.5) for term in known)
+            return coverage >= total * (_MIN_COVERAGE_OF_TWO if len(in_names) > 1 else _MIN_COVERAGE)
+
+        ranked = [(score, code) for score, code in self._rank(query) if describes(code)][:MAX_RESULTS]
+        return [code for score, code in ranked if score >= _MIN_OF_BEST * ranked[0][0]]
+
+    def most_similar(self, text: str) -> list[str]:
+        """Return the codes of the entries that are most similar to a log's failures, best first."""
+        return [code for _, code in self._rank(self._query(text))[:MAX_RESULTS]]
+
+    def _rank(self, query: Mapping[str, float]) -> list[tuple[float, str]]:
+        """Return the score and code of each entry with a term of the query, best first."""
         scores = []
         for code, entry in self._frequencies.items():
-            known, in_names = query.keys() & entry.keys(), query.keys() & self._names[code]
-            coverage = sum(query[term] * (1 if term in in_names else 0.5) for term in known)
-            if known and coverage >= total * (_MIN_COVERAGE_OF_TWO if len(in_names) > 1 else _MIN_COVERAGE):
-                score = sum(
-                    query[term] * entry[term] * (_SATURATION + 1) / (entry[term] + _SATURATION)
-                    for term in known
-                )
-                scores.append((-score, code))
-        scores.sort()
-        return [code for score, code in scores[:MAX_RESULTS] if score <= _MIN_OF_BEST * scores[0][0]]
+            known = query.keys() & entry.keys()
+            weights = ((query[term], entry[term]) for term in known)
+            score = sum(
+                weight * count * (_SATURATION + 1) / (count + _SATURATION) for weight, count in weights
+            )
+            if known:
+                scores.append((score, code))
+        return sorted(scores, key=lambda item: (-item[0], item[1]))
 
     def _query(self, text: str) -> dict[str, float]:
         """Return the terms of a query with their weights; an unknown identifier counts by its parts only."""

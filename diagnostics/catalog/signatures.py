@@ -1,4 +1,7 @@
-"""Match signatures against text in linear time (RE2), and check the samples of all entries."""
+"""Match an entry's signature against a text, and check that the samples of all entries match as they should.
+
+RE2 matches in linear time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 import re2
 
-from diagnostics.catalog.literal_prefilter import required_literals
+from diagnostics.catalog.literal_prefilter import compile_set, required_literals
 from diagnostics.catalog.loader import FOLDER, CatalogueError
 from diagnostics.catalog.model import Issue, Signature
 from diagnostics.toml_source import TomlSource
@@ -64,14 +67,17 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
 
 def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[str]:
     """Return one line for each sample that another entry's signature matches too, with both places."""
+    owners = [(pattern, issue) for issue in issues if issue.signature for pattern in issue.signature.any]
+    automaton = compile_set([pattern for pattern, _ in owners])
     problems = []
     for issue in issues:
         for place, kind, about, text in _samples(issue, _source(issue, folder)):
-            lines = text.splitlines()
-            for second in issues if kind == "positive" else ():
+            lines = text.splitlines() if kind == "positive" else []
+            indexes = sorted({index for line in lines for index in automaton.Match(line) or ()})
+            candidates = {owners[index][1].code: owners[index] for index in reversed(indexes)}
+            for pattern, second in candidates.values():
                 if second is issue or second.signature is None or not matches(second.signature, text):
                     continue
-                pattern = next(item for item in second.signature.any if _in_some_line(item, lines))
                 other_place = _pattern_place(second.signature, "any", pattern, _source(second, folder))
                 problems.append(
                     f"{place}: {issue.code}'s sample {about!r} is matched by {second.code} too: {other_place}:"

@@ -1,1 +1,1 @@
-"""Small commands: versions, explain, catalog, completion."""
+"""The small commands: versions, explain, catalog, completion."""

@@ -1,4 +1,4 @@
-"""The command `catalog`: list the known issues, or check their entries."""
+"""Run the command `catalog`: list the known issues, or check their entries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(check: bool, format: str, codes: tuple[str, ...]) -> int:  # noqa: A
         _ = catalog.is_check(code) or catalog.find(code)
     if check and (wrong := catalog_check.problems(issues, checks)):
         raise catalog.CatalogueError("\n".join(wrong))
-    records = {code: catalog_check.concerns(code) for code in names}
+    records = {code: catalog_check.code_overview(code) for code in names}
     if format == "json":
         document = documents.listing(issues.values(), checks.values())
         if records:

@@ -1,4 +1,4 @@
-"""Find the codes of a text: by the signatures of the known issues, else by the words of any entry."""
+"""Find the codes that a text is about: by the signatures of known issues, else by the words of the entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `completion`: print the script that makes a shell complete commands, options, codes and formats."""
+"""Run the command `completion`: print the script that makes a shell complete commands, options, codes and formats."""
 
 from __future__ import annotations
 

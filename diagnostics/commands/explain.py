@@ -1,4 +1,4 @@
-"""The command `explain`: explain codes, find the code of a log line or of a description, list all codes."""
+"""Run the command `explain`: explain codes, find the code of a log line or of a description, list all codes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The command `lint`: check a config, script or command before it is started."""
+"""Run the command `lint`: check a config, script or command before it is started."""
 
 from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
-from diagnostics.lint.versions import collect_versions
+from diagnostics.lint.versions import Versions, collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, report_options, write_report
 
@@ -65,33 +65,36 @@ def command(
     for path in paths:
         _require_file(path)
     versions = collect_versions({name: releases[name.replace("-", "_")] for name in _WITH_RELEASES})
-    run = LintRun(paths, versions, framework or "", words)
     with progress.running("lint"):
-        for step in WORKFLOW:
-            step(run)
-    assert run.report is not None
-    code = write_report(_with_messages_first(run.report, output), output)
+        report = lint_paths(paths, versions, framework=framework or "", command=words)
+    code = write_report(_with_messages_first(report, output), output)
     # A file with nothing to check is not a file without faults.
-    nothing_read = any(check.reads for check in run.report.checks)
+    nothing_read = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and nothing_read else code
+
+
+def lint_paths(
+    paths: Iterable[Path], versions: Versions, *, framework: str = "", command: Iterable[str] = ()
+) -> Report:
+    """Check files, folders or a command line for the given releases."""
+    run = LintRun(list(paths), versions, framework, list(command))
+    for step in WORKFLOW:
+        step(run)
+    assert run.report is not None
+    return run.report
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
     """Let a finding on the first screen begin with its message, which has the run's numbers, not with a title."""
     if output.format != "terminal" or output.verbose:
         return report
-    checks = [
-        replace(
-            check,
-            findings=tuple(replace(finding, title=_first_sentence(finding)) for finding in check.findings),
-        )
-        for check in report.checks
-    ]
+
+    def with_message(finding: Finding) -> Finding:
+        first_sentence = finding.detail.split(". ")[0].rstrip(".")
+        return replace(finding, title=f"{first_sentence}." if first_sentence else finding.title)
+
+    checks = [replace(check, findings=tuple(map(with_message, check.findings))) for check in report.checks]
     return replace(report, checks=tuple(checks))
-
-
-def _first_sentence(finding: Finding) -> str:
-    return finding.detail.split(". ")[0].rstrip(".") + "." if finding.detail else finding.title
 
 
 def _require_file(path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Command lines: which framework a command starts, what its launcher sets, and what its options set."""
+"""Read a command into `Settings`: the framework that it starts, its launcher's processes, and its options."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -44,12 +44,13 @@ _OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pyte
 
 
 @dataclass
-class Recognised:
-    """A command of one of the frameworks.
+class FrameworkCommand:
+    """The part of a command line that starts a framework.
 
     Attributes:
         start: Index of the first argument; the words before `launch_end` are the launcher's.
-        script: The command starts a script of the user, or a module if `module`.
+        target: The script of the user, or the module if `module`.
+        extra: Options that this way of starting sets.
     """
 
     framework: str
@@ -62,23 +63,24 @@ class Recognised:
     extra: dict[str, str] = field(default_factory=dict)
 
 
-def recognise(words: list[str]) -> Recognised | None:
+def find_framework_command(words: list[str]) -> FrameworkCommand | None:
     """Find a framework's command among the words, after any launchers."""
     for index, word in enumerate(words):
-        launch, start = _launch_at(words, index, word.rpartition("/")[2])
-        for dialect in DIALECTS.values() if launch is not None else ():
-            way = next((way for way in dialect.start if launch is not None and launch.matches(way)), None)
-            if way is not None and launch is not None:
-                target = launch.module or launch.script
+        launch, start = _parse_launch(words, index, word.rpartition("/")[2])
+        if launch is None:
+            continue
+        for dialect in DIALECTS.values():
+            way = next(filter(launch.matches, dialect.start), None)
+            if way is not None:
                 start += bool(launch.module and way.verbs and not way.program)
-                return Recognised(
-                    dialect.framework, way.role, start, index, target, bool(launch.module),
+                return FrameworkCommand(
+                    dialect.framework, way.role, start, index, launch.module or launch.script, bool(launch.module),
                     way.framework_parser, way.extra,
                 )  # fmt: skip
     return None
 
 
-def _launch_at(words: list[str], index: int, name: str) -> tuple[Launch | None, int]:
+def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | None, int]:
     """Return what the word at an index starts, if anything, and the index of the first argument."""
     following = words[index + 1] if index + 1 < len(words) else ""
     if name == "-m":
@@ -92,8 +94,8 @@ def _launch_at(words: list[str], index: int, name: str) -> tuple[Launch | None, 
     return None, 0
 
 
-def _recognise_user_script(words: list[str], file: str) -> Recognised | None:
-    """Recognise a script or module of the user whose source shows that it trains by GRPO."""
+def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
+    """Find a script or module of the user whose source shows that it trains by GRPO."""
     for index, word in enumerate(words):
         module = (
             index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
@@ -106,7 +108,7 @@ def _recognise_user_script(words: list[str], file: str) -> Recognised | None:
         # Scripts with TRL's own parser are started with a YAML as the config.
         grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
         if (path is None and grpo_name) or (path is not None and read_user_script(path) is not None):
-            return Recognised("trl", "train", index + 1, index, word, module)
+            return FrameworkCommand("trl", "train", index + 1, index, word, module)
         return None
     return None
 
@@ -126,7 +128,7 @@ def read_command(
         read_nested: Reads a word that is itself a script.
     """
     words = [word.clean for word in command.words]
-    recognised = recognise(words) or _recognise_user_script(words, file)
+    recognised = find_framework_command(words) or _find_user_script(words, file)
     if recognised is None:
         nested = [settings for word in _shell_arguments(command.words) for settings in read_nested(word)]
         for settings in nested:
@@ -138,8 +140,7 @@ def read_command(
     )
     settings.framework_parser = recognised.framework_parser
     settings.env = {**command.env, **_inline_env(launch_words, file)}
-    settings.launcher = _read_launcher(launch_words, file)
-    _apply_job_tasks(settings)
+    settings.launcher = _read_launcher(launch_words, file, settings.env)
     for word in command.unread_sources:
         reason = "it is sourced before the run, and is not here or not known"
         name = word.clean.replace(HOLE, "...")
@@ -176,53 +177,49 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
     return env
 
 
-def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
+def _read_launcher(words: list[Word], file: str, env: Mapping[str, Value]) -> dict[str, Value]:
     """Return what the launcher before the program sets."""
     names = [word.clean.rpartition("/")[2] for word in words]
     name = next((program for program in names if program in _LAUNCHERS), "")
-    if not name and any(word.clean.startswith("torch.distributed.") for word in words):
+    if not name and any(program.startswith("torch.distributed.") for program in names):
         name = "torchrun"
     elif not name and any(program.startswith("python") for program in names):
         name = "python"
+    options = _TASK_OPTIONS.get(name, _LAUNCHER_OPTIONS)
     if name in _TASK_OPTIONS:
-        launcher = _read_tasks(words, names, file, name)
-    else:
-        launcher = _read_launcher_options(words, file, _LAUNCHER_OPTIONS)
+        inner = _LAUNCHERS - set(_TASK_OPTIONS)
+        behind = next(
+            (
+                at
+                for at, program in enumerate(names)
+                if program in inner or program.startswith(_LAUNCHER_MODULES)
+            ),
+            0,
+        )
+        if behind:  # as in `srun torchrun`
+            return _read_launcher(words[behind:], file, env)
+    settings = Settings("launcher", Place(file))
+    _read_flags(words, file, settings)
+    launcher = {options[key]: value for key, value in settings.options.items() if key in options}
+    if name in _TASK_OPTIONS:
+        launcher = {key: _first_of_list(value) for key, value in launcher.items()}
+        if not {"processes", "processes_per_node"} & set(launcher):
+            # Without a number srun takes the job's.
+            tasks = env.get("SLURM_NTASKS") if name == "srun" else None
+            unknown = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
+            count = parse_count(tasks)
+            launcher["processes"] = (
+                tasks.derive(count) if tasks is not None and count is not None else unknown
+            )
     if name:
         launcher["launcher"] = Value(name, Place(file, words[0].line), "launcher")
     return launcher
 
 
-def _read_launcher_options(words: list[Word], file: str, options: dict[str, str]) -> dict[str, Value]:
-    settings = Settings("launcher", Place(file))
-    _read_flags(words, file, settings)
-    return {options[key]: value for key, value in settings.options.items() if key in options}
-
-
-def _read_tasks(words: list[Word], names: list[str], file: str, name: str) -> dict[str, Value]:
-    """Return the processes that `srun` or `mpirun` starts, or those of the launcher behind it."""
-    for index, program in enumerate(names):
-        if (program in _LAUNCHERS and program not in _TASK_OPTIONS) or program.startswith(_LAUNCHER_MODULES):
-            return _read_launcher(words[index:], file)
-    launcher: dict[str, Value] = {}
-    for key, value in _read_launcher_options(words, file, _TASK_OPTIONS[name]).items():
-        # The program follows the number.
-        first = value.data[0] if isinstance(value.data, list) else value.data
-        launcher[key] = value.derive(parse_scalar(str(first)) if value.known else UNKNOWN)
-    if not {"processes", "processes_per_node"} & set(launcher):
-        launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
-    return launcher
-
-
-def _apply_job_tasks(settings: Settings) -> None:
-    """Use the job's number of tasks where `srun` starts the processes and sets no number."""
-    processes, tasks = settings.launcher.get("processes"), settings.env.get("SLURM_NTASKS")
-    launcher = settings.launcher.get("launcher")
-    if launcher is None or launcher.data != "srun" or processes is None or processes.known or tasks is None:
-        return
-    count = parse_count(tasks)
-    if count is not None and "processes_per_node" not in settings.launcher:
-        settings.launcher["processes"] = tasks.derive(count)
+def _first_of_list(value: Value) -> Value:
+    """Return the number of an option such as `-n 8 python`, where the program follows the number."""
+    first = value.data[0] if isinstance(value.data, list) else value.data
+    return value.derive(parse_scalar(str(first)) if value.known else UNKNOWN)
 
 
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:

@@ -1,4 +1,8 @@
-"""The steps of `lint`: read inputs, make run plans, check every rule, and build the report."""
+"""The four steps of `lint`, from files to a report: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
+
+Each step takes the `LintRun` and adds its results to it. A rule or a file that cannot be processed becomes a result of
+the report and never ends the command.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
-from diagnostics.lint import option_index, undecidable
+from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import make_plan
 from diagnostics.lint.pairing import pair_with_servers, server_pairs
 from diagnostics.lint.project_files import find_starters, lintable_files
 from diagnostics.lint.project_requirements import PACKAGES, read_project
 from diagnostics.lint.readers.structured import UnreadableError
-from diagnostics.lint.reading import read_command_line, read_file
+from diagnostics.lint.reading import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.rules import RULES
-from diagnostics.lint.rules.registry import Problem, Rule
+from diagnostics.lint.rules.registry import Rule
 from diagnostics.lint.rules.report import to_finding
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Settings
@@ -66,17 +70,6 @@ class LintRun:
         return [plan for source in self.sources for plan in source.plans]
 
 
-def lint_paths(
-    paths: Iterable[Path], versions: Versions, *, framework: str = "", command: Iterable[str] = ()
-) -> Report:
-    """Check files, folders or a command line for the given releases."""
-    run = LintRun(list(paths), versions, framework, list(command))
-    for step in (read_inputs, make_plans, check_rules, build_report):
-        step(run)
-    assert run.report is not None
-    return run.report
-
-
 def read_inputs(run: LintRun) -> None:
     """Read the files, the files of folders, and the command line."""
     for path in run.paths:
@@ -87,9 +80,10 @@ def read_inputs(run: LintRun) -> None:
             run.sources.append(Source(str(path), read_file(path, run.framework)))
         except UnreadableError as error:
             run.unread.append(CheckResult(f"reading {path}", "crashed", str(error), reads=True))
-    _share_accelerate_configs(
-        [settings for source in run.sources if source.explicit for settings in source.settings]
-    )
+    explicit = [settings for source in run.sources if source.explicit for settings in source.settings]
+    for config in (settings for settings in explicit if settings.framework == "accelerate"):
+        for trainer in (settings for settings in explicit if settings.role == "train"):
+            share_accelerate_config(config.options, trainer)
     if run.command:
         run.sources.append(Source(COMMAND_LINE, read_command_line(run.command)))
 
@@ -110,15 +104,6 @@ def _read_folder(folder: Path, run: LintRun) -> list[Source]:
     }
     separate = [source for source in sources if Path(source.name).absolute() not in included]
     return separate or [Source(str(folder), [])]
-
-
-def _share_accelerate_configs(settings: list[Settings]) -> None:
-    """Copy the process count of an accelerate config to runs given with it that set none."""
-    for config in (entry for entry in settings if entry.framework == "accelerate"):
-        for run in settings:
-            for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
-                if key in config.options and run.role == "train":
-                    run.launcher.setdefault(name, config.options[key])
 
 
 def make_plans(run: LintRun) -> None:
@@ -186,7 +171,7 @@ def _nothing_read(source: Source) -> CheckResult:
 
 def check_rules(run: LintRun) -> None:
     """Check every rule, and list what could not be checked."""
-    run.checks = [*run.unread, *check_plans(run.plans), *undecidable.check_reading(run.plans)]
+    run.checks = [*run.unread, *check_plans(run.plans), *not_checked.check_reading(run.plans)]
 
 
 def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
@@ -211,27 +196,22 @@ def _check_group(
                 place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
                 reason = f"{type(error).__name__}: {error} ({place}); please report it"
                 return CheckResult(name, "crashed", reason)
-            unknowns += undecidable.take_unknowns(subjects, decides=not rule.warns)
-    return CheckResult.of(name, merge_identical(findings), undecidable.group_entries(unknowns))
+            unknowns += not_checked.take_unknown_values(subjects, decides=not rule.warnings_only)
+    return CheckResult.of(name, merge_identical(findings), not_checked.merge_entries(unknowns))
 
 
 def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
     """Check one rule on a plan, or on a pair of plans."""
     plan = subjects[0]
-    if rule.scope == "run" and ((rule.role and plan.role != rule.role) or not _applies_to(rule, plan)):
+    applies = rule.role in {"", plan.role} and (not rule.frameworks or plan.framework in rule.frameworks)
+    if rule.scope == "run" and not applies:
         return []
-    findings = (_report(rule, plan, problem) for problem in rule.function(*subjects))
+    findings = []
+    for problem in rule.function(*subjects):
+        if rule.releases and problem.applies is True:
+            problem = replace(problem, applies=plan.versions.within(plan.framework, rule.releases))  # noqa: PLW2901
+        findings.append(to_finding(plan, problem.code or rule.codes[0], problem))
     return [finding for finding in findings if finding is not None]
-
-
-def _applies_to(rule: Rule, plan: RunPlan) -> bool:
-    return not rule.frameworks or plan.framework in rule.frameworks
-
-
-def _report(rule: Rule, plan: RunPlan, problem: Problem) -> Finding | None:
-    if rule.releases and problem.applies is True:
-        problem = replace(problem, applies=plan.versions.within(plan.framework, rule.releases))
-    return to_finding(plan, problem.code or rule.codes[0], problem)
 
 
 def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
@@ -250,11 +230,17 @@ def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
 
 def build_report(run: LintRun) -> None:
     """Build the report of all checks."""
+    all_versions = [plan.versions for plan in run.plans] or [run.versions]
+    common = {
+        name: str(release)
+        for name, release in all_versions[0].known.items()
+        if all(versions.known.get(name) == release for versions in all_versions)
+    }
     run.report = Report(
         tool="lint",
         subject={
             "files": [_describe(source) for source in run.sources],
-            "packages": _common_releases(run),
+            "packages": common,
             "given": sorted(run.versions.given),
         },
         checks=tuple(run.checks),
@@ -263,34 +249,20 @@ def build_report(run: LintRun) -> None:
 
 
 def _describe(source: Source) -> dict[str, Any]:
+    return {"file": source.name, "plans": [_describe_plan(plan) for plan in source.plans]}
+
+
+def _describe_plan(plan: RunPlan) -> dict[str, Any]:
+    def jsonable(data: Any) -> Any:
+        return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
+
+    values = sorted(plan.values.items())
     return {
-        "file": source.name,
-        "plans": [
-            {
-                "framework": plan.framework,
-                "role": plan.role,
-                "place": str(plan.settings.place),
-                "values": {
-                    name: _jsonable(value.data) for name, value in sorted(plan.values.items()) if value.known
-                },
-                "unknown": sorted(name for name, value in plan.values.items() if not value.known),
-            }
-            for plan in source.plans
-        ],
-    }
-
-
-def _jsonable(data: Any) -> Any:
-    return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
-
-
-def _common_releases(run: LintRun) -> dict[str, str]:
-    """Return the releases that every plan is checked for."""
-    first, *rest = [plan.versions for plan in run.plans] or [run.versions]
-    return {
-        name: str(release)
-        for name, release in first.known.items()
-        if all(versions.known.get(name) == release for versions in rest)
+        "framework": plan.framework,
+        "role": plan.role,
+        "place": str(plan.settings.place),
+        "values": {name: jsonable(value.data) for name, value in values if value.known},
+        "unknown": [name for name, value in values if not value.known],
     }
 
 
@@ -301,12 +273,10 @@ def _notes(run: LintRun) -> Iterator[str]:
         names = sorted(run.passed_over)
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         yield f"not read below the folder: {', '.join(names[:_MAX_NAMES])}{more}"
-    frameworks = {plan.framework for plan in plans if PACKAGES.get(plan.framework)} | (
-        {"vllm"} if plans else set()
-    )
+    packages = {name for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name)}
     unknown = [
         name
-        for name in sorted(frameworks)
+        for name in sorted(packages)
         if any(name not in plan.versions.known for plan in plans if name in {plan.framework, "vllm"})
     ]
     if unknown:

@@ -1,4 +1,4 @@
-"""Trainers and their servers: which plans belong together, within a script or by an explicit address."""
+"""Pair each trainer with its rollout server: within a script, by an explicit address, or in files named together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other files of a run's project: scripts and configs that a path names, and the scripts that start them."""
+"""Find other files of a run's project: the scripts and configs that it names, and the scripts that start it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NAME = 300
 _MAX_FILES = 4000
 _MAX_STARTERS, _MAX_STARTER_BYTES = 400, 200_000
 _STARTER_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".ipynb")
-_NAMES = ("makefile", "justfile", "dockerfile")
+_NAMES = ("makefile", "dockerfile")
 _MAX_LINTED = 5000
 _LINTED_SUFFIXES = (*_STARTER_SUFFIXES, ".json", ".toml", ".py")
 # Version control, caches and other people's packages.
@@ -66,21 +66,7 @@ def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
     if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
     relative = name.replace(".", "/") + ".py" if module else name
-    path = find_above(relative, file) or find_above(f"src/{relative}", file)
-    if path is None and not module and relative.endswith(".py"):
-        return _find_by_tail(relative, Path(file).absolute().parent)
-    return path
-
-
-def _find_by_tail(name: str, start: Path) -> Path | None:
-    """Find the one file of the project that ends like a path of another machine."""
-    parts = [part for part in Path(name).parts if part not in {"/", ".", ".."}]
-    root = _project_root(start) if len(parts) > 1 else None
-    for length in range(len(parts), 1, -1) if root else ():
-        matches = [path for path in project_listing(root) if path.parts[-length:] == tuple(parts[-length:])]
-        if matches:
-            return matches[0] if len(matches) == 1 else None
-    return None
+    return find_above(relative, file) or find_above(f"src/{relative}", file)
 
 
 def _project_root(start: Path) -> Path | None:

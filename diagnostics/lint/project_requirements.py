@@ -1,4 +1,4 @@
-"""Releases that a run's project requires: lock files, pins, requirements, and its own copies of a framework.
+"""Find the releases that a run's project requires: its lock files, pins, ranges and own copies of a framework.
 
 Files are read, nothing is imported. The nearest folder that names a release counts.
 """
@@ -41,6 +41,8 @@ _PIN = re.compile(
     + r")(?:\[[\w,\s-]*\])?\s*==\s*([0-9][\w.+!-]*)",
     re.IGNORECASE,
 )
+# An entry of uv.lock or poetry.lock.
+_LOCKED = re.compile(r'^name = "([\w.-]+)"\nversion = "([^"]+)"', re.MULTILINE)
 _REQUIREMENT_FILE = re.compile(
     r"(?:.*requirements.*\.(?:txt|in)|environment.*\.ya?ml|Dockerfile.*|install.*\.sh|setup.*\.sh)$"
 )
@@ -129,27 +131,15 @@ def _add_requirements(path: Path, project: Project) -> None:
     text = _read_text(path)
     if not any(name in text.lower() for name in _NAMES):
         return
-    if path.name.endswith(".lock"):
-        try:
-            packages = safe_io.parse_toml(text).get("package", [])
-        except ValueError:
-            return
-        for package in packages if isinstance(packages, list) else ():
-            if isinstance(package, dict):
-                _add_pin(str(package.get("name", "")), str(package.get("version", "")), path, project)
-        return
-    for line in text.splitlines():
-        for match in _PIN.finditer(line.partition("#")[0]):
-            _add_pin(match[1], match[2], path, project)
+    pins = _LOCKED.findall(text) if path.name.endswith(".lock") else []
+    pins += [pin for line in text.splitlines() for pin in _PIN.findall(line.partition("#")[0])]
+    for distribution, version in pins:
+        name, release = _NAMES.get(canonicalize_name(distribution)), _parse_version(version)
+        if name and release and name not in project.pins:
+            project.pins[name] = (release, str(path))
     if path.suffix in {".txt", ".in"}:
         for line in islice(text.splitlines(), _MAX_LINES):
             _add_range(line.partition("#")[0].strip(), path, project)
-
-
-def _add_pin(distribution: str, version: str, path: Path, project: Project) -> None:
-    name, release = _NAMES.get(canonicalize_name(distribution)), _parse_version(version)
-    if name and release and name not in project.pins:
-        project.pins[name] = (release, str(path))
 
 
 def _add_range(line: str, path: Path, project: Project) -> None:

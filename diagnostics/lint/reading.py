@@ -1,11 +1,10 @@
-"""From files to settings: the syntax of a file, the framework it configures, and the other files it names."""
+"""Read a file or command line into `Settings`: detect its syntax and framework, then read the other files it names."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from diagnostics.findings import NotChecked
 from diagnostics.frameworks import parser_of
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, top_keys
+from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
-from diagnostics.lint.readers.shell_scope import HOLE, SOFT, Word
+from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
-from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
+from diagnostics.lint.values import Place, Settings, Value
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
@@ -27,13 +27,11 @@ _SUFFIXES = {
 }  # fmt: skip
 _NAMES = {
     "dockerfile": "dockerfile", "containerfile": "dockerfile", "makefile": "makefile", "gnumakefile": "makefile",
-    "justfile": "justfile", ".justfile": "justfile",
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING = 3
 # A file has at most so many scripts, and writes at most so many configs.
 _MAX_SCRIPTS = 50
-_MAX_PARENTS = 5
 # A flag or an override where a command is expected: the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 # A text that may contain a framework's command.
@@ -41,7 +39,6 @@ _COMMANDS = re.compile(
     rf"\b(?:{'|'.join(dialect.commands for dialect in DIALECTS.values() if dialect.commands)}"
     r"|accelerate launch|torchrun|deepspeed)"
 )
-Trees = list[Any]
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
@@ -71,20 +68,9 @@ def detect_syntax(path: Path, text: str) -> str:
     if name.startswith(tuple(_NAMES)):
         return next(syntax for start, syntax in _NAMES.items() if name.startswith(start))
     start = text.lstrip()[:200]
-    if not path.suffix and not start.startswith(("#!", "{")):
-        return _guess_syntax(text)
     if start.startswith("#!") and "python" in start.splitlines()[0]:
         return "python"
     return "json" if start.startswith("{") else "shell"
-
-
-def _guess_syntax(text: str) -> str:
-    """Guess by lines: most of a YAML's are keys, and Python imports something."""
-    lines = [line for line in text.splitlines()[:400] if line.strip() and not line.lstrip().startswith("#")]
-    if any(re.match(r"(?:from [\w.]+ )?import \w", line) for line in lines):
-        return "python"
-    keys = sum(bool(re.match(r"\s*(?:- )?[\w.-]+:(?:\s|$)|\s*- ", line)) for line in lines)
-    return "yaml" if lines and keys > 0.8 * len(lines) else "shell"
 
 
 def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
@@ -95,15 +81,18 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """
     if syntax == "shell":
         return _read_shell(text, file)
-    if syntax in {"makefile", "justfile"}:
-        return _read_shell(embedded_scripts.makefile_to_shell(text, just=syntax == "justfile"), file)
+    if syntax == "makefile":
+        return _read_shell(embedded_scripts.makefile_to_shell(text), file)
     if syntax == "dockerfile":
         return _read_shell(embedded_scripts.dockerfile_to_shell(text), file)
     if syntax == "notebook":
         python_code, shell_code = embedded_scripts.notebook_cells(text, file)
         return [*read_text(python_code, file, framework, "python"), *_read_shell(shell_code, file)]
     if syntax == "python":
-        return _read_python(text, file)
+        python_configs = python.read_configs(text, file)
+        for config in python_configs:
+            _follow_files(config)
+        return python_configs
     trees = parse_documents(text, file, syntax)
     if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
         framework = "own"
@@ -114,18 +103,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
 
 
 def _read_shell(text: str, file: str) -> list[Settings]:
-    script = shell.read_script(text, file)
-    return _read_commands(script.commands, file, 0, _written_configs(script, file))
-
-
-def _read_python(text: str, file: str) -> list[Settings]:
-    configs = python.read_configs(text, file)
-    for settings in configs:
-        _follow_files(settings)
-    if "subprocess" in text or "os.system" in text:
-        commands = islice(python.started_commands(text, file, _COMMANDS), _MAX_SCRIPTS)
-        configs += _read_commands(list(commands), file, 0)
-    return configs
+    return _read_commands(shell.read_script(text, file), file, 0)
 
 
 def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
@@ -162,36 +140,10 @@ def detect_framework(tree: dict[str, Any]) -> str:
     return min(matching, key=lambda dialect: dialect.specific).framework if matching else ""
 
 
-def _written_configs(script: shell.Script, file: str) -> dict[str, Trees]:
-    """Parse the YAML and JSON that a script writes by here-documents, by the name it gives them."""
-    configs: dict[str, Trees] = {}
-    for name, document in islice(script.configs.items(), _MAX_SCRIPTS):
-        # YAML allows no control characters, and a default may be another value in a real run.
-        text = document.text.replace(HOLE, "$UNKNOWN").replace(SOFT, "")
-        padded = "\n" * (document.line - 1) + text
-        try:
-            trees = parse_documents(padded, file, _SUFFIXES[Path(name).suffix.lower()])
-        except UnreadableError:
-            continue
-        configs[name] = [_without_unknown(tree) for tree in trees]
-    return configs
-
-
-def _without_unknown(tree: Any) -> Any:
-    if isinstance(tree, Value):
-        unknown = isinstance(tree.data, str) and "$" in tree.data
-        return replace(tree, data=UNKNOWN) if unknown else tree
-    if isinstance(tree, dict):
-        return {key: _without_unknown(value) for key, value in tree.items()}
-    return [_without_unknown(value) for value in tree]
-
-
-def _read_commands(
-    commands: Iterable[shell.Command], file: str, depth: int, written: dict[str, Trees] | None = None
-) -> list[Settings]:
+def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> list[Settings]:
     def read_nested(word: Word) -> list[Settings]:
-        inner = shell.read_nested(word, file).commands if depth < _MAX_NESTING else []
-        return _read_commands(inner, file, depth + 1, written)
+        inner = shell.read_nested(word, file) if depth < _MAX_NESTING else []
+        return _read_commands(inner, file, depth + 1)
 
     all_settings: list[Settings] = []
     previous: list[Settings] = []
@@ -206,7 +158,7 @@ def _read_commands(
         previous = command_lines.read_command(command, file, read_nested)
         all_settings += previous
     for settings in all_settings:
-        _follow_files(settings, written)
+        _follow_files(settings)
     return all_settings
 
 
@@ -224,31 +176,24 @@ def read_command_line(words: list[str]) -> list[Settings]:
 
 def _read_embedded(tree: Any, file: str) -> list[Settings]:
     """Return the settings of commands inside a structured file, such as a Kubernetes or CI job."""
-    settings = _read_commands(embedded_scripts.container_commands(tree), file, 0)
-    if settings:
-        return settings
+    settings: list[Settings] = []
     texts = (value for value in embedded_scripts.text_values(tree) if _COMMANDS.search(str(value.data)))
     for value in islice(texts, _MAX_SCRIPTS):
         text = str(value.data)
         # A block begins on the line after its key.
         first_line = value.place.line + ("\n" in text)
-        settings += _read_commands(shell.read_script(text, file, first_line).commands, file, 0)
+        settings += _read_commands(shell.read_script(text, file, first_line), file, 0)
     return settings
 
 
-def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -> None:
-    """Read the files that a run names; its own options win.
-
-    Args:
-        settings: The run's settings; what the files set is added.
-        written: Files that the same script writes.
-    """
+def _follow_files(settings: Settings) -> None:
+    """Add the options of the files that a run names; its own options win."""
     dialect = DIALECTS.get(settings.framework)
     if dialect is not None and dialect.includes_files:
         for key in ("config", "--config", "@"):
             value = settings.options.get(key)
             if value is not None and isinstance(value.data, str):
-                _include(settings, value, written or {})
+                _include(settings, value)
     if parser_of(settings.framework) in {"hydra", "omegaconf"}:
         hydra.compose_config(settings, required=bool(settings.prefixes) or bool(settings.target))
     if dialect is not None and dialect.interpolates:
@@ -256,37 +201,42 @@ def _follow_files(settings: Settings, written: dict[str, Trees] | None = None) -
     _follow_launcher_files(settings)
 
 
-def _include(settings: Settings, named: Value, written: dict[str, Trees]) -> None:
-    trees = written.get(str(named.data)) or _read_named(settings, named)
-    if not trees:
-        if named.key != "@":
-            settings.has_unread_options = True
-            _report_missing(settings, named)
-        return
-    for tree in trees:
-        for key, value in flatten(tree).items() if isinstance(tree, dict) else ():
-            settings.options.setdefault(key, value)
+def _include(settings: Settings, named: Value) -> None:
+    """Add the options of a config that a run names; a missing one means that more options may be set."""
+    options = _read_options(settings, named)
+    if options is None and named.key != "@":
+        settings.has_unread_options = True
+        _report_missing(settings, named)
+    for key, value in (options or {}).items():
+        settings.options.setdefault(key, value)
 
 
 def _follow_launcher_files(settings: Settings) -> None:
     """Read DeepSpeed's config and accelerate's."""
     deepspeed = settings.options.get("deepspeed")
     accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
-    for option in (deepspeed, accelerate):
-        suffix = option is not None and isinstance(option.data, str) and Path(option.data).suffix.lower()
-        if option is None or suffix not in _CONFIG_SUFFIXES:
+    for named in (deepspeed, accelerate):
+        if (
+            named is None
+            or not isinstance(named.data, str)
+            or not named.data.lower().endswith(_CONFIG_SUFFIXES)
+        ):
             continue
-        trees = _read_named(settings, option)
-        if not trees:
-            _report_missing(settings, option)
-        values = {
-            key: value for tree in trees if isinstance(tree, dict) for key, value in flatten(tree).items()
-        }
-        for key, value in values.items():
-            if option is deepspeed:
+        options = _read_options(settings, named)
+        if options is None:
+            _report_missing(settings, named)
+        elif named is deepspeed:
+            for key, value in options.items():
                 settings.options.setdefault(f"deepspeed.{key}", value.with_key(f"deepspeed.{key}"))
-            elif key in {"num_processes", "num_machines"}:
-                settings.launcher.setdefault("processes" if key == "num_processes" else "nodes", value)
+        else:
+            share_accelerate_config(options, settings)
+
+
+def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None:
+    """Copy the numbers of processes and nodes of an accelerate config to a run whose command sets none."""
+    for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
+        if key in options:
+            run.launcher.setdefault(name, options[key])
 
 
 def _report_missing(settings: Settings, named: Value) -> None:
@@ -297,22 +247,28 @@ def _report_missing(settings: Settings, named: Value) -> None:
     settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", str(named.place)))
 
 
-def _read_named(settings: Settings, named: Value) -> list[Any]:
-    """Parse a config file that another file names, from that file's folder or one above."""
-    suffix = Path(named.data).suffix.lower()
-    if suffix not in _CONFIG_SUFFIXES or len(named.data) > 500:
+def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
+    """Return the options of a config file that a run names; None if it cannot be read.
+
+    It is looked for in the working folder, then from the naming file's folder upwards.
+    """
+    name = str(named.data)
+    working_folder_file = find_above(name, "any name", parents=0)
+    path = working_folder_file or find_above(name, named.place.file)
+    trees = _parse_config(path, settings) if path is not None else []
+    if not trees:
+        return None
+    tables = [flatten(tree) for tree in reversed(trees) if isinstance(tree, dict)]
+    return {key: value for table in tables for key, value in table.items()}
+
+
+def _parse_config(path: Path, settings: Settings) -> list[Any]:
+    suffix = path.suffix.lower()
+    try:
+        if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
+            return []  # a link that presents another kind of file as a config
+        text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
+        settings.files.add(str(path))
+        return parse_documents(text, str(path), _SUFFIXES[suffix])
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return []
-    parents = list(Path(named.place.file).absolute().parents)[:_MAX_PARENTS]
-    for folder in (Path(), *parents):
-        path = folder / named.data
-        try:
-            if not path.is_file() or path.stat().st_size > MAX_BYTES:
-                continue
-            if path.is_symlink() and path.resolve().suffix.lower() != suffix:
-                return []  # a link that presents another kind of file as a config
-            text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
-            settings.files.add(str(path))
-            return parse_documents(text, str(path), _SUFFIXES[suffix])
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
-            return []
-    return []

@@ -1,4 +1,4 @@
-"""The run plan: settings of a run in one vocabulary for all frameworks. Rules read only the run plan."""
+"""Define the run plan: the settings of a run under the same names for all frameworks. Rules read only the run plan."""
 
 from __future__ import annotations
 

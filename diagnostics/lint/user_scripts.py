@@ -1,4 +1,4 @@
-"""Training scripts of the user: whether they train by GRPO, what options they declare, and the config they create."""
+"""Read a training script that a command starts: its declared options, and the GRPOConfig that it creates."""
 
 from __future__ import annotations
 
@@ -56,14 +56,16 @@ def read_declared_options(path: Path) -> frozenset[str]:
         tree = parse_python(safe_io.read_text(path, MAX_BYTES))
     except OSError:
         tree = None
-    return frozenset(declared_options(tree)) if tree is not None else frozenset()
+    return (
+        frozenset(name for name, _ in declared_options(ast.walk(tree))) if tree is not None else frozenset()
+    )
 
 
 def _all_options(tree: ast.Module, path: Path) -> frozenset[str]:
-    options = set(declared_options(tree))
-    for imported in islice(_imported_files(tree, path), _MAX_IMPORTS):
-        options |= read_declared_options(imported)
-    return frozenset(options)
+    """Return the options that a script and the files that it imports declare."""
+    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
+    own = frozenset(name for name, _ in declared_options(ast.walk(tree)))
+    return own.union(*map(read_declared_options, imported))
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:

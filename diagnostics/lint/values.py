@@ -1,4 +1,4 @@
-"""A setting read from a user's file: its value, location and certainty."""
+"""Define `Value`, a setting with its location and certainty, and `Settings`, all settings of one run."""
 
 from __future__ import annotations
 

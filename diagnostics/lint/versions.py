@@ -1,4 +1,4 @@
-"""The releases that a run is checked for: given, required by its project, or installed (metadata only)."""
+"""Choose the releases that a run is checked for: given on the command line, required by its project, or installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Known issues that logs show, each with its certainty; the verdict selects from them."""
+"""Find the known issues whose signatures match the logs, each with its certainty, evidence and triggers.
+
+The verdict selects from these candidates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `triage`: find the known issue behind the logs of a failed run."""
+"""Run the command `triage`: find the known issue behind the logs of a failed run."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""Leads: known issues that fit a log whose decisive line is missing.
+"""Find leads: known issues that fit a log although the line that would show them is missing.
 
-A message that was cut off, frames without their exception, a message without its exception's name, a repeated wait, a
-symptom in the metrics. Each lead is a hypothesis and names the test that would settle it.
+A lead comes from a message that was cut off, from frames or a message without the exception's name, from a repeated
+wait, or from a symptom in the metrics. Each lead is a hypothesis and names the test that would settle it.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.model import CONFIRMATION, Issue
 from diagnostics.logs.tracebacks import short_path
-from diagnostics.output.redact import mask_and_cut
 from diagnostics.triage.log_end import LogEnd
 from diagnostics.triage.model import Hit, LogFacts, has_frame
 from diagnostics.triage.symptoms import Symptom
@@ -29,34 +30,17 @@ _RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt
 # The name of an exception at the beginning of a pattern.
 _TYPED = re.compile(r"^\(?(?:\\b)?(?:[\w.\\]|\(\?:[\w|]*\))*(?:Error|Exception|Failure)\)?: ")
 _VALUES = re.compile(r"\d+")
-# Issues by the lines that a waiting run repeats, with the test that would settle them.
-_WAITS = (
-    ("NET012", r"(?i)server (?:is )?(?:not|isn't) (?:up|ready|reachable|available)"
-               r"|inference (?:server|pool)|rollout server"
-               r"|waiting for (?:the )?(?:\w+ )?(?:vllm|inference|rollout|http) ?(?:server|service)?|/health",
-     "the server's own log: does it end with an error, or with 'Application startup complete'? does"
-     " `curl HOST:PORT/health` answer from here?"),
-    ("RAY016", r"(?i)placement group|pending (?:resource|demand)|insufficient resources|cannot be scheduled",
-     "ray status: which resources are requested, and which are free?"),
-    ("RAY015", r"(?i)connect to (?:the )?(?:remote )?gcs|ray (?:cluster|head|runtime)|raylet",
-     "ray status from this machine; is the address in RAY_ADDRESS the head's?"),
-    ("NET011", r"(?i)tcpstore|c10d|init_communicator|rendezvous store|client socket",
-     "does the other side's log say that it joined the group? is the port open from here?"),
-    ("ENG003", r"(?i)engine core|engine process|core proc|engine .{0,20}(?:start|ready)",
-     "the engine's own lines: does it still load weights or compile? py-spy dump on it"),
-    ("HNG002", r"No available shared memory broadcast block|shm_broadcast",
-     "grpo-doctor hang: which rank is not in the collective?"),
-    ("HNG015", r"(?i)rendezvous|waiting for .{0,30}(?:ranks|nodes|workers) to join",
-     "how many ranks joined, and which machine is missing?"),
-    ("HNG007", r"(?i)\block\b", "which process holds the lock: fuser FILE, or lsof"),
-)  # fmt: skip
 # A prompt for input, which a batch job never gets.
 _QUESTION = re.compile(
     r"(?i)enter your (?:choice|api key|password|token)|^wandb: \(\d\) |\[y(?:es)?/n(?:o)?\]|\(y/n\)"
     r"|(?:password|passphrase)[^:]{0,40}: ?$"
     r"|do you (?:wish|want) to .*\?|press (?:enter|any key)"
 )
-_COMPILED = tuple((code, re.compile(pattern), settles) for code, pattern, settles in _WAITS)
+# Issues by the messages that a waiting run repeats, with the test that would settle them.
+_WAITS = tuple(
+    (wait["code"], re.compile(wait["pattern"]), wait["settles"])
+    for wait in tomllib.loads(Path(__file__).with_name("waits.toml").read_text(encoding="utf-8"))["wait"]
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,6 @@ class Lead:
         why: The observation, and why it is incomplete.
         settles: The test that would settle it.
         cut: The observation is the beginning of the line that would show the issue.
-        alike: The observation is a message similar to a known one.
     """
 
     issue: Issue
@@ -75,7 +58,6 @@ class Lead:
     settles: str
     hit: Hit
     cut: bool = False
-    alike: bool = False
 
 
 class Fragments:
@@ -142,14 +124,14 @@ class Fragments:
                 "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null",
                 end.last,
             )
-        if not end.waits:
+        if not end.stall or not end.stall.wait:
             return
         reason = "one line that reports a wait"
-        if end.times > 1:
-            reason = f"the run waits: {end.times} of the last lines repeat this one, and nothing follows"
-        for code, pattern, settles in _COMPILED:
-            if pattern.search(end.waits.text) and code in self._issues:
-                yield Lead(self._issues[code], reason, settles, end.waits)
+        if end.stall.lines > 1:
+            reason = f"the run waits: the last {end.stall.lines} lines repeat this one, and nothing follows"
+        for code, pattern, settles in _WAITS:
+            if pattern.search(end.stall.wait.text) and code in self._issues:
+                yield Lead(self._issues[code], reason, settles, end.stall.wait)
                 return
 
     def _frames(self, log: LogFacts) -> Iterable[Lead]:
@@ -187,12 +169,6 @@ def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
         "the first traceback of that process: what failed before this line?",
         hit,
     )
-
-
-def lead_from_similar_message(issue: Issue, hit: Hit, line: str) -> Lead:
-    """Return the lead for a message that is similar to a known line of an issue."""
-    settles = f"does it mean the same as: {mask_and_cut(line.strip(), 160)!r}?"
-    return Lead(issue, "a message similar to that of this issue", settles, hit, alike=True)
 
 
 def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:

@@ -1,4 +1,7 @@
-"""Stages that check each line: ignored exceptions, torchrun's table, tracebacks, signatures, boxes, other log_facts."""
+"""Check each line of a log in stages: tracebacks, signatures, errors, releases, torchrun's table of failed ranks.
+
+`LineStages` passes a line to the stages; each stage writes its own fields of `LogFacts`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ _SHOWN = 400
 # Lines between "Exception ignored in" and its traceback; more where ranks print at the same time.
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _MAX_ERROR_LINES, _MAX_CUT = 4, 8
-_RUN, _SPACES = " " * 12, re.compile(r" {2,}")
 _BAR = re.compile(r"\d%\|")
 _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
 _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminate called")
@@ -71,7 +73,7 @@ class LineStages:
                 self._box.begin(traceback, line)
         if not traceback and line.is_sample:
             return
-        matching = self._matching(line.text)
+        matching = self._signatures.matching(line.text)
         if matching and traceback and traceback.end != number and line.is_code_context:
             matching = []
         if matching:
@@ -80,13 +82,6 @@ class LineStages:
         if self._errors.add_line(line, number, in_traceback=traceback is not None):
             # Python printed the ignored exception without a traceback.
             self._ignored.forget(line)
-
-    def _matching(self, text: str) -> list[int]:
-        matching = self._signatures.matching(text)
-        if not matching and _RUN in text.strip():
-            # Text copied from a terminal has padding where lines were wrapped.
-            matching = self._signatures.matching(_SPACES.sub(" ", text))
-        return matching
 
     def add_joined_line(self, text: str, first: str, number: int) -> None:
         """Check a line that was joined from several; `number` is that of the first one."""

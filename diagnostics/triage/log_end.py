@@ -1,6 +1,7 @@
-"""Beginnings and ends of runs in a log: did the run end, does it wait, which lines report an unknown failure?
+"""Read the end of a log: the line that reports the end of the run, messages that a stalled run repeats, failures.
 
-A log without a failure does not show that the run ended: a process that hangs or was killed prints nothing more.
+A log without a failure does not show that the run ended, because a process that hangs or was killed prints nothing
+more. `last_run_start` finds where the last of several runs in one log begins.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ _WAITING = re.compile(
 _GIVEN_UP = re.compile(
     r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
 )
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+# Numbers in a wait that are neither those of a counter nor of a step.
+_SECONDS_OR_ATTEMPTS = re.compile(r"(?<![=:\w.])(?<![=:] )(?<![Ss]tep )\d+(?:\.\d+)*")
 # Most lines of a pasted message.
 _MESSAGE_LINES = 4
 _REPEATS = 3
@@ -82,7 +84,8 @@ _REPEATED_OF = 40
 # Most different messages that a stalled run repeats.
 _MAX_CYCLE = 6
 _MIN_STALL = 6
-_TIME = re.compile(r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
+# Times and addresses of objects, which differ in repeated lines.
+_TIME_OR_ADDRESS = re.compile(r"0x[0-9a-f]+|\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
 # First lines of a log that mark the beginning of a run, and the letters that must be left without values.
 _FIRST_LINES, _MIN_SHAPE = 3, 16
 _BANNER = re.compile(
@@ -92,26 +95,35 @@ _START_VALUES = re.compile(r"\d+|\x1b\[\d*m")
 
 
 @dataclass(frozen=True)
+class Stall:
+    """Messages that the last lines of a log repeat without progress.
+
+    Attributes:
+        messages: One hit of each, in the order of the log.
+        lines: Number of lines that repeat them.
+        wait: The message that reports a wait, if there is one.
+    """
+
+    messages: tuple[Hit, ...]
+    lines: int
+    wait: Hit | None = None
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """The end of a log.
 
     Attributes:
         last: Its last line.
         ended: The line that reports the end of the run.
-        waits: The last line, if it repeats that the run waits.
-        times: Number of lines that repeat it.
-        stalled: The messages that the last lines repeat without any change, in the order of the log.
-        stalled_lines: Number of these lines.
+        stall: The messages that the last lines repeat.
         failing: Lines that report a failure, by their words; no rule matched them.
         message: The text is a pasted message rather than a log.
     """
 
     last: Hit | None
     ended: Hit | None = None
-    waits: Hit | None = None
-    times: int = 0
-    stalled: tuple[Hit, ...] = ()
-    stalled_lines: int = 0
+    stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
     message: bool = False
 
@@ -121,24 +133,14 @@ def find_end(log: LogFacts) -> LogEnd:
     lines = list(_last_lines(log))
     if not lines:
         return LogEnd(None)
-    times = _count_repeated_wait(lines)
-    last = lines[-1][0]
-    stalled, stalled_lines = _find_stall([hit for hit, _ in lines[-_REPEATED_OF:]])
-    open_total = _open_total(hit.text for hit, _ in lines)
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
+    readable = [(hit, level) for hit, level in lines if level != "fine"]
     return LogEnd(
-        last,
-        _find_end_line(lines, open_total),
-        last if times >= min(_REPEATS, len(lines)) else None,
-        times,
-        stalled,
-        stalled_lines,
-        tuple(hit for hit, level in lines if level != "fine" and _reports_failure(hit.text, level)),
-        is_short
-        and any(
-            level != "fine" and _reports_failure(hit.text, "") and "\\n" not in hit.text
-            for hit, level in lines
-        ),
+        lines[-1][0],
+        _find_end_line(lines, _open_total(hit.text for hit, _ in lines)),
+        _find_stall([hit for hit, _ in lines[-_REPEATED_OF:]]),
+        tuple(hit for hit, level in readable if _reports_failure(hit.text, level)),
+        is_short and any(_reports_failure(hit.text, "") and "\\n" not in hit.text for hit, _ in readable),
     )
 
 
@@ -228,33 +230,38 @@ def _reports_failure(text: str, level: str) -> bool:
     return bool(_FAILING.search(text)) and not _NO_FAILURE.search(text) and not _BAR.search(text)
 
 
-def _count_repeated_wait(lines: Sequence[tuple[Hit, str]]) -> int:
-    """Return how many of the last lines repeat the last one, if it reports a wait."""
-    shapes = [_NUMBERS.sub("_", hit.text) for hit, _ in lines[-_REPEATED_OF:]]
-    return shapes.count(shapes[-1]) if _WAITING.search(shapes[-1]) else 0
+def _find_stall(hits: Sequence[Hit]) -> Stall | None:
+    """Return the messages that the last lines repeat, if they report a wait or pending work.
 
-
-def _find_stall(hits: Sequence[Hit]) -> tuple[tuple[Hit, ...], int]:
-    """Return the messages that the last lines repeat with the same values, and the number of these lines.
-
-    Monitors of a stalled run print the same lines again and again; those of a run that works have other values.
+    A message that reports a wait may count seconds or attempts; any other one has to repeat its values, too. Monitors
+    of a stalled run print the same values again and again; those of a run that works have other ones.
     """
     # Each rank may print the same line once.
-    keys = [(hit.rank, _TIME.sub("", hit.text)) for hit in hits]
-    before = next((place for place in range(len(keys) - 2, -1, -1) if keys[place] == keys[-1]), None)
-    if before is None or len(keys) - 1 - before > _MAX_CYCLE:
-        return (), 0
+    keys = [(hit.rank, _repeated_part(hit.text)) for hit in hits]
+    before = next((place for place in range(len(keys) - 2, -1, -1) if keys[place] == keys[-1]), len(keys) - 1)
     cycle = set(keys[before:])
-    messages = [ZERO_COUNTER.sub("", text) for _, text in cycle]
-    # An idle server and a heartbeat repeat themselves, too; metrics are progress.
-    if not any(_WAITING.search(text) or _PENDING.search(text) for text in messages) or any(
-        map(_STEP.search, messages)
-    ):
-        return (), 0
     start = next((place + 1 for place in range(len(keys) - 1, -1, -1) if keys[place] not in cycle), 0)
-    if len(keys) - start < max(_MIN_STALL, _REPEATS * len(cycle)):
-        return (), 0
-    return tuple(hits[-len(cycle) :]), len(keys) - start
+    count, messages = len(keys) - start, tuple(hits[-len(cycle) :])
+    waits = [hit for hit in messages if _reports_wait(hit.text)]
+    # An idle server and a heartbeat repeat themselves, too; metrics are progress.
+    pending = waits or any(_PENDING.search(ZERO_COUNTER.sub("", hit.text)) for hit in messages)
+    if not pending or len(cycle) > _MAX_CYCLE or any(_STEP.search(hit.text) for hit in messages):
+        return None
+    needed = _REPEATS * len(cycle) if len(waits) == len(messages) else max(_MIN_STALL, _REPEATS * len(cycle))
+    # A pasted line that reports a wait is enough.
+    if count < (min(needed, len(hits)) if len(waits) == len(messages) else needed):
+        return None
+    return Stall(messages, count, waits[-1] if waits else None)
+
+
+def _reports_wait(text: str) -> bool:
+    return bool(_WAITING.search(ZERO_COUNTER.sub("", text)))
+
+
+def _repeated_part(text: str) -> str:
+    """Return the part of a message that a stalled run repeats: all but times, and the seconds or attempts of a wait."""
+    text = _TIME_OR_ADDRESS.sub("", text)
+    return _SECONDS_OR_ATTEMPTS.sub("_", text) if _reports_wait(text) else text
 
 
 def last_run_start(log: LogFacts, failed: Collection[int]) -> int:

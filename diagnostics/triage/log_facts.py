@@ -1,4 +1,7 @@
-"""Releases and frameworks that log lines report, and the texts that lead the scan to such lines."""
+"""Read the installed releases and the frameworks that log lines report.
+
+`ANCHORS` are texts of such lines, for which the scan searches whole blocks.
+"""
 
 from __future__ import annotations
 

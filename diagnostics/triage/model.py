@@ -1,4 +1,4 @@
-"""Facts that the scan of one log collects."""
+"""Define what the scan of one log collects: hits of patterns, tracebacks, errors, releases, head and tail."""
 
 from __future__ import annotations
 

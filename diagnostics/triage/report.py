@@ -1,8 +1,8 @@
-"""The report of a diagnosis: findings with evidence, the fix for the framework in the log, the terminal form."""
+"""Turn the verdict on logs into a report: findings with evidence, fixes for the framework at hand, terminal output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_finding, print_text
 from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.leads import MAX_LEADS, Lead
-from diagnostics.triage.log_end import ZERO_COUNTER
+from diagnostics.triage.log_end import ZERO_COUNTER, Stall
 from diagnostics.triage.model import Hit
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
@@ -96,8 +96,8 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             symptom = second.symptoms[0]
             needed = "; ".join(cause.settles for cause in symptom.causes)
             yield NotChecked("the cause of these metrics", symptom.what, needed, symptom.hits[0].location)
-        elif second.stalled:
-            yield _stall(second.stalled, second.stalled_lines)
+        elif second.stall:
+            yield _stall(second.stall)
         elif not second.failing:
             last = second.last[-1] if second.last else None
             yield NotChecked(
@@ -111,16 +111,17 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             )
 
 
-def _stall(messages: Sequence[Hit], lines: int) -> NotChecked:
+def _stall(stall: Stall) -> NotChecked:
     """Return the messages of a stalled run and the counters in them that are 0, which show who is idle."""
-    zeros = [match[1].strip() for hit in messages for match in ZERO_COUNTER.finditer(hit.text)]
-    shown = " / ".join(mask_and_cut(hit.text, 120) for hit in messages)
+    zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
+    shown = " / ".join(mask_and_cut(hit.text, 120) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
+    number = fixes.count_of(len(stall.messages), "message")
     return NotChecked(
         _STALL,
-        f"the last {lines} lines repeat {fixes.count_of(len(messages), 'message')} without a change: {shown}{idle}",
+        f"the last {stall.lines} lines repeat {number} without a change: {shown}{idle}",
         "run grpo-doctor hang where it runs; pass the logs of the other processes as well",
-        messages[0].location,
+        stall.messages[0].location,
     )
 
 

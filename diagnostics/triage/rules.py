@@ -1,4 +1,7 @@
-"""The catalog's signatures, compiled for a pass over a log."""
+"""Compile the catalog's signatures for one pass over a log.
+
+Each pattern is searched only in lines with a text (its anchor) that every match contains.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from typing import Any
 from diagnostics.catalog import literal_prefilter
 from diagnostics.catalog.loader import pattern_literals
 from diagnostics.catalog.model import Issue, LogSample
+from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import clean
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.triage import log_facts
 from diagnostics.triage.leads import Fragments
 from diagnostics.triage.model import Hits
-from diagnostics.triage.similarity import MessageIndex, WordIndex
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 # A frame, also where its quotation mark is escaped for JSON or HTML.
@@ -83,27 +86,9 @@ class Rules:
         return Fragments(self.issues)
 
     @cached_property
-    def word_index(self) -> WordIndex:
+    def issue_search(self) -> IssueSearch:
         """The entries by their words; built on first use."""
-        return WordIndex(self.issues)
-
-    @cached_property
-    def messages(self) -> MessageIndex:
-        """The lines of samples of root causes; built on first use."""
-        return MessageIndex(
-            (code, line.text)
-            for code, issue in self.issues.items()
-            if issue.signature and issue.signature.role == "root"
-            for sample in issue.signature.samples
-            if sample.matches
-            for line in map(clean, sample.text.splitlines())
-            if 'File "' not in line.text and not self.is_consequence(line.text)
-        )
-
-    def is_consequence(self, text: str) -> bool:
-        """Whether a line only reports the consequence of another failure."""
-        signatures = (self.issues[self.rules[index].code].signature for index in self.set.match(text))
-        return any(signature and signature.role != "root" for signature in signatures)
+        return IssueSearch(self.issues)
 
 
 class AnchorSearch:

@@ -1,4 +1,7 @@
-"""Scan a log in one pass: bounded memory, linear time, most of it one search over whole blocks."""
+"""Scan a log in one pass: search whole blocks for anchors, and check only the lines that have one.
+
+Memory is bounded and time is linear in the size of the log.
+"""
 
 from __future__ import annotations
 

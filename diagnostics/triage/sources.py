@@ -1,4 +1,4 @@
-"""Find the logs that a command line names: files, folders, zips, standard input."""
+"""Find the logs that a command line names: files, folders, standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics.fixes import count_of
-from diagnostics.triage.streams import LogSource, NoLogError, SourceError, looks_like_log, zip_members
+from diagnostics.triage.streams import LogSource, SourceError, looks_like_log
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 
@@ -59,7 +59,7 @@ def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> 
     """Return the logs that a command line names; `-` is standard input, a folder means all logs below it.
 
     Args:
-        arguments: Files, folders and zips.
+        arguments: Files and folders.
         skipped: Collects the files in folders that were not read.
 
     Raises:
@@ -71,15 +71,13 @@ def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> 
         path = Path(argument)
         if argument == "-":
             sources.append(LogSource("<stdin>", None))
-        elif stat.S_ISDIR(mode := _mode(path)):
+        elif stat.S_ISDIR(_mode(path)):
             sources += _folder_logs(path, skipped)
         else:
-            sources += _zip_logs(path, mode) or [LogSource(path.name, path)]
+            sources.append(LogSource(path.name, path))
     names = Counter(source.name for source in sources)
     return [
-        replace(source, name=f"{source.path}/{source.member}".rstrip("/"))
-        if names[source.name] > 1 and source.path
-        else source
+        replace(source, name=str(source.path)) if names[source.name] > 1 and source.path else source
         for source in sources
     ]
 
@@ -91,15 +89,6 @@ def _mode(path: Path) -> int:
         raise SourceError(f"{path}: no such file or folder") from None
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _zip_logs(path: Path, mode: int) -> list[LogSource]:
-    """Return the files in a zip, the form in which CI offers logs; none for any other file."""
-    try:
-        names = [] if stat.S_ISFIFO(mode) else zip_members(path)
-    except NoLogError as error:
-        raise SourceError(f"{path}: {error}") from None
-    return [LogSource(f"{path.name}/{name}", path, member=name) for name in names]
 
 
 def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:

@@ -1,14 +1,18 @@
-"""Symptoms in metrics, each with its possible causes in the order of likelihood.
+"""Find symptoms in the metrics of a log, each with its possible causes in the order of likelihood.
 
-A metric shows that something is wrong and not why. The causes are hypotheses, each with the test that would settle it.
-The bounds are those of the frameworks' own documentation and checks.
+A metric shows that something is wrong and not why. The causes, in symptoms.toml, are hypotheses with the test that
+would settle them. The bounds are those of the frameworks' own documentation and checks.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from diagnostics.logs.metric_names import MAX_STEPS_PER_S, MetricRow
 from diagnostics.triage.model import Hit
@@ -35,13 +39,12 @@ class Symptom:
     causes: tuple[Cause, ...]
 
 
-@dataclass(frozen=True)
-class SymptomRule:
-    """A symptom and the function that finds it; `at_once`: one row is enough."""
+class SymptomRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of symptoms.toml."""
 
     what: str
     means: str
-    find: Callable[[Sequence[MetricRow]], Matches]
+    find: str
     causes: tuple[Cause, ...]
     at_once: bool = False
 
@@ -52,19 +55,6 @@ _NO_SPREAD = "no group has any spread of rewards"
 _MAX_DIFF, _MAX_MULT, _MIN_RATIO, _MAX_RATIO, _MAX_KL = 0.02, 1.05, 0.8, 1.25, 0.05
 _MIN_ENTROPY = 1e-3
 _MIN_CAPPED, _MIN_LENGTH = 0.95, 16
-_WEIGHTS_OR_TEMPERATURE = (
-    Cause(
-        "SYN003",
-        "near 1 in the first step, and drifting later? Then the engine has old weights: turn sleep mode off once",
-    ),
-    Cause(
-        "NUM001",
-        "wrong in the first step already? Run once at temperature 1, or set processed_logprobs",
-    ),
-    Cause("NUM003", "the model folder's generation_config.json: run once with generation_config='vllm'"),
-    Cause("NUM002", "top_p, top_k, min_p: run once with 1.0, -1 and 0"),
-    Cause("SYN001", "reset_prefix_cache() after each update, or enable_prefix_caching=False once"),
-)
 
 
 def _rows_with(rows: Sequence[MetricRow], *names: str) -> Iterator[MetricRow]:
@@ -128,6 +118,21 @@ def _rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
     return uniform if len(uniform) > 1 and len(uniform) == len(list(_rows_with(rows, "all_alike"))) else []
 
 
+def _capped_rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
+    capped = _capped_rows(rows)
+    return capped if capped and _rows_without_spread(rows) else []
+
+
+def _rows_that_differ_from_engine(rows: Sequence[MetricRow]) -> Matches:
+    """Return rows in which trainer and engine compute different probabilities for the same tokens."""
+    return [
+        *_rows_where("ratio", lambda value: not _MIN_RATIO <= value <= _MAX_RATIO)(rows),
+        *_rows_where("probs_diff", lambda value: value > _MAX_DIFF)(rows),
+        *_rows_where("mult_error", lambda value: value > _MAX_MULT)(rows),
+        *_rows_where("mismatch_kl", lambda value: value > _MAX_KL)(rows),
+    ]
+
+
 def _rows_without_gradient(rows: Sequence[MetricRow]) -> Matches:
     return [
         (row, ("grad_norm", "reward_std"))
@@ -152,107 +157,21 @@ def _rows_that_trained_nothing(rows: Sequence[MetricRow]) -> Matches:
     return [(row, names) for row, names in fast if not has_steps or row.value("loss") == 0]
 
 
-_RULES = (
-    SymptomRule(
-        "nothing was trained: the run ended at once",
-        "A rate above 100 steps per second means that no step trained. The run resumed at its last step, or its "
-        "dataset is empty.",
-        _rows_that_trained_nothing,
-        (
-            Cause("", "does resume_from_checkpoint name the last step? Raise max_steps or num_train_epochs"),
-        ),
-        at_once=True,
-    ),
-    SymptomRule(
-        "the standard deviation of rewards is NaN",
-        "One reward alone has no standard deviation, and a NaN or infinite reward makes it NaN. Advantages divided by"
-        " it are NaN, and so is the loss.",
-        _rows_where("reward_std", math.isnan),
-        (
-            Cause("CFG110", "num_generations, rollout.n, n_samples_per_prompt: is it 1?"),
-            Cause("REW002", "is a reward NaN or None? Print what the reward function returns"),
-        ),
-        at_once=True,
-    ),
-    SymptomRule(
-        "a metric of the update is NaN or infinite",
-        "After an update with a NaN gradient, all weights are NaN: resume from the last checkpoint before it. The"
-        " metric that became NaN first shows where it came from.",
-        _non_finite_rows,
-        (
-            Cause("NUM027", "find the first line with a NaN: which metric is it?"),
-            Cause("NUM025", "fp16 or bf16? With fp16 the loss scaler skips steps; run once in bf16"),
-            Cause("CFG110", "is reward_std NaN, too? Then groups have one completion"),
-            Cause("NUM024", "is one of the engine's log-probs NaN or -inf?"),
-        ),
-        at_once=True,
-    ),
-    SymptomRule(
-        "every completion ends at the length limit, and no group has any spread of rewards",
-        "Completions are cut off, so all rewards of a group are equal: no advantage, no gradient but that of a KL or"
-        " entropy term. The limit is too short for the task, or the model never emits its end token (chat template,"
-        " eos_token_id, a base model, a policy that repeats itself).",
-        lambda rows: capped if (capped := _capped_rows(rows)) and _rows_without_spread(rows) else [],
-        (
-            Cause("", "read three completions: are they cut off? Raise the limit, or check the end token"),
-            Cause("REW001", "are rewards 0 for right answers, too? Score one by hand, in the main thread"),
-            Cause("CFG115", "is the temperature 0? Then all completions of a group are identical"),
-        ),
-    ),
-    SymptomRule(
-        "every completion ends at the length limit",
-        "The limit is too short for the task, or the model never emits its end token (chat template, eos_token_id, a"
-        " base model, a policy that repeats itself).",
-        _capped_rows,
-        (
-            Cause("", "read three completions: are they cut off, do they repeat themselves, is there an end token?"),
-            Cause("TOK013", "print the prompt as it is sent: is the chat template applied?"),
-        ),
-    ),
-    SymptomRule(
-        "the gradient is 0 though rewards differ",
-        "Possible reasons: no spread within a group, all tokens masked (truncated completions left out), frozen"
-        " weights, everything clipped, or a gradient too small for the printed digits.",
-        _rows_without_gradient,
-        (
-            Cause("CFG117", "LoRA or frozen weights with gradient checkpointing? Run once with use_reentrant=False"),
-            Cause("", "is completions/clipped_ratio 1 with mask_truncated_completions? Then everything is masked"),
-            Cause("NUM004", "is it tiny rather than 0? Compare steps_per_generation with gradient_accumulation_steps"),
-        ),
-    ),
-    SymptomRule(
-        _NO_SPREAD,
-        "All completions of a group have the same reward: no advantage, no gradient but that of a KL or entropy term.",
-        _rows_without_spread,
-        (
-            Cause("REW001", "are all rewards 0? Score a right answer by hand, in the main thread and in another"),
-            Cause("CFG115", "is the temperature 0? Are the completions of a group the same text?"),
-            Cause("REW002", "does the reward function receive the column with the answer? Print its arguments once"),
-        ),
-    ),
-    SymptomRule(
-        "trainer and engine compute different probabilities for the same tokens",
-        "Their ratio should be near 1 from the first step on. Usually the engine has other weights, or samples from a"
-        " different distribution (temperature, top_p) than the trainer computes with.",
-        lambda rows: [
-            *_rows_where("ratio", lambda value: not _MIN_RATIO <= value <= _MAX_RATIO)(rows),
-            *_rows_where("probs_diff", lambda value: value > _MAX_DIFF)(rows),
-            *_rows_where("mult_error", lambda value: value > _MAX_MULT)(rows),
-            *_rows_where("mismatch_kl", lambda value: value > _MAX_KL)(rows),
-        ],
-        _WEIGHTS_OR_TEMPERATURE,
-    ),
-    SymptomRule(
-        "entropy collapsed to 0",
-        "The policy gives one answer only. Reasons: a high learning rate, no KL term, a reward that one answer"
-        " satisfies, or a temperature near 0.",
-        _rows_without_entropy,
-        (
-            Cause("CFG115", "is the temperature 0, or near it?"),
-            Cause("", "did entropy fall within a few steps while kl rose?"),
-        ),
-    ),
-)  # fmt: skip
+_FINDERS: dict[str, Callable[[Sequence[MetricRow]], Matches]] = {
+    "trained_nothing": _rows_that_trained_nothing,
+    "reward_std_nan": _rows_where("reward_std", math.isnan),
+    "not_finite": _non_finite_rows,
+    "capped_without_spread": _capped_rows_without_spread,
+    "capped": _capped_rows,
+    "no_gradient": _rows_without_gradient,
+    "no_spread": _rows_without_spread,
+    "engine_differs": _rows_that_differ_from_engine,
+    "no_entropy": _rows_without_entropy,
+}
+RULES = msgspec.convert(
+    tomllib.loads(Path(__file__).with_name("symptoms.toml").read_text(encoding="utf-8"))["symptom"],
+    list[SymptomRule],
+)
 
 
 def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Symptom]:
@@ -263,8 +182,8 @@ def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Sy
         pasted: Somebody selected these lines, so one row is enough for every symptom.
     """
     symptoms: list[Symptom] = []
-    for rule in _RULES:
-        matches = rule.find(rows)
+    for rule in RULES:
+        matches = _FINDERS[rule.find](rows)
         if len(matches) < (1 if pasted or rule.at_once else _MIN_ROWS):
             continue
         if not any(symptom.what.startswith(rule.what) for symptom in symptoms):

@@ -1,4 +1,7 @@
-"""Judge the logs of a run: up to three candidates, roots before consequences."""
+"""Decide the verdict on the logs of a run: known issue, consequences only, hypothesis, unknown failure or clean.
+
+Up to three candidates are kept, root causes before consequences.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +231,7 @@ def _unresolved_state(
     has_errors = any(log.errors for log in logs)
     if not any(log.lines for log in logs):
         return "empty"
-    if failures and not any(lead.cut or lead.alike for lead in second.leads):
+    if failures and not any(lead.cut for lead in second.leads):
         types = {failure.type.rpartition(".")[2] for failure in failures}
         interrupted = _INTERRUPT in types and types <= _CANCELLED
         return NOT_JUDGED if interrupted and not has_errors else "unknown"

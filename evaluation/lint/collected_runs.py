@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from diagnostics.findings import INCOMPLETE, Severity
-from diagnostics.lint.engine import lint_paths
+from diagnostics.lint.command import lint_paths
 from diagnostics.lint.versions import collect_versions
 
 

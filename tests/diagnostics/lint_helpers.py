@@ -3,8 +3,9 @@
 from packaging.version import Version
 
 from diagnostics.findings import Report
-from diagnostics.lint import undecidable
-from diagnostics.lint.engine import check_plans, lint_paths, plans_of
+from diagnostics.lint import not_checked
+from diagnostics.lint.command import lint_paths
+from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.reading import read_text
 from diagnostics.lint.versions import Versions, collect_versions
 
@@ -19,7 +20,7 @@ def plans(text, syntax="shell", framework="", **known):
 
 def report(text, syntax="shell", framework="", **known):
     run_plans = plans(text, syntax, framework, **known)
-    checks = (*check_plans(run_plans), *undecidable.check_reading(run_plans))
+    checks = (*check_plans(run_plans), *not_checked.check_reading(run_plans))
     assert [check.reason for check in checks if check.outcome == "crashed"] == []
     return Report("lint", {}, checks)
 

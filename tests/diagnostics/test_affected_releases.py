@@ -34,16 +34,10 @@ def issue():
 @pytest.mark.parametrize(
     ("release", "answer"),
     [
-        ("0.5.9", NOT_AFFECTED),
-        ("0.6.0", AFFECTED),
-        ("0.8.5.post1", AFFECTED),
-        ("0.8.5+cpu", AFFECTED),
-        ("0.10.2rc1", AFFECTED),
-        ("0.11.0", NOT_AFFECTED),
-        ("dev", UNREADABLE),
-        (None, UNKNOWN),
+        ("0.5.9", NOT_AFFECTED), ("0.6.0", AFFECTED), ("0.8.5.post1", AFFECTED), ("0.8.5+cpu", AFFECTED),
+        ("0.10.2rc1", AFFECTED), ("0.11.0", NOT_AFFECTED), ("dev", UNREADABLE), (None, UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_a_range_with_an_end(issue, release, answer):
     """Inside, outside, unreadable and unknown are four answers."""
     releases = {} if release is None else {"vllm": release}

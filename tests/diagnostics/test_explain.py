@@ -13,8 +13,9 @@ KINDS = ("crash", "hang", "silent", "check")
 
 
 @pytest.fixture
-def explain(capsys):
+def explain(capsys, monkeypatch, rules):
     """Run the command; return exit code and what it printed."""
+    monkeypatch.setattr("diagnostics.commands.code_search.Rules", lambda _issues: rules)
 
     def run(*words):
         code = program.main(["explain", *words])

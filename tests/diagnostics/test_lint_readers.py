@@ -85,7 +85,7 @@ def test_mangled_configs_crash_nothing():
         Versions(),
         versions(vllm="0.7.3", trl="0.17.0", ms_swift="3.4.1", verl="0.5.0", openrlhf="0.10.1"),
     )
-    for number in range(4_000):
+    for number in range(1_500):
         syntax = list(SEEDS)[number % len(SEEDS)]
         text = mangle(rng.choice(SEEDS[syntax]), rng)
         assert own_faults(text, syntax, known[number % 2]) == [], (syntax, text)
@@ -108,7 +108,6 @@ HURTFUL = {
         "data: {a: 1}\nactor_rollout_ref: &a\n" + "".join(f"  k{i}: ${{.k{i + 1}}}\n" for i in range(20_000)),
     ),
     "python dicts": ("python", "from trl import GRPOConfig\n" + "k['a'] = {'b': 1}\n" * 9_000),
-    "python commands": ("python", "import subprocess\n" + "subprocess.run('vllm serve m')\n" * 9_000),
     "yaml anchors": ("yaml", "".join(f"k{i}: &a{i} {{x: 1}}\n" for i in range(30_000))),
     "yaml merges": ("yaml", "a: &a {x: 1}\n" + "b: {<<: *a, <<: *a}\n" * 10_000),
     "yaml line": ("yaml", "a: " + "x" * 1_900_000),

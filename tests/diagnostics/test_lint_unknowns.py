@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from diagnostics.findings import Severity
-from diagnostics.lint import option_index, undecidable
+from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.reading import read_text
 from evaluation.lint import option_names
@@ -29,13 +29,13 @@ def unknowns(text, syntax="shell", **releases):
         (TRL + "--per_device_train_batch_size 3", ("batches and groups", "process count", True)),
         (TRL + "--vllm_gpu_memory_utilization $SHARE", ("memory and sleep", "vllm_gpu_memory_utilization", True)),
         (TRL + "--top_p 1 --repetition_penalty $P", ("sampling", "repetition_penalty", False)),
-        (TRL + "$MORE", (undecidable.READING, "more options", True)),
-        (TRL + '"$@"', (undecidable.READING, '"$@"', False)),
-        (TRL + "--num_generationz 8", (undecidable.READING, "num_generationz", True)),
-        ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (undecidable.READING, "trainer.nnodez", True)),
+        (TRL + "$MORE", (not_checked.READING, "more options", True)),
+        (TRL + '"$@"', (not_checked.READING, '"$@"', False)),
+        (TRL + "--num_generationz 8", (not_checked.READING, "num_generationz", True)),
+        ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (not_checked.READING, "trainer.nnodez", True)),
         ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
-        ("python3 -m verl.trainer.main_ppo +trainer.nnodes=1", (undecidable.READING, "+trainer.nnodes", True)),
-        ("vllm serve M --gpu-memory-utilisation 0.8", (undecidable.READING, "gpu_memory_utilisation", True)),
+        ("python3 -m verl.trainer.main_ppo +trainer.nnodes=1", (not_checked.READING, "+trainer.nnodes", True)),
+        ("vllm serve M --gpu-memory-utilisation 0.8", (not_checked.READING, "gpu_memory_utilisation", True)),
         ("vllm serve M -tp 2 -O3 --hf-overrides.x 3 --no-enable-log-requests --api-key K", None),
         (TRL + "--per_device_train_batch_size 8 --model_name_or_path $MODEL --run_name $NAME", None),
     ],
@@ -55,7 +55,7 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
         "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --reward_funcs a --use_vllm true --vllm_mode "
     )
     healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
-    assert (undecidable.READING, "release of ms-swift", False) in unknowns(healthy)
+    assert (not_checked.READING, "release of ms-swift", False) in unknowns(healthy)
     assert report(healthy).exit_code(Severity.ERROR) == 0
     # No release has both: every release refuses an option.
     assert report(healthy + " --num_infer_workers 4 --teacher_model t").exit_code(Severity.ERROR) == 3
@@ -66,7 +66,7 @@ def test_equal_unknowns_are_grouped(tmp_path):
         (tmp_path / name).write_text(
             "swift rlhf --rlhf_type grpo --use_vllm true --vllm_mode colocate --reward_funcs a\n"
         )
-    [check] = [check for check in lint(tmp_path).checks if check.check == undecidable.READING]
+    [check] = [check for check in lint(tmp_path).checks if check.check == not_checked.READING]
     [entry] = check.not_judged
     assert entry.what == "release of ms-swift"
     assert "a.sh:1" in entry.place
@@ -116,9 +116,9 @@ def test_options_that_a_parser_adds_in_a_loop_are_indexed():
 def test_parts_that_are_not_indexed_are_reported():
     """The config of verl's mindspeed engine, and the sections for roles of ms-swift's YAML for Ray."""
     run = VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.param_offload=True"
-    assert (undecidable.READING, "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
+    assert (not_checked.READING, "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
     text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\ntrain:\n  gpus: 4\nrollout:\n  gpus: 4\n"
-    assert (undecidable.READING, "its sections for roles", True) in unknowns(text, "yaml", ms_swift="4.5.2")
+    assert (not_checked.READING, "its sections for roles", True) in unknowns(text, "yaml", ms_swift="4.5.2")
     assert "error CFG113" not in codes(text, "yaml", ms_swift="4.5.2")
 
 

@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +12,6 @@ from diagnostics.logs.prefixes import Line, clean
 from diagnostics.logs.tracebacks import TracebackParser
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
-from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource, SkippedFiles, find_logs
 
 SITE = "/opt/env/lib/python3.12/site-packages"
@@ -29,11 +26,6 @@ def traceback_of(error, path="vllm/v1/core/kv_cache_utils.py", function="check")
 
 def prefixed(prefix, lines):
     return [f"{prefix}{line}" for line in lines]
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(catalog.load())
 
 
 @pytest.fixture
@@ -78,11 +70,11 @@ def test_a_confirmation_is_never_a_verdict_alone(judge):
     )
     verdict = judge([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
     assert (verdict.state, codes(verdict), verdict.followed) == ("wrapper", ["ENG030"], ())
-    assert [one.issue.code for one in verdict.candidates[0].confirmed] == ["ENG012"]
-    told = report(verdict, ["rank_0.log"])
-    assert [each.place for each in told.findings[0].evidence] == ["rank_0.log:7", "rank_0.log:1"]
-    assert "Confirmed by ENG012 (rank_0.log:1)." in told.findings[0].detail
-    assert [one["code"] for one in told.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
+    assert [item.issue.code for item in verdict.candidates[0].confirmed] == ["ENG012"]
+    document = report(verdict, ["rank_0.log"])
+    assert [item.place for item in document.findings[0].evidence] == ["rank_0.log:7", "rank_0.log:1"]
+    assert "Confirmed by ENG012 (rank_0.log:1)." in document.findings[0].detail
+    assert [item["code"] for item in document.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
 
 
 def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):
@@ -94,9 +86,9 @@ def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):
 
 def test_tracebacks_of_two_ranks_line_by_line(judge):
     """Each rank's is put together, and both ranks are named."""
-    one = prefixed("[rank0]: ", traceback_of(ROOT))
-    two = prefixed("[rank3]: ", traceback_of(ROOT))
-    verdict = judge([line for pair in zip(one, two, strict=True) for line in pair])
+    first = prefixed("[rank0]: ", traceback_of(ROOT))
+    second = prefixed("[rank3]: ", traceback_of(ROOT))
+    verdict = judge([line for pair in zip(first, second, strict=True) for line in pair])
     assert codes(verdict) == ["MEM005"]
     assert verdict.candidates[0].ranks == ("0", "3")
     assert all(hit.traceback and len(hit.traceback.frames) == 1 for hit in verdict.candidates[0].hits)
@@ -127,7 +119,7 @@ def test_releases_in_the_log_gate(judge):
             f"INFO 01-31 10:00:00 llm_engine.py:234] Initializing an LLM engine (v{release}) with config: x"
         )
         verdict = judge([head, *lines])
-        assert [(one.issue.code, one.certainty) for one in verdict.candidates] == [("SCH001", certainty)]
+        assert [(item.issue.code, item.certainty) for item in verdict.candidates] == [("SCH001", certainty)]
 
 
 def test_releases_are_read_from_where_they_are_stated(judge):
@@ -143,8 +135,8 @@ def test_releases_are_read_from_where_they_are_stated(judge):
             "Requirement already satisfied: peft>=2.0",
         ]
     )
-    found = {name: version for name, (version, _) in verdict.versions.items()}
-    assert found == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
+    releases = {name: version for name, (version, _) in verdict.versions.items()}
+    assert releases == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
 
 
 def test_a_clean_log_is_clean(judge):
@@ -181,8 +173,8 @@ def test_the_fingerprint_is_of_what_happened_not_where(judge):
     first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
     same = judge([line.replace("/opt/env", "/srv/x").replace("line 7", "line 9") for line in traceback_of(
         "KeyError: 'b2'", "own/x.py", "f")])  # fmt: skip
-    other = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
-    assert first.fingerprint == same.fingerprint != other.fingerprint
+    different = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
+    assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
 PREFIXED = [
@@ -226,11 +218,6 @@ def test_frames_without_a_head(rules):
     assert (ended.type, ended.message, ended.end) == ("ValueError", "no", 4)
 
 
-def test_every_pattern_has_an_anchor(rules):
-    """Otherwise the first look would miss it."""
-    assert all(literal_prefilter.required_literals(rule.code, rule.pattern) for rule in rules.rules)
-
-
 def test_an_anchor_is_in_every_match():
     """Alternatives, optional parts and repetitions."""
     assert literal_prefilter.literals(r"actor (?:died|was killed)!") == ("actor ",)
@@ -256,49 +243,40 @@ def test_a_group_of_exceptions(judge):
     assert verdict.candidates[0].first.traceback.frames == [("/opt/env/a.py", "g")]
 
 
-def run(*arguments, stdin=b""):
-    command = [sys.executable, "-m", "diagnostics", "triage", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=500, check=False)
-
-
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, run_triage):
     """The command reads gzip in a folder, prints JSON, and reports a missing file."""
     (tmp_path / "run").mkdir()
     with gzip.open(tmp_path / "run" / "a.log.gz", "wb") as log:
         log.write("\n".join(traceback_of(ROOT)).encode())
-    done = run(tmp_path / "run", "--format", "json")
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["subject"]["verdict"], report["findings"][0]["code"]) == (
-        1,
-        "known",
-        "MEM005",
-    )
-    done = run("-", stdin=b"all is well\nTraining completed.\n")
-    assert (done.returncode, b"clean" in done.stdout) == (0, True)
-    done = run("-", stdin=b"all is well\n")
-    assert (done.returncode, b"no line reports the end" in done.stdout) == (3, True)
-    done = run("-", "--excerpt", stdin=b"all is well\n")
-    assert (done.returncode, b"clean" in done.stdout) == (0, True)
-    done = run(tmp_path / "none.log")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
+    done = run_triage(tmp_path / "run", "--format", "json")
+    assert (done.code, done.document["subject"]["verdict"]) == (1, "known")
+    assert done.document["findings"][0]["code"] == "MEM005"
+    missing = run_triage(tmp_path / "none.log")
+    assert (missing.code, missing.out) == (2, "")
+    assert missing.err.splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
 
 
-def test_an_empty_log_is_not_a_clean_one(tmp_path):
-    """Nothing was checked: the result is incomplete and names the files to give."""
-    (tmp_path / "empty.log").write_text("")
-    done = run(tmp_path / "empty.log")
-    assert (done.returncode, done.stderr) == (3, b"")
-    assert b"0 lines: empty" in done.stdout
-    assert b"the log is empty" in done.stdout
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "message"),
+    [
+        (["-"], b"all is well\nTraining completed.\n", 0, "clean"),
+        (["-"], b"all is well\n", 3, "no line reports the end"),
+        (["-", "--excerpt"], b"all is well\n", 0, "clean"),
+        (["-"], b"", 3, "the log is empty"),
+    ],
+)
+def test_standard_input(run_triage, arguments, stdin, code, message):
+    """A log without an end, or without a line, is not a clean one."""
+    done = run_triage(*arguments, stdin=stdin)
+    assert (done.code, done.err) == (code, "")
+    assert message in " ".join(done.out.split())
 
 
-def test_runs_are_grouped_by_what_ended_them(tmp_path):
+def test_runs_are_grouped_by_what_ended_them(tmp_path, run_triage):
     """Each log is a separate run."""
     for name, error in (("a.log", ROOT), ("b.log", ROOT), ("c.log", "KeyError: 1")):
         (tmp_path / name).write_text("\n".join(traceback_of(error)))
-    done = run(tmp_path, "--group", "--format", "json")
-    groups = json.loads(done.stdout)["groups"]
+    groups = run_triage(tmp_path, "--group", "--format", "json").document["groups"]
     assert [(group["code"], group["logs"]) for group in groups] == [
         ("MEM005", ["a.log", "b.log"]),
         (None, ["c.log"]),
@@ -414,20 +392,22 @@ def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
 
 def test_the_root_in_one_ranks_file_of_many(judge):
     """Seven ranks report a lost peer; the rank with another traceback is shown first."""
-    gone = (
+    lost_peer = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
     verdict = judge(
-        *[traceback_of(gone, "torch/distributed/x.py")] * 3, cause, *[traceback_of(gone, "torch/x.py")] * 4
+        *[traceback_of(lost_peer, "torch/distributed/x.py")] * 3,
+        cause,
+        *[traceback_of(lost_peer, "torch/x.py")] * 4,
     )
     assert verdict.state == "unknown"
     assert verdict.anchors[0].source == "rank_3.log"
-    elsewhere = judge(cause, *[traceback_of(gone, "torch/distributed/x.py")] * 7)
+    elsewhere = judge(cause, *[traceback_of(lost_peer, "torch/distributed/x.py")] * 7)
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
-def test_a_folder_with_all_that_a_run_leaves(tmp_path):
+def test_a_folder_with_all_that_a_run_leaves(tmp_path, run_triage):
     """Logs are found by name and first bytes; other files are skipped and listed."""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
@@ -445,33 +425,33 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path):
     skipped = SkippedFiles()
     assert [source.name for source in find_logs([str(tmp_path)], skipped)] == ["latest.log", "utf16.txt"]
     assert skipped.kinds == {".safetensors": 1, ".png": 1, "binary": 1, "dangling": 1, "not a file": 1}
-    done = run(tmp_path)
-    assert (done.returncode, b"5 files not read" in done.stdout.replace(b"\n", b" ")) == (1, True)
+    done = run_triage(tmp_path)
+    assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
-def test_runs_in_folders_are_grouped_as_runs(tmp_path):
+def test_runs_in_folders_are_grouped_as_runs(tmp_path, run_triage):
     """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
     for name, rank in (("a", 0), ("b", 1)):
         (tmp_path / name).mkdir()
-        for other in (0, 1):
-            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if other == rank else ["started"]
-            (tmp_path / name / f"rank_{other}.log").write_text(
+        for file_rank in (0, 1):
+            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if file_rank == rank else ["started"]
+            (tmp_path / name / f"rank_{file_rank}.log").write_text(
                 "\n".join(lines).replace("/opt", f"/srv/{name}")
             )
-    groups = json.loads(run(tmp_path, "--group", "--format", "json").stdout)["groups"]
+    groups = run_triage(tmp_path, "--group", "--format", "json").document["groups"]
     assert [group["logs"] for group in groups] == [["a", "b"]]
 
 
-def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules):
+def test_what_is_no_log_is_refused_in_one_line(tmp_path, rules, run_triage):
     """A device, a pipe without a writer, what can't be read, what unpacks without end."""
     os.mkfifo(tmp_path / "pipe")
     assert triage(find_logs([str(tmp_path / "pipe")]), rules).state == "empty"
     for path in ("/dev/zero", "/proc/self/mem"):
         verdict = triage(find_logs([path]), rules)
         assert (len(verdict.problems), exit_code(verdict)) == (1, 3)
-    done = run("x" * 300)
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    done = run_triage("x" * 300)
+    assert (done.code, done.err.count("\n")) == (2, 1)
 
 
 def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
@@ -516,15 +496,15 @@ def test_a_ray_sessions_folder(tmp_path, rules):
     (tmp_path / "python-core-driver-01_1.log").write_text("\n".join(wrapper))
     verdict = triage(find_logs([str(tmp_path)]), rules)
     assert codes(verdict) == ["MEM005"]
-    assert [one.issue.code for one in verdict.followed] == ["RAY010"]
+    assert [item.issue.code for item in verdict.followed] == ["RAY010"]
     assert verdict.candidates[0].ranks == ()
 
 
 def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
     """A warning of a run that went on; the same as an error is one."""
-    told = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
-    assert judge([f"WARNING:root:{told}", "{'train_runtime': 0.1}"]).state == "clean"
-    assert codes(judge([f"ERROR:root:{told}"])) == ["ENV004"]
+    message = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
+    assert judge([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
+    assert codes(judge([f"ERROR:root:{message}"])) == ["ENV004"]
 
 
 def test_every_positive_sample_is_found_in_a_log(judge):
@@ -533,15 +513,15 @@ def test_every_positive_sample_is_found_in_a_log(judge):
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
             # A confirmation only counts with the failure it confirms.
-            beside = [issues[other].signature.samples[0].text for other in issue.signature.confirms]
-            verdict = judge([sample.text, *beside])
-            shown = (*verdict.candidates, *verdict.followed)
-            found = {one.issue.code for each in shown for one in (each, *each.confirmed)}
+            confirmed = [issues[name].signature.samples[0].text for name in issue.signature.confirms]
+            verdict = judge([sample.text, *confirmed])
+            candidates = (*verdict.candidates, *verdict.followed)
+            reported = {entry.issue.code for item in candidates for entry in (item, *item.confirmed)}
             if sample.matches:
                 # A pattern that other causes print too only gives a hypothesis.
-                found |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}
+                reported |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}
             # Three candidates are named at the most; no sample shows more.
-            if (code in found) != sample.matches:
+            if (code in reported) != sample.matches:
                 missed.append((code, sample.about))
     assert not missed
 

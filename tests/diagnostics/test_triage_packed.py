@@ -6,18 +6,11 @@ import io
 import json
 import lzma
 import os
-import struct
-import subprocess
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from diagnostics import __main__ as program
-
-ROOT = Path(__file__).parents[2]
 FAILURE = b"".join(
     (
         b"step 1\nTraceback (most recent call last):\n",
@@ -28,15 +21,14 @@ FAILURE = b"".join(
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command in this process; return its exit code, and its report or standard error."""
+def run(run_triage):
+    """Run the command; return its exit code and report."""
 
-    def triage_path(path):
-        code = program.main(["triage", str(path), "--format", "json"])
-        captured = capsys.readouterr()
-        return code, json.loads(captured.out) if captured.out else captured.err
+    def run(path):
+        done = run_triage(path, "--format", "json")
+        return done.code, done.document
 
-    return triage_path
+    return run
 
 
 def a_tar(data):
@@ -48,12 +40,11 @@ def a_tar(data):
     return raw.getvalue()
 
 
-def a_zip(*files, method=zipfile.ZIP_DEFLATED):
+def a_zip(name, data):
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", method) as archive:
-        for name, data in files:
-            # A fixed date: the bytes are in test names, which must be equal in each worker.
-            archive.writestr(zipfile.ZipInfo(name), data, method)
+    with zipfile.ZipFile(raw, "w") as archive:
+        # A fixed date: the bytes are in test names, which must be equal in each worker.
+        archive.writestr(zipfile.ZipInfo(name), data)
     return raw.getvalue()
 
 
@@ -68,12 +59,9 @@ def a_zip(*files, method=zipfile.ZIP_DEFLATED):
         (b"\x04\x22\x4d\x18" + FAILURE, "LZ4"),
         (a_tar(FAILURE), "tar archive"),
         (gzip.compress(a_tar(FAILURE), mtime=0), "binary"),
-        (gzip.compress(a_zip(("a", FAILURE)), mtime=0), "binary"),
-        (a_zip(("a.log", FAILURE), method=zipfile.ZIP_LZMA), "method 14"),
-        (a_zip(("a.log", a_zip(("b", FAILURE)))), "zip in a"),
+        (a_zip("a.log", FAILURE), "a zip, which is not unpacked here"),
         (lzma.compress(FAILURE)[:-20], "cut off"),
         (b"BZh9 is no archive", "cannot be read"),
-        (a_zip(("a", FAILURE)).replace(b"a", b"", 1), "cannot be read"),
     ],
 )
 def test_what_is_no_text_is_not_clean(run, tmp_path, data, said):
@@ -92,11 +80,9 @@ def test_what_is_no_text_is_not_clean(run, tmp_path, data, said):
         gzip.compress(FAILURE[:30]) + gzip.compress(FAILURE[30:]) + bytes(500),
         bz2.compress(FAILURE),
         lzma.compress(FAILURE),
-        a_zip(("0_setup.txt", b"fine\n"), ("run/1_train.txt", FAILURE)),
-        a_zip(("a.log.gz", gzip.compress(FAILURE))),
         bytes(3 << 20) + FAILURE,
     ],
-    ids=["gzip in parts", "bzip2", "xz", "zip", "gzip in a zip", "a hole before it"],
+    ids=["gzip in parts", "bzip2", "xz", "a hole before it"],
 )
 def test_a_failure_is_found_in_what_is_packed(run, tmp_path, data):
     """Or after a hole, which a log has that was cut while it was written to."""
@@ -106,40 +92,21 @@ def test_a_failure_is_found_in_what_is_packed(run, tmp_path, data):
     assert document["subject"]["anchors"][0]["text"].startswith("KeyError: 'x'")
 
 
-def _shared(size, count):
-    """Make a zip whose entries share the same bytes."""
-    raw = bytearray(a_zip(("0", b"a" * size)))
-    end = raw.rindex(b"PK\x05\x06")
-    start = struct.unpack_from("<I", raw, end + 16)[0]
-    entry = bytes(raw[start:end])
-    entries = b"".join(
-        entry[:28] + struct.pack("<H", 6) + entry[30:46] + b"%06d" % number for number in range(count)
-    )
-    tail = bytearray(raw[end:])
-    struct.pack_into("<HHI", tail, 8, count & 0xFFFF, count & 0xFFFF, len(entries))
-    return bytes(raw[:start]) + entries + bytes(tail)
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (lambda: gzip.compress(b"a\n" * (4 << 20)), "times its size"),
         (lambda: bz2.compress(b"a\n" * (4 << 20)), "times its size"),
         (lambda: gzip.compress(b"") * 20_000, "parts with next to nothing"),
-        (lambda: a_zip(("a", b"a" * (3 << 20))), "times its size"),
-        (lambda: _shared(1 << 20, 5000), "times its size"),
-        (lambda: _shared(10, 20_000), "files"),
     ],
-    ids=["gzip", "bzip2", "empty parts", "zip", "one for many", "many"],
+    ids=["gzip", "bzip2", "empty parts"],
 )
 def test_a_bomb_is_refused(run, tmp_path, monkeypatch, data, said):
-    """Archives that expand too far, in bytes, parts or files, are refused with exit 3 or 2, never clean."""
+    """Compressed logs that expand too far, in bytes or parts, are incomplete, never clean."""
     monkeypatch.setattr("diagnostics.triage.streams.BOMB_BYTES", 1 << 20)
     (tmp_path / "a.log").write_bytes(data())
-    code, answer = run(tmp_path / "a.log")
-    text = answer if isinstance(answer, str) else json.dumps(answer["checks"])
-    assert code in {2, 3}
-    assert said in text
+    code, document = run(tmp_path / "a.log")
+    assert (code, said in json.dumps(document["checks"])) == (3, True)
 
 
 def test_links_out_of_a_folder_of_logs_are_not_followed(run, tmp_path):
@@ -165,29 +132,11 @@ def test_a_packed_log_in_a_folder_is_not_passed_over(run, tmp_path):
     assert run(tmp_path)[0] == 3
 
 
-def test_a_pipe_is_still_read(tmp_path):
+def test_a_pipe_is_read(run_triage):
     """A shell's `<(…)`."""
     reading, writing = os.pipe()
     os.write(writing, FAILURE)
     os.close(writing)
-    done = subprocess.run(
-        [sys.executable, "-m", "diagnostics", "triage", f"/dev/fd/{reading}"],
-        pass_fds=[reading], capture_output=True, cwd=ROOT, check=False,
-    )  # fmt: skip
+    done = run_triage(f"/dev/fd/{reading}")
     os.close(reading)
-    assert (done.returncode, b"KeyError" in done.stdout) == (3, True)
-
-
-@pytest.mark.parametrize("before", [b"", b"INFO start\n"])
-def test_what_was_never_written_of_a_log_takes_no_time(tmp_path, before):
-    """A hole of 100 GB, before a failure or alone: read to its end it would take minutes."""
-    failure = b'Traceback (most recent call last):\n  File "/opt/run.py", line 3, in <module>\n    serve()\n'
-    path = tmp_path / "a.log"
-    with path.open("wb") as file:
-        file.write(before)
-        file.truncate(100 << 30)
-    assert program.main(["triage", str(path)]) == 3
-    with path.open("r+b") as file:
-        file.seek(100 << 30)
-        file.write(failure + b"OSError: [Errno 98] Address already in use\n")
-    assert program.main(["triage", str(path)]) == 1
+    assert (done.code, "KeyError" in done.out) == (3, True)

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diagnostics import catalog
 from diagnostics.triage.command import triage
-from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import judge
@@ -20,11 +18,6 @@ from evaluation.triage.corpus import fuzz, sweep, transforms
 from evaluation.triage.corpus.sweep import Memory
 
 LOGS = Path(__file__).parent / "logs"
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(catalog.load())
 
 
 def codes(verdict):
@@ -49,7 +42,7 @@ SHORT = [path for path in sorted(LOGS.glob("*/*.log")) if path.stat().st_size < 
 def test_transformations_of_a_log_change_nothing(rules):
     """Prefixes, ranks between each other, noise, JSON, quotations, terminals: a fixed choice of the whole sweep."""
     wrong = []
-    for path in SHORT[::3]:
+    for path in SHORT[::6]:
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
         expected = sweep.state_and_code(rules, lines)
         numbers = random.Random(path.name)
@@ -59,7 +52,7 @@ def test_transformations_of_a_log_change_nothing(rules):
     assert not wrong
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), before=st.floats(0, 1), after=st.floats(0, 1))
 def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
     """The verdict stays as long as the deciding line is left."""
@@ -82,7 +75,7 @@ def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other)
     assert judge([scans[rank] for rank in order], rules) == judge(scans, rules)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     data=st.one_of(
         st.binary(max_size=4000), st.text(max_size=2000).map(lambda text: text.encode("utf-8", "replace"))
@@ -97,20 +90,20 @@ def test_any_bytes_come_to_an_end(rules, data):
 @pytest.mark.parametrize(
     "data",
     [
-        b"x" * 10_000_000,
-        b"\r".join([b" 50%|#####     | 5/10"] * 500_000),
-        b"Error: " * 300_000,
-        b"Traceback (most recent call last):\n" * 20_000,
+        b"x" * 5_000_000,
+        b"\r".join([b" 50%|#####     | 5/10"] * 250_000),
+        b"Error: " * 150_000,
+        b"Traceback (most recent call last):\n" * 10_000,
         b"(" * 2_000_000 + b"\n" + b"[rank" * 1_000_000,
-        b"ValueError: Token id 9 is out of vocabulary\n" * 200_000,
+        b"ValueError: Token id 9 is out of vocabulary\n" * 100_000,
     ],
     ids=["long", "returns", "anchors", "heads", "brackets", "hits"],
 )
 def test_what_is_long_takes_no_longer_than_its_length(rules, data):
-    """Ten megabytes in a line, thousands of anchors: seconds; quadratic work would take hours."""
+    """Megabytes in a line, thousands of anchors: seconds; quadratic work would take hours."""
     start = time.process_time()
     triage([Memory(data)], rules)
-    assert time.process_time() - start < 15
+    assert time.process_time() - start < 8
 
 
 def test_each_transformation_keeps_the_verdict(rules):
@@ -135,7 +128,7 @@ def test_hostile_files_end_soon(rules, tmp_path):
     """Broken gzip, deep nesting, tracebacks without end, huge integers: a verdict within seconds."""
     path = tmp_path / "a.log"
     violations = []
-    for name, data in fuzz.files(random.Random(1), 200_000):
+    for name, data in fuzz.files(random.Random(1), 100_000):
         path.write_bytes(data)
         if (seconds := fuzz.seconds_to_judge(rules, LogSource(name, path))) >= 5:
             violations.append((name, seconds))
@@ -144,8 +137,8 @@ def test_hostile_files_end_soon(rules, tmp_path):
 
 def test_damaged_lines(rules):
     """Lines and whole logs of the corpus, cut, joined, flipped and with something hostile in them."""
-    fuzz.fuzz_lines(rules, 4000, random.Random(1))
-    fuzz.fuzz_files(rules, 60, random.Random(2))
+    fuzz.fuzz_lines(rules, 1500, random.Random(1))
+    fuzz.fuzz_files(rules, 25, random.Random(2))
 
 
 def test_the_corpus_is_judged_as_labelled():

@@ -2,11 +2,9 @@
 
 import pytest
 
-from diagnostics import catalog
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.log_end import last_run_start
 from diagnostics.triage.report import report
-from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource
 
@@ -18,11 +16,6 @@ UNKNOWN = [
 REFUSED = "api_server.py: error: unrecognized arguments: --enable-metrics"
 TAKEN = "OSError: [Errno 98] Address already in use"
 BROAD = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] Connection refused"
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(catalog.load())
 
 
 @pytest.fixture

@@ -1,22 +1,23 @@
-"""Dialects: how each framework is started and configured, as data. `NAME.toml` is one framework.
+"""Load the dialects: one TOML file per framework with its option names, defaults and commands.
 
-`names` maps a framework's options to the run plan, `defaults` says what holds where nothing is set, `start` how a
-command line is recognised. What needs arithmetic is in `derivation.py`.
+`names` maps a framework's options to names of the run plan. `defaults` are the values of options that are not set.
+`start` lists the commands that start it. Values that follow from several options are in `derivation.py`.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True, forbid_unknown_fields=True):
     """A way to start a framework: by a program and verb, a module or a script; patterns match from the beginning.
 
     Attributes:
@@ -36,11 +37,10 @@ class Start:
     flags: tuple[str, ...] = ()
     role: str = "train"
     framework_parser: bool = False
-    extra: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = {}
 
 
-@dataclass(frozen=True)
-class Default:
+class Default(Struct, frozen=True, forbid_unknown_fields=True):
     """Default value of a run plan's name, in the releases of `versions`."""
 
     name: str
@@ -49,8 +49,7 @@ class Default:
     versions: str = ""
 
 
-@dataclass(frozen=True)
-class Removed:
+class Removed(Struct, frozen=True, forbid_unknown_fields=True):
     """An option that the releases of `releases` do not have."""
 
     option: str
@@ -58,13 +57,13 @@ class Removed:
     instead: str
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     """One framework's options, commands and files.
 
     Attributes:
         framework: Its name in `diagnostics.frameworks`, or `own`.
-        names: Its option -> the plan's name; of two options for one name the later one counts.
+        names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
+            key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
         server_names: The same for its server.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
         specific: How little the keys of its files say: 0 if no other file has them.
@@ -80,8 +79,8 @@ class Dialect:
     """
 
     framework: str
-    names: dict[str, str] = field(default_factory=dict)
-    server_names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = {}
+    server_names: dict[str, str] = {}
     start: tuple[Start, ...] = ()
     defaults: tuple[Default, ...] = ()
     server_defaults: tuple[Default, ...] = ()
@@ -102,7 +101,7 @@ class Dialect:
     server_command: str = ""
     local_engine: tuple[str, ...] = ()
     no_server_option: tuple[str, ...] = ()
-    flat_flags: dict[str, str] = field(default_factory=dict)
+    flat_flags: dict[str, str] = {}
     short_options: tuple[str, ...] = ()
 
     def describes_file(self, tree: dict[str, Any]) -> bool:
@@ -150,25 +149,14 @@ def top_keys(tree: dict[str, Any]) -> set[str]:
     return {str(key).replace("-", "_") for key in tree}
 
 
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-
-
-def _load(path: Path) -> Dialect:
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    kinds = {
-        "start": Start, "defaults": Default, "server_defaults": Default, "server_mode_defaults": Default,
-        "removed": Removed,
-    }  # fmt: skip
-    for key, kind in kinds.items():
-        table[key] = [kind(**_tuples(entry)) for entry in table.get(key, ())]
-    return Dialect(**_tuples(table))
-
-
 DIALECTS: dict[str, Dialect] = {
     dialect.framework: dialect
     for dialect in sorted(
-        map(_load, sorted(Path(__file__).parent.glob("*.toml"))), key=lambda each: each.rank
+        (
+            msgspec.toml.decode(path.read_bytes(), type=Dialect)
+            for path in sorted(Path(__file__).parent.glob("*.toml"))
+        ),
+        key=lambda each: each.rank,
     )
 }
 PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}

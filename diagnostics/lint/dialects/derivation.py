@@ -1,4 +1,8 @@
-"""From a framework's options to the run plan: names, defaults, and what follows from several settings."""
+"""Make the run plan of a run from its framework's options.
+
+A dialect's TOML file names the options and their defaults. This module adds the values that follow from several
+settings: the rollout mode, the number of training processes, whether the run evaluates.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +37,44 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     )
     serves = settings.role == "serve"
     for option, name in (dialect.server_names if serves else dialect.names).items():
-        if option in settings.options and settings.options[option].data is not None:
-            plan.put(name, settings.options[option])
+        value = _option_value(settings, option)
+        if value is not None and value.data is not None:
+            # `!name` is the opposite of the option.
+            plan.put(
+                name.lstrip("!"), value.derive(not value.data) if name[0] == "!" and value.known else value
+            )
     _derive_environment(plan)
     if serves:
-        if settings.framework == "vllm":
-            _derive_vllm_server(plan)
         _fill_defaults(plan, dialect.server_defaults)
         return plan
-    _DERIVE.get(settings.framework, _derive_simple)(plan)
-    _derive_truncation(plan)
+    _DERIVE.get(settings.framework, _fill_simple_defaults)(plan)
+    truncating = (
+        plan.values[name] for name in NEUTRAL if name in plan.values and truncates(name, plan.values[name])
+    )
+    _put_derived(plan, "sampling.truncated", next(truncating, None), lambda _data: True)
     return plan
+
+
+def _option_value(settings: Settings, option: str) -> Value | None:
+    """Return the value of an option; `a.b` may also be the key `b` of an option `a` that is a table."""
+    name, _, key = option.partition(".")
+    table = settings.options.get(name)
+    if (
+        option not in settings.options
+        and table is not None
+        and isinstance(table.data, dict)
+        and key in table.data
+    ):
+        return Value(table.data[key], table.place, option)
+    return settings.options.get(option)
+
+
+def _put_derived(plan: RunPlan, name: str, source: Value | None, function: Callable[[Any], Any]) -> bool:
+    """Set a name to a function of a value, if the value is known; return whether it was set."""
+    if source is None or not source.known:
+        return False
+    plan.put(name, source.derive(function(source.data)))
+    return True
 
 
 def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
@@ -72,16 +103,17 @@ def _derive_environment(plan: RunPlan) -> None:
         count = parse_count(env["SLURM_GPUS_ON_NODE"])
         plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
     allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
-    if allocator is not None and allocator.known:
-        plan.put("memory.allocator", allocator)
-        expandable = "expandable_segments:true" in str(allocator.data).replace(" ", "").lower()
-        plan.put("memory.expandable", allocator.derive(expandable))
+    _put_derived(plan, "memory.allocator", allocator, lambda data: data)
+    _put_derived(
+        plan,
+        "memory.expandable",
+        allocator,
+        lambda data: "expandable_segments:true" in str(data).replace(" ", "").lower(),
+    )
     v1 = env.get("VLLM_USE_V1")
-    if v1 is not None and v1.known and str(v1.data) in {"0", "1"}:
-        plan.put("engine.v1", v1.derive(str(v1.data) == "1"))
-    address = env.get("RAY_ADDRESS")
-    if address is not None and address.known:
-        plan.put("ray.address", address)
+    if v1 is not None and str(v1.data) in {"0", "1"}:
+        _put_derived(plan, "engine.v1", v1, lambda data: str(data) == "1")
+    _put_derived(plan, "ray.address", env.get("RAY_ADDRESS"), lambda data: data)
 
 
 def device_ids(data: Any) -> list[str] | None:
@@ -134,51 +166,17 @@ def _launched_processes(settings: Settings) -> Value | None:
     return multiply((per_node, nodes)) if "nodes" in launcher else per_node
 
 
-def _truth(value: Value | None) -> Value | None:
-    if value is None or not value.known:
-        return value
-    return value.derive(bool(value.data))
-
-
-def _derive_truncation(plan: RunPlan) -> None:
-    for name in NEUTRAL:
-        value = plan.values.get(name)
-        if value is not None and truncates(name, value):
-            plan.put("sampling.truncated", value.derive(data=True))
-            return
-
-
 def truncates(name: str, value: Value) -> bool:
     """Whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
     return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
 
 
-def _derive_evaluation(plan: RunPlan, *options: str) -> bool:
-    strategy = plan.option(*options)
-    if strategy is None or not strategy.known:
-        return False
-    plan.put("train.evaluates", strategy.derive(strategy.data not in {"no", None, False}))
-    return True
-
-
-def _derive_simple(plan: RunPlan) -> None:
+def _fill_simple_defaults(plan: RunPlan) -> None:
     _fill_defaults(plan, DIALECTS[plan.framework].defaults)
 
 
 def _derive_own(plan: RunPlan) -> None:
-    mode = plan.values.get("rollout.mode")
-    if mode is not None and mode.known:
-        plan.put("rollout.async", mode.derive(mode.data == "async"))
-
-
-def _derive_vllm_server(plan: RunPlan) -> None:
-    for option in ("enable_chunked_prefill", "enable_prefix_caching"):
-        off = plan.option(f"no_{option}")
-        if off is not None:
-            plan.put(DIALECTS["vllm"].server_names[option], off.derive(data=False))
-    off = plan.option("disable_async_output_proc")
-    if off is not None:
-        plan.put("engine.async_output", off.derive(data=False))
+    _put_derived(plan, "rollout.async", plan.values.get("rollout.mode"), lambda mode: mode == "async")
 
 
 def _derive_trl(plan: RunPlan) -> None:
@@ -204,9 +202,7 @@ def _derive_trl(plan: RunPlan) -> None:
     if processes is None and launcher is not None and launcher.data == "python":
         processes = launcher.derive(1)
     plan.put("devices.train", processes)
-    _derive_evaluation(plan, "eval_strategy", "evaluation_strategy")
-    for key in ("top_p", "top_k", "min_p", "repetition_penalty", "temperature"):
-        _derive_from_table(plan, "generation_kwargs", key, f"sampling.{key}")
+    _put_derived(plan, "train.evaluates", plan.option("eval_strategy", "evaluation_strategy"), _evaluates)
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
@@ -221,31 +217,31 @@ def _derive_swift(plan: RunPlan) -> None:
         # Megatron counts its batches over all devices, under other names.
         for name in ("batch.per_device", "batch.accumulation"):
             plan.values.pop(name, None)
-    _derive_simple(plan)
-    uses = plan.option("use_vllm")
-    if uses is not None and uses.known:
-        plan.put("rollout.engine", uses.derive("vllm" if uses.data else "transformers"))
+    _fill_simple_defaults(plan)
+    _put_derived(
+        plan, "rollout.engine", plan.option("use_vllm"), lambda uses: "vllm" if uses else "transformers"
+    )
     plan.put("devices.train", _swift_processes(plan.settings))
     _derive_swift_mode(plan)
-    _derive_engine_kwargs(plan)
-    plan.put("engine.sleep", _truth(plan.values.get("engine.sleep_level")))
-    if not _derive_evaluation(plan, "eval_strategy"):
-        # ms-swift evaluates if there is data to evaluate on.
-        data, split = plan.enabled("val_dataset"), plan.option("split_dataset_ratio")
-        if split is not None and split.known:
-            plan.put("train.evaluates", split.derive(bool(split.data)))
-        elif data is not None:
-            plan.put("train.evaluates", data.derive(data=True))
-    strategy = plan.option("truncation_strategy")
-    if strategy is not None and strategy.known:
-        plan.put("data.filters_overlong", strategy.derive(strategy.data == "delete"))
+    _put_derived(plan, "engine.sleep", plan.values.get("engine.sleep_level"), bool)
+    # Without a strategy, ms-swift evaluates if there is data to evaluate on.
+    split, data = plan.option("split_dataset_ratio"), plan.enabled("val_dataset")
+    if not _put_derived(plan, "train.evaluates", plan.option("eval_strategy"), _evaluates):
+        _put_derived(plan, "train.evaluates", split if split is not None else data, bool)
+    _put_derived(
+        plan,
+        "data.filters_overlong",
+        plan.option("truncation_strategy"),
+        lambda strategy: strategy == "delete",
+    )
     scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
-    if scheduler is not None:
-        plan.put(
-            "rollout.multi_turn",
-            scheduler.derive(scheduler.data is not None) if scheduler.known else scheduler,
-        )
-    plan.put("train.offloads", _truth(plan.option("offload_model")))
+    if not _put_derived(plan, "rollout.multi_turn", scheduler, lambda data: data is not None):
+        plan.put("rollout.multi_turn", scheduler)
+    _put_derived(plan, "train.offloads", plan.option("offload_model"), bool)
+
+
+def _evaluates(strategy: object) -> bool:
+    return strategy not in {"no", None, False}
 
 
 def _swift_processes(settings: Settings) -> Value | None:
@@ -273,26 +269,6 @@ def _derive_swift_mode(plan: RunPlan) -> None:
         plan.put("rollout.mode", Value("colocate", place, "vllm_mode", soft=True))
 
 
-def _derive_from_table(plan: RunPlan, option: str, key: str, name: str) -> None:
-    """Set a name of the plan from a key of an option that is a table."""
-    table = plan.option(option)
-    if table is not None and isinstance(table.data, dict) and key in table.data:
-        plan.put(name, Value(table.data[key], table.place, f"{option}.{key}"))
-
-
-def _derive_engine_kwargs(plan: RunPlan) -> None:
-    names = {
-        "enable_chunked_prefill": "engine.chunked_prefill", "max_num_batched_tokens": "engine.max_batched_tokens",
-        "logprobs_mode": "engine.logprobs_mode", "generation_config": "engine.generation_config",
-        "disable_async_output_proc": "engine.async_output",
-    }  # fmt: skip
-    for key, name in names.items():
-        _derive_from_table(plan, "vllm_engine_kwargs", key, name)
-    asynchronous = plan.values.get("engine.async_output")
-    if asynchronous is not None:
-        plan.put("engine.async_output", asynchronous.derive(not asynchronous.data))
-
-
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
     """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
     plan.put(
@@ -312,7 +288,7 @@ def _derive_verl(plan: RunPlan) -> None:
     if group is not None:
         plan.put("group.size", Value(UNKNOWN, group.place, group.key))
     if shipped:
-        _derive_simple(plan)
+        _fill_simple_defaults(plan)
     _derive_hydra_trainer(plan, "trainer.test_freq")
     nodes, mode = plan.option(_VERL_ROLLOUT + "nnodes"), plan.option(_VERL_ROLLOUT + "mode")
     if nodes is not None and nodes.data not in {0, None}:
@@ -320,11 +296,10 @@ def _derive_verl(plan: RunPlan) -> None:
     elif settings.target in _VERL_ENTRY_POINTS:
         place = mode.place if mode is not None else Place("verl's hybrid engine")
         plan.put("rollout.mode", Value("colocate", place, _VERL_ROLLOUT + "mode", soft=mode is None))
-    if mode is not None and mode.known:
-        plan.put("rollout.async", mode.derive(mode.data == "async"))
-    backend = settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND")
-    if backend is not None and backend.known:
-        plan.put("engine.executor", backend)
+    _put_derived(plan, "rollout.async", mode, lambda data: data == "async")
+    _put_derived(
+        plan, "engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data
+    )
 
 
 def uses_shipped_config(plan: RunPlan) -> bool:
@@ -338,7 +313,7 @@ def uses_shipped_config(plan: RunPlan) -> bool:
 
 
 def _derive_easyr1(plan: RunPlan) -> None:
-    _derive_simple(plan)
+    _fill_simple_defaults(plan)
     # The engine always shares the trainer's devices, and always sleeps.
     plan.put("rollout.mode", Value("colocate", Place("EasyR1's only mode"), "worker.rollout"))
     plan.put("engine.sleep", Value(True, Place("EasyR1's only mode"), "worker.rollout"))
@@ -346,7 +321,7 @@ def _derive_easyr1(plan: RunPlan) -> None:
 
 
 def _derive_openrlhf(plan: RunPlan) -> None:
-    _derive_simple(plan)
+    _fill_simple_defaults(plan)
     plan.put(
         "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     )

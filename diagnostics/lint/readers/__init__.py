@@ -1,1 +1,1 @@
-"""Readers: one module per source format, from text to settings with their lines. Nothing is run or imported."""
+"""Read source formats into settings with their lines, one module per format. Nothing is run or imported."""

@@ -1,4 +1,4 @@
-"""Hydra and OmegaConf: composing the config that a command names, and resolving `${a.b}` interpolations."""
+"""Compose the Hydra config that a command names, and resolve OmegaConf's `${a.b}` interpolations."""
 
 from __future__ import annotations
 

@@ -1,26 +1,26 @@
-"""Read Python source by its syntax tree: config objects it creates, commands it starts, options it declares.
+"""Read a Python script without importing it: the GRPOConfig objects that it creates, and the options that it declares.
 
-Nothing is imported or executed.
+Names are followed through assignments of constants, lists, dicts and simple arithmetic. A value that a branch, a loop
+or a call decides is unknown.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from diagnostics.findings import NotChecked
-from diagnostics.lint.readers.shell import Command, read_script
-from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
 CONFIG_CLASSES = {"GRPOConfig": "trl", "AsyncGRPOConfig": "trl"}
-_STARTERS = {"run", "Popen", "call", "check_call", "check_output", "system"}
-_PROGRAM = re.compile(r"['\"](?:swift|trl|vllm|accelerate)['\"]")
+_OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
 _MAX_SYNTAX_NODES = MAX_NODES * 5
 _LARGEST = 10**12
 
@@ -57,83 +57,17 @@ def read_configs(text: str, file: str) -> list[Settings]:
         raise UnreadableError(f"{file}: not Python, or nested too deep") from None
 
 
-def declared_options(tree: ast.Module) -> Iterator[str]:
-    """Yield the options that a script declares: fields of its classes, arguments of its parser."""
-    for node in islice(ast.walk(tree), _MAX_SYNTAX_NODES):
+def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the options that a script declares, with their defaults: fields of classes, arguments of a parser."""
+    for node in islice(nodes, _MAX_SYNTAX_NODES):
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    yield statement.target.id
+                    yield statement.target.id, statement.value
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             for argument in node.args:
                 if isinstance(argument, ast.Constant) and str(argument.value).startswith("--"):
-                    yield str(argument.value).lstrip("-").replace("-", "_")
-
-
-def started_commands(text: str, file: str, pattern: re.Pattern[str]) -> Iterator[Command]:
-    """Yield the commands that a Python file starts by `subprocess` or `os.system`.
-
-    Args:
-        text: The source.
-        file: Its name.
-        pattern: A command of interest has a match for it.
-    """
-    if not pattern.search(text) and not _PROGRAM.search(text):
-        return
-    tree = parse_python(text)
-    nodes = list(islice(ast.walk(tree), _MAX_SYNTAX_NODES)) if tree is not None else []
-    if len(nodes) >= _MAX_SYNTAX_NODES:
-        return
-    lists = _named_lists(nodes)
-    for node in nodes:
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _STARTERS and node.args:
-            yield from _to_commands(node.args[0], file, lists)
-
-
-def _named_lists(nodes: list[ast.AST]) -> dict[str, ast.List]:
-    """Return named lists with the items appended to them; a list that is assigned twice is unknown."""
-    lists: dict[str, ast.List] = {}
-    ambiguous: set[str] = set()
-    additions: list[tuple[str, ast.expr]] = []
-    for node in nodes:
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Name) and isinstance(node.value, ast.List):
-                ambiguous.update({target.id} & set(lists))
-                lists[target.id] = node.value
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            additions.append((node.target.id, node.value))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = node.func.value
-            if isinstance(owner, ast.Name) and node.func.attr in {"extend", "append"} and node.args:
-                additions.append((owner.id, node.args[0]))
-    for name, value in additions:
-        if name in lists:
-            # A branch may add it, so it is unknown.
-            unknown = ast.copy_location(ast.Starred(value=value, ctx=ast.Load()), value)
-            extended = ast.List(elts=[*lists[name].elts, unknown], ctx=ast.Load())
-            lists[name] = ast.copy_location(extended, lists[name])
-    return {name: value for name, value in lists.items() if name not in ambiguous}
-
-
-def _to_commands(node: ast.expr, file: str, lists: dict[str, ast.List]) -> list[Command]:
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "join" and node.args:
-        node = node.args[0]
-    if isinstance(node, ast.Name):
-        node = lists.get(node.id, node)
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return read_script(node.value, file, node.lineno).commands
-    if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
-        return []
-    return [Command([Word(_to_word(item), item.lineno) for item in node.elts], {}, node.lineno)]
-
-
-def _to_word(node: ast.expr) -> str:
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in node.values)
-    if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
-        return "python"
-    return str(node.value) if isinstance(node, ast.Constant) else HOLE
+                    yield str(argument.value).lstrip("-").replace("-", "_"), _keyword(node, "default")
 
 
 class _ConfigFinder:
@@ -193,25 +127,13 @@ class _ConfigFinder:
                 self.constants[name] = self._evaluate(statement.value) if known else UNKNOWN
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
-        """Collect the defaults of `add_argument` and of dataclass fields."""
-        for node in nodes:
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-                flags = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
-                name = next((flag.lstrip("-") for flag in flags if flag.startswith("--")), "")
-                self._add_default(name.replace("-", "_"), _keyword(node, "default"))
-            elif isinstance(node, ast.ClassDef) and node.decorator_list:
-                for statement in node.body:
-                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                        self._add_default(statement.target.id, statement.value)
-
-    def _add_default(self, name: str, default: ast.expr | None) -> None:
-        if isinstance(default, ast.Call):
-            default = _keyword(default, "default")
-        if name and default is not None:
-            data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
-            self.parser_defaults[name] = Value(
-                data, self._location_of(default), name, soft=True, outside=True
-            )
+        """Collect the defaults of the script's own options; a run may have another value."""
+        for name, expression in declared_options(nodes):
+            default = _keyword(expression, "default") if isinstance(expression, ast.Call) else expression
+            if default is not None:
+                data = UNKNOWN if name in self.parser_defaults else self._evaluate(default)
+                place = self._location_of(default)
+                self.parser_defaults[name] = Value(data, place, name, soft=True, outside=True)
 
     def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
         """Mark dicts as unknown that a branch, a loop or a method changes."""
@@ -321,16 +243,15 @@ class _ConfigFinder:
     def _set_default_env(self, node: ast.Call) -> None:
         """Apply `os.environ.setdefault`: the environment of the run may have another value."""
         if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
-            key = self._evaluate(node.args[0])
+            key, data = map(self._evaluate, node.args)
             if isinstance(key, str):
-                data = self._evaluate(node.args[1])
                 self.env.setdefault(key, Value(data, self._location_of(node), key, soft=True, outside=True))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         place = self._location_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:
-            config.set(keyword.arg, self._default_of_forwarded(keyword, config) or Value(data, place))
+            config.set(keyword.arg, self._default_of_option(keyword, config) or Value(data, place))
             return
         name = keyword.value.id if isinstance(keyword.value, ast.Name) else ""
         items = self.dicts.get(name) if name else self._dict_items(keyword.value)
@@ -344,8 +265,8 @@ class _ConfigFinder:
         what = f"**{ast.unparse(keyword.value)[:40]}"
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
-    def _default_of_forwarded(self, keyword: ast.keyword, config: Settings) -> Value | None:
-        """Return the default of the script's own option that a keyword passes on, as in `x=args.y`."""
+    def _default_of_option(self, keyword: ast.keyword, config: Settings) -> Value | None:
+        """Return the default of the script's own option that a keyword is set from, as in `x=args.y`."""
         node = keyword.value
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
             return None
@@ -385,16 +306,12 @@ def _keyword(node: ast.Call, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
 
 
-def _calculate(operator: ast.operator, left: Any, right: Any) -> Any:
-    if not all(isinstance(number, int | float) and abs(number) < _LARGEST for number in (left, right)):
+def _calculate(node: ast.operator, left: Any, right: Any) -> Any:
+    function = _OPERATORS.get(type(node))
+    numbers = all(isinstance(number, int | float) and abs(number) < _LARGEST for number in (left, right))
+    if function is None or not numbers or (function is operator.floordiv and not right):
         return UNKNOWN
-    if isinstance(operator, ast.Add):
-        return left + right
-    if isinstance(operator, ast.Sub):
-        return left - right
-    if isinstance(operator, ast.Mult):
-        return left * right
-    return left // right if isinstance(operator, ast.FloorDiv) and right else UNKNOWN
+    return function(left, right)
 
 
 def _constant(value: Any) -> Any:

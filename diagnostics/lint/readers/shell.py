@@ -1,14 +1,14 @@
-"""Shell scripts: the commands that a script would run, with their known words. Nothing is run.
+"""Read a shell script: the commands that it would run, with every word whose value is known. Nothing is run.
 
-tree-sitter parses; variables are followed here through assignments, defaults, arithmetic, loops and functions. What
-depends on a branch, a command's output or the environment is unknown, in every word that it goes into.
+tree-sitter parses the script. This module follows its variables through assignments, defaults, arithmetic, functions
+and sourced files. A value that depends on a branch, a loop, a command's output or the environment is unknown.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import tree_sitter
@@ -25,10 +25,9 @@ from diagnostics.lint.values import Place, Value
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60
-# A loop is repeated over at most so many words; so many bodies of loops and functions are walked, nested so deep.
-_MAX_ROUNDS, _MAX_BODIES, _MAX_NESTED_LOOPS = 8, 200, 6
 _MAX_NODES = 400_000
-_MAX_CALLS = 4
+# Most calls of functions in a script, and how deep calls and sourced files are nested.
+_MAX_CALLS, _MAX_NESTED = 200, 4
 # A sourced file is looked for in so many folders above the script.
 _MAX_PARENTS = 3
 # tree-sitter takes quadratic time on one long pipeline.
@@ -43,7 +42,6 @@ _TESTS_ARGUMENTS = re.compile(
 )
 _POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
-_CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 # Sourced files that activate an environment set no option of a run.
 _ACTIVATES = re.compile(
     r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
@@ -64,24 +62,8 @@ class Command:
     unread_sources: tuple[Word, ...] = ()
 
 
-@dataclass
-class HereDocument:
-    """A config file that the script writes, with its values filled in as far as they are known."""
-
-    text: str
-    line: int
-
-
-@dataclass
-class Script:
-    """The commands that a script runs, and the config files that it writes, by name."""
-
-    commands: list[Command] = field(default_factory=list)
-    configs: dict[str, HereDocument] = field(default_factory=dict)
-
-
-def read_script(text: str, file: str, first_line: int = 1) -> Script:
-    """Read a script into its commands.
+def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
+    """Return the commands that a script would run.
 
     Args:
         text: The script.
@@ -101,7 +83,7 @@ def read_script(text: str, file: str, first_line: int = 1) -> Script:
     return reader.read_text(text.translate(_CONTROL))
 
 
-def read_nested(word: Word, file: str) -> Script:
+def read_nested(word: Word, file: str) -> list[Command]:
     """Read a word that is itself a script, as in `bash -c "..."`."""
     return _ScriptReader(file, max(1, word.line)).read_text(word.text)
 
@@ -139,27 +121,26 @@ class _ScriptReader:
 
     def __init__(self, file: str, first_line: int = 1) -> None:
         self.expander = Expander(file, first_line)
-        self.script = Script()
+        self.commands: list[Command] = []
         self.unread_sources: list[Word] = []
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
         self.calls: list[str] = []
-        self.branches = 0
         self.argument_branches = 0
-        self.bodies = self.visited = self.loops = self.depth = self.sourced = 0
+        self.visited = self.depth = self.call_count = self.sourced = 0
 
     @property
     def scope(self) -> Scope:
         return self.expander.scope
 
-    def read_text(self, text: str) -> Script:
+    def read_text(self, text: str) -> list[Command]:
         """Read a script: its commands, and those of functions that it defines and never calls."""
         self._walk(parse(text, self.expander.file))
         while self.uncalled:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
             self._walk_function(name)
-        return self.script
+        return self.commands
 
     def _walk(self, node: Node) -> None:
         self.visited += 1
@@ -206,16 +187,11 @@ class _ScriptReader:
         self.expander.count_output(0)
         self.visited += (len(self.scope.variables) + len(self.scope.arrays)) // 8
         self.expander.scopes.append(self.scope.copy())
-        self.branches += 1
         self.argument_branches += on_arguments
         for node in nodes:
             self._walk(node)
-        self.branches -= 1
         branch = self.expander.scopes.pop()
-        if self.argument_branches:
-            self.scope.merge_argument_branch(branch)
-        else:
-            self.scope.merge_branch(branch)
+        self.scope.merge_branch(branch, on_arguments=self.argument_branches > 0)
         self.argument_branches -= on_arguments
 
     def _visit_if_statement(self, node: Node) -> None:
@@ -249,22 +225,15 @@ class _ScriptReader:
     def _visit_for_statement(self, node: Node) -> None:
         name, *items = [child for child in node.named_children if child.type not in {"comment", "do_group"}]
         bodies = [child for child in node.named_children if child.type == "do_group"]
-        variable, body = node_text(name), bodies[-1] if bodies else node
-        words = self.expander.expand_words(*items)
-        known = 1 <= len(words) <= _MAX_ROUNDS and not any(HOLE in word.text for word in words)
-        fits = self.bodies < _MAX_BODIES and self.loops < _MAX_NESTED_LOOPS
-        if bodies and known and fits:
-            self.loops += 1
-            for word in words:
-                self.bodies += 1
-                self.scope.variables[variable] = word.text
-                self._walk(body)
-            self.loops -= 1
-            return
-        self.scope.variables[variable] = HOLE
-        if bodies:
-            script_arguments = not items or [word.text for word in words] == [SCRIPT_ARGUMENTS]
-            self._branch(body, on_arguments=script_arguments and "@" not in self.scope.arrays)
+        words = [word.text for word in self.expander.expand_words(*items)]
+        # A list of one word, as of one node or one seed, is no loop.
+        once = len(words) == 1 and HOLE not in words[0]
+        self.scope.variables[node_text(name)] = words[0] if once else HOLE
+        if bodies and once:
+            self._walk(bodies[-1])
+        elif bodies:
+            script_arguments = not items or words == [SCRIPT_ARGUMENTS]
+            self._branch(bodies[-1], on_arguments=script_arguments and "@" not in self.scope.arrays)
 
     def _tests_arguments(self, condition: str) -> bool:
         """Whether a condition holds only if the script itself gets arguments."""
@@ -279,9 +248,13 @@ class _ScriptReader:
 
     def _walk_function(self, name: str) -> None:
         body, file, first_line = self.functions[name]
+        self._walk_in_file(body, file, first_line)
+
+    def _walk_in_file(self, node: Node, file: str, first_line: int = 1) -> None:
+        """Walk a node of another file."""
         before = self.expander.file, self.expander.first_line
         self.expander.file, self.expander.first_line = file, first_line
-        self._walk(body)
+        self._walk(node)
         self.expander.file, self.expander.first_line = before
 
     def _call(self, name: str, words: list[Word]) -> None:
@@ -291,13 +264,11 @@ class _ScriptReader:
         arguments = self.scope.arrays.get("@")
         self._bind_arguments(words)
         self.calls.append(name)
-        self.bodies += 1
-        try:
-            self._walk_function(name)
-        finally:
-            self.calls.pop()
-            self._bind_arguments(arguments)
-            self.scope.variables.update({key: text for key, text in before.items() if text is not None})
+        self.call_count += 1
+        self._walk_function(name)
+        self.calls.pop()
+        self._bind_arguments(arguments)
+        self.scope.variables.update({key: text for key, text in before.items() if text is not None})
 
     def _bind_arguments(self, words: list[Word] | None) -> None:
         """Set `$1`, `$2` and `"$@"`; None restores those of the script itself, which are unknown."""
@@ -312,18 +283,6 @@ class _ScriptReader:
             word = words[number] if number < len(words) else None
             certain = certain and not (word is not None and word.is_unknown)
             self.scope.variables[position] = HOLE if not certain else word.text if word else ""
-
-    def _shift(self, words: list[Word]) -> None:
-        """Apply `shift` and `set -- ...`, which move the arguments."""
-        arguments = self.scope.arrays.get("@")
-        if words[0].clean == "set":
-            self._bind_arguments(words[2:])
-        elif arguments is not None:
-            number = words[1].clean if len(words) > 1 else "1"
-            known = (
-                number.isdecimal() and not self.branches and not any(word.is_unknown for word in arguments)
-            )
-            self._bind_arguments(arguments[int(number) :] if known else [Word(HOLE, words[0].line)])
 
     def _visit_variable_assignment(self, node: Node, *, exported: bool = False) -> Value | None:
         """Set a variable or an array; return the value of a variable."""
@@ -352,20 +311,12 @@ class _ScriptReader:
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self._visit_variable_assignment(child, exported=exports)
-            elif exports:
-                for word in self.expander.expand_words(child):
-                    self._export(word)
-
-    def _export(self, word: Word) -> None:
-        """Apply `export NAME`, and `export $VARIABLE` that contains an assignment."""
-        name, equals, text = word.text.partition("=")
-        if equals:
-            self.scope.variables[name] = text
-        known = self.scope.variables.get(name.replace(SOFT, ""))
-        if known is not None:
-            name = name.replace(SOFT, "")
-            value = Word(known, word.line).to_value(self.expander.file)
-            self.scope.exported[name] = value.with_key(name)
+                continue
+            for word in self.expander.expand_words(child) if exports else ():
+                text = self.scope.variables.get(word.clean)
+                if text is not None:
+                    value = Word(text, word.line).to_value(self.expander.file)
+                    self.scope.exported[word.clean] = value.with_key(word.clean)
 
     def _visit_unset_command(self, node: Node) -> None:
         for child in node.named_children:
@@ -374,9 +325,9 @@ class _ScriptReader:
 
     def _visit_command(self, node: Node, redirects: tuple[Node, ...] = ()) -> None:
         assignments = [child for child in node.named_children if child.type == "variable_assignment"]
-        for statement in assignments[: _count_statements(node)]:
+        statements = _count_statements(node)
+        for statement in assignments[:statements]:
             self._visit_variable_assignment(statement)
-        del assignments[: _count_statements(node)]
         arguments: list[Node] = []
         for child in (*node.named_children, *redirects):
             if child.type == "variable_assignment":
@@ -390,7 +341,7 @@ class _ScriptReader:
         words = self.expander.expand_words(*arguments)
         # `A=1 command` sets A for that command alone.
         self.expander.scopes.append(self.scope.copy())
-        values = [self._visit_variable_assignment(assignment) for assignment in assignments]
+        values = [self._visit_variable_assignment(assignment) for assignment in assignments[statements:]]
         env = {value.key: value for value in values if value is not None}
         self.expander.scopes.pop()
         if words and self._run_builtin(words):
@@ -399,7 +350,7 @@ class _ScriptReader:
         if words:
             command_env = {**self.scope.exported, **env}
             command = Command(words, command_env, words[0].line, tuple(self.unread_sources))
-            self.script.commands.append(command)
+            self.commands.append(command)
 
     def _visit_redirected_statement(self, node: Node) -> None:
         body = node.child_by_field_name("body")
@@ -420,10 +371,12 @@ class _ScriptReader:
         name = words[0].clean
         if name in {"source", "."} and len(words) > 1:
             self._source(words[1])
-        elif name == "shift" or [word.clean for word in words[:2]] == ["set", "--"]:
-            self._shift(words)
+        elif [word.clean for word in words[:2]] == ["set", "--"]:
+            self._bind_arguments(words[2:])
+        elif name == "shift" and "@" in self.scope.arrays:
+            self._bind_arguments([Word(HOLE, words[0].line)])
         elif name in self.functions and name not in self.calls:
-            if len(self.calls) >= _MAX_CALLS or self.bodies >= _MAX_BODIES:
+            if len(self.calls) >= _MAX_NESTED or self.call_count >= _MAX_CALLS:
                 return False
             self._call(name, words[1:])
         else:
@@ -434,44 +387,35 @@ class _ScriptReader:
         """Apply `source FILE`: its variables are the script's own."""
         if _ACTIVATES.search(word.clean):
             return
-        path = find_above(word.clean, self.expander.file, _MAX_PARENTS)
-        if path is None or self.sourced >= _MAX_CALLS:
-            self.unread_sources.append(word)
-            return
+        fits = self.sourced < _MAX_NESTED
+        path = find_above(word.clean, self.expander.file, _MAX_PARENTS) if fits else None
         try:
-            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL)
+            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL) if path is not None else None
         except OSError:
+            text = None
+        if path is None or text is None:
             self.unread_sources.append(word)
             return
-        before = self.expander.file, self.expander.first_line
-        self.expander.file, self.expander.first_line = str(path), 1
         self.sourced += 1
-        try:
-            self._walk(parse(text, str(path)))
-        finally:
-            self.expander.file, self.expander.first_line = before
-            self.sourced -= 1
+        self._walk_in_file(parse(text, str(path)), str(path))
+        self.sourced -= 1
 
     def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
-        """Read a here-document: a script for a shell, or a config file that the script writes."""
+        """Read a here-document that is a script: for a shell, or written to a script file."""
         heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
         parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
         body = parts.get("heredoc_body")
-        if heredoc is None or body is None or not words or self.sourced >= _MAX_CALLS:
+        if heredoc is None or body is None or not words or self.sourced >= _MAX_NESTED:
             return
-        quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
         # The redirect to a file may be before or after `<<EOF`.
         files = [node for node in (*redirects, *heredoc.named_children) if node.type == "file_redirect"]
         targets = [node_text(file.named_children[-1]) for file in files if file.named_children]
         names = [word.clean.rpartition("/")[2] for word in words]
         targets += [word.clean for word in words[1:]] if names[0] == "tee" else []
-        line = self.expander.line_of(body)
-        text = node_text(body) if quoted else self.expander.heredoc(body)
-        for target in targets:
-            if target.endswith(_CONFIG_SUFFIXES):
-                self.script.configs[target] = HereDocument(text, line)
         if _SHELLS & set(names) or any(target.endswith(SCRIPT_SUFFIXES) for target in targets):
-            self._read_inner_script(text, line)
+            quoted = node_text(parts["heredoc_start"])[:1] in "'\"\\"
+            text = node_text(body) if quoted else self.expander.heredoc(body)
+            self._read_inner_script(text, self.expander.line_of(body))
 
     def _read_inner_script(self, text: str, line: int) -> None:
         reader = _ScriptReader(self.expander.file, line)
@@ -482,9 +426,7 @@ class _ScriptReader:
             reader.scope.variables[name] = self.scope.variables.get(name, fallback)
         for variable in slurm.job_variables(text, line):
             reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
-        inner = reader.read_text(text)
-        self.script.commands += inner.commands
-        self.script.configs |= inner.configs
+        self.commands += reader.read_text(text)
 
 
 def _count_statements(command: Node) -> int:

@@ -1,4 +1,8 @@
-"""Shell expansion on tree-sitter's syntax tree: variables, defaults, arrays, arithmetic and a few known commands."""
+"""Expand the words of a shell script, parsed by tree-sitter, as far as their values are known.
+
+`$X`, `${X:-default}`, arrays and arithmetic are expanded; so are the few commands whose output follows from the script
+(`dirname`, `pwd`, counting a list). Every unknown part becomes the mark HOLE.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ _MAX_WORD = 200_000
 _MAX_DEPTH = 50
 _LARGEST = 10**18
 _EXPANSIONS = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
+_NOT_EXPANDED = {"process_substitution", "brace_expression", "ansi_c_string", "ERROR"}
 _OPERATORS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _CONTINUATION = re.compile(r"\\\r?\n")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -30,18 +35,27 @@ _COUNTS_ITEMS = re.compile(
     )\s*[)`]?$""",
     re.VERBOSE,
 )
-_SEPARATOR = re.compile(r"[(`]\s*(?:local\s+)?IFS=['\"]?(.)['\"]?\s*;")
 _PATH_OPTIONS = {"--", "-P", "-f", "-e", "-m", "-n"}
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A part of a word; quoted text is not split at blanks, and `ends_word` separates the items of an array."""
+    """A part of a word.
+
+    Attributes:
+        text: Its text, with marks.
+        quoted: It is not split at blanks.
+        line: The line of an array's item; 0 for the line of the expansion.
+        ends_word: It separates the items of an array.
+    """
 
     text: str
-    line: int
     quoted: bool = False
+    line: int = 0
     ends_word: bool = False
+
+
+_UNKNOWN = Fragment(HOLE, quoted=True)
 
 
 def node_text(node: Node) -> str:
@@ -83,25 +97,25 @@ class Expander:
         """Expand nodes into words; an unquoted value is split at blanks, and adjacent nodes are one word."""
         words: list[Word] = []
         fragments: list[Fragment] = []
-        end = -1
+        line, end = 0, -1
         for node in nodes:
             if node.start_byte != end:
-                words += self._to_words(fragments)
-                fragments = []
+                words += self._to_words(fragments, line)
+                fragments, line = [], self.line_of(node)
             fragments += self.fragments(node)
             end = node.end_byte
-        return words + self._to_words(fragments)
+        return words + self._to_words(fragments, line)
 
-    def _to_words(self, fragments: list[Fragment]) -> list[Word]:
+    def _to_words(self, fragments: list[Fragment], first_line: int) -> list[Word]:
         words: list[Word] = []
-        text, line = None, 0
+        text, line = None, first_line
         for fragment in fragments:
             if fragment.ends_word:
                 words.append(Word(text or "", line))
                 text = None
                 continue
             if text is None:
-                line = fragment.line
+                line = fragment.line or first_line
             if fragment.quoted:
                 text = (text or "") + fragment.text
                 continue
@@ -119,7 +133,7 @@ class Expander:
     def _join(self, fragments: Iterable[Fragment]) -> str:
         return "".join(" " if fragment.ends_word else fragment.text for fragment in fragments)
 
-    def fragments(  # noqa: PLR0911 - one line per kind of node
+    def fragments(
         self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0
     ) -> list[Fragment]:
         """Expand a node into fragments.
@@ -130,59 +144,50 @@ class Expander:
             splits: The node is in an unquoted default, whose plain text is split at blanks like any value.
             depth: How deep it is nested.
         """
-        line = self.line_of(node)
-        if depth > _MAX_DEPTH:
-            return [Fragment(HOLE, line, quoted=True)]
-        kind = node.type
+        kind, start, end = node.type, node.start_byte, node.end_byte
+        if depth > _MAX_DEPTH or kind in _NOT_EXPANDED:
+            return [_UNKNOWN]
         if kind in _EXPANSIONS:
             return self._expansion(node, quoted=quoted, depth=depth)
         if kind == "raw_string":
-            return [Fragment(node_text(node)[1:-1], line, quoted=True)]
-        if kind == "ansi_c_string":
-            text = node_text(node)[2:-1].replace("\\n", "\n").replace("\\t", "\t")
-            return [Fragment(text, line, quoted=True)]
+            return [Fragment(node_text(node)[1:-1], quoted=True)]
         if kind == "string":
-            inner = self._between(node, node.start_byte + 1, node.end_byte - 1, quoted=True, depth=depth)
-            only_array = len(node.named_children) == 1 and node.end_byte - node.start_byte - 2 == (
-                node.named_children[0].end_byte - node.named_children[0].start_byte
-            )
-            return inner if inner or only_array else [Fragment("", line, quoted=True)]
+            inner = self._expand_range(node, start + 1, end - 1, quoted=True, depth=depth)
+            children = node.named_children
+            # "${A[@]}" of an empty array is no word; any other empty string is one.
+            only_child = len(children) == 1 and end - start - 2 == len(children[0].text or b"")
+            return inner if inner or only_child else [Fragment("", quoted=True)]
         if kind in {"concatenation", "command_name"}:
-            return self._between(
-                node, node.start_byte, node.end_byte, quoted=quoted, splits=splits, depth=depth
-            )
-        if kind in {"process_substitution", "brace_expression", "ERROR"}:
-            return [Fragment(HOLE, line, quoted=True)]
-        return _literal(node_text(node), line, quoted=quoted, splits=splits)
+            return self._expand_range(node, start, end, quoted=quoted, splits=splits, depth=depth)
+        return _literal(node_text(node), quoted=quoted, splits=splits)
 
-    def _between(
+    def _expand_range(
         self, node: Node, start: int, end: int, *, quoted: bool, depth: int, splits: bool = False
     ) -> list[Fragment]:
-        """Expand the children of a node in a byte range, and copy the text between them."""
+        """Expand the children of a node in a range of bytes; the text between them stays as it is."""
         source, offset = node.text or b"", node.start_byte
+
+        def literal(first: int, last: int) -> list[Fragment]:
+            text = source[first - offset : last - offset].decode("utf-8", "replace")
+            return _literal(text, quoted=quoted, splits=splits) if text else []
+
         fragments: list[Fragment] = []
         at = start
         for child in node.named_children:
             plain = child.type in {"string_content", "heredoc_content"}
             if child.start_byte < at or child.end_byte > end or plain:
                 continue
-            if child.start_byte > at:
-                text = source[at - offset : child.start_byte - offset].decode("utf-8", "replace")
-                fragments += _literal(text, self.line_of(child), quoted=quoted, splits=splits)
+            fragments += literal(at, child.start_byte)
             fragments += self.fragments(child, quoted=quoted, splits=splits, depth=depth + 1)
             at = child.end_byte
-        if at < end:
-            text = source[at - offset : end - offset].decode("utf-8", "replace")
-            fragments += _literal(text, self.line_of(node), quoted=quoted, splits=splits)
-        return fragments
+        return fragments + literal(at, end)
 
     def _expansion(self, node: Node, *, quoted: bool, depth: int) -> list[Fragment]:
-        line = self.line_of(node)
         if node.type == "command_substitution":
             output = self._command_output(node)
-            return [Fragment(HOLE if output is None else output, line, quoted)]
+            return [Fragment(HOLE if output is None else output, quoted)]
         if node.type == "arithmetic_expansion":
-            return [Fragment(self._arithmetic(node), line, quoted)]
+            return [Fragment(self._arithmetic(node), quoted)]
         name, subscript, operator = "", None, ""
         for child in node.children:
             if child.type in {"variable_name", "special_variable_name"} and not name:
@@ -192,38 +197,35 @@ class Expander:
             elif child.type not in {"$", "${", "}"}:
                 operator = operator or child.type
         if subscript in {"@", "*"} or (name in {"@", "*"} and subscript is None):
-            return self._array(
-                name, operator, line, quoted=quoted, joined=quoted and "*" in {name, subscript}
-            )
+            return self._array(name, operator, quoted=quoted, joined=quoted and "*" in {name, subscript})
         if subscript is not None:
-            return [Fragment(self._item(name, subscript, operator), line, quoted)]
+            return [Fragment(self._array_item(name, subscript, operator), quoted)]
         if operator in _OPERATORS:
             return self._default(node, name, operator, quoted=quoted, depth=depth)
-        return [Fragment(HOLE if operator else self._variable(name), line, quoted)]
+        return [Fragment(HOLE if operator else self._variable(name), quoted)]
 
-    def _array(self, name: str, operator: str, line: int, *, quoted: bool, joined: bool) -> list[Fragment]:
+    def _array(self, name: str, operator: str, *, quoted: bool, joined: bool) -> list[Fragment]:
         """Expand all items of an array, or count them."""
         name = "@" if name == "*" else name
         words = self.scope.arrays.get(name)
         if operator == "#":
-            if words is None or any(word.is_unknown for word in words):
-                return [Fragment(HOLE, line, quoted)]
-            mark = SOFT if any(SOFT in word.text for word in words) else ""
-            return [Fragment(mark + str(len(words)), line, quoted)]
-        unknown = SCRIPT_ARGUMENTS if name == "@" else HOLE
+            known = words is not None and not any(word.is_unknown for word in words)
+            mark = SOFT if any(SOFT in word.text for word in words or ()) else ""
+            return [Fragment(mark + str(len(words or ())) if known else HOLE, quoted)]
         if operator and not (name == "@" and words is None and operator == ":"):
-            return [Fragment(HOLE, line, quoted=True)]
-        words = [Word(unknown, line)] if words is None else words
+            return [_UNKNOWN]
+        if words is None:
+            return [Fragment(SCRIPT_ARGUMENTS if name == "@" else HOLE, quoted=True)]
         if joined:
-            return [Fragment(" ".join(word.text for word in words), line, quoted=True)]
+            return [Fragment(" ".join(word.text for word in words), quoted=True)]
         fragments: list[Fragment] = []
-        for number, word in enumerate(words):
-            if number:
-                fragments.append(Fragment("", line, ends_word=True))
-            fragments.append(Fragment(word.text, word.line, quoted=True))
+        for word in words:
+            fragments += [Fragment("", ends_word=True)] if fragments else []
+            fragments.append(Fragment(word.text, quoted=True, line=word.line))
         return fragments
 
-    def _item(self, name: str, subscript: str, operator: str) -> str:
+    def _array_item(self, name: str, subscript: str, operator: str) -> str:
+        """Return the text of `${NAME[SUBSCRIPT]}`; HOLE if it is not known."""
         if name == "BASH_SOURCE":
             return _absolute(self.file)
         words = self.scope.arrays.get(name)
@@ -238,22 +240,22 @@ class Expander:
         return HOLE if text is None else text
 
     def _default(self, node: Node, name: str, operator: str, *, quoted: bool, depth: int) -> list[Fragment]:
-        """Expand `${NAME:-default}` and its relatives."""
-        text, line = self.scope.variables.get(name), self.line_of(node)
+        """Expand `${NAME:-default}`, and the same with `=`, `+` or `?`."""
+        text = self.scope.variables.get(name)
         if operator in {"?", ":?"} or (text is None and name in self.scope.arrays):
-            return [Fragment(HOLE if text is None else text, line, quoted)]
+            return [Fragment(HOLE if text is None else text, quoted)]
         empty = text is None or (operator.startswith(":") and not text.replace(SOFT, ""))
         alternative = operator.endswith("+")
         if alternative and not empty and HOLE in (text or ""):
-            return [Fragment(HOLE, line, quoted)]
+            return [Fragment(HOLE, quoted)]
         if empty == alternative:
-            return [Fragment(SOFT if alternative else text or "", line, quoted)]
+            return [Fragment(SOFT if alternative else text or "", quoted)]
         sign = next(child for child in node.children if child.type == operator)
-        rest = self._between(
+        rest = self._expand_range(
             node, sign.end_byte, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
         )
         fragments = [replace(fragment, text=SOFT + fragment.text) for fragment in rest]
-        fragments = fragments or [Fragment(SOFT, line, quoted)]
+        fragments = fragments or [Fragment(SOFT, quoted)]
         if operator.endswith("="):
             self.scope.variables[name] = mark_default(self._join(fragments).replace(SOFT, ""))
         return fragments
@@ -302,9 +304,6 @@ class Expander:
             return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
         if kind == "parenthesized_expression" and len(children) == 3:
             return self._number(children[1], soft, depth + 1)
-        if kind == "unary_expression" and len(children) == 2 and children[0].type == "-":
-            operand = self._number(children[1], soft, depth + 1)
-            return None if operand is None else -operand
         if kind == "binary_expression" and len(children) == 3:
             numbers = [self._number(child, soft, depth + 1) for child in (children[0], children[2])]
             return None if None in numbers else _calculate(numbers[0] or 0, children[1].type, numbers[1] or 0)
@@ -316,24 +315,15 @@ class Expander:
         commands = list(_commands_in(node))
         if not commands or len(source) > 2000:
             return None
-        counts, separator = _COUNTS_ITEMS.search(source), _SEPARATOR.match(source.removeprefix("$"))
-        if counts or separator:
-            words = self._echoed(commands[0])
-            if words is None:
-                return None
-            text = " ".join(word.text for word in words)
-            if separator:
-                return text.replace(" ", separator[1])
-            return (SOFT if SOFT in text else "") + str(text.replace(SOFT, "").strip().count(",") + 1)
-        return self._path_output(commands)
-
-    def _echoed(self, command: Node) -> list[Word] | None:
-        words = [word for child in command.named_children for word in self.expand_words(child)]
-        skipped = 2 if [word.text for word in words[:2]] in (["printf", "%s"], ["printf", "%s\\n"]) else 1
-        if not words or words[0].text not in {"echo", "printf"}:
+        if not _COUNTS_ITEMS.search(source):
+            return self._path_output(commands)
+        program, *words = [
+            word.text for child in commands[0].named_children for word in self.expand_words(child)
+        ]
+        text = " ".join(words)
+        if program != "echo" or not words or HOLE in text:
             return None
-        rest = [word for word in words[skipped:] if word.text not in {"-n", "-e"}]
-        return None if not rest or any(HOLE in word.text for word in rest) else rest
+        return (SOFT if SOFT in text else "") + str(text.strip().count(",") + 1)
 
     def _path_output(self, commands: list[Node]) -> str | None:  # noqa: PLR0911 - one line per command
         """Return the output of `cd DIR && pwd`, `dirname FILE` and `realpath FILE`."""
@@ -377,15 +367,13 @@ def _calculate(left: int, operator: str, right: int) -> int | None:
     return value if value is not None and abs(value) < _LARGEST else None
 
 
-def _literal(text: str, line: int, *, quoted: bool, splits: bool) -> list[Fragment]:
+def _literal(text: str, *, quoted: bool, splits: bool) -> list[Fragment]:
     """Return plain text as fragments without backslashes; an escaped blank does not split the text."""
     text = _CONTINUATION.sub("", text)
-    if quoted:
-        return [Fragment(_ESCAPED_IN_QUOTES.sub(r"\1", text), line, quoted=True)]
-    if not splits:
-        return [Fragment(_ESCAPED.sub(r"\1", text), line, quoted=True)]
+    if quoted or not splits:
+        return [Fragment((_ESCAPED_IN_QUOTES if quoted else _ESCAPED).sub(r"\1", text), quoted=True)]
     parts = _ESCAPED.split(text)
-    return [Fragment(part, line, quoted=number % 2 == 1) for number, part in enumerate(parts) if part]
+    return [Fragment(part, quoted=number % 2 == 1) for number, part in enumerate(parts) if part]
 
 
 def _split(text: str, current: str | None) -> list[str | None]:

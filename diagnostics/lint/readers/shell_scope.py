@@ -1,4 +1,7 @@
-"""The variables of a shell script at one point: words with unknown parts, scopes, and branches that may have run."""
+"""Hold the variables of a shell script at one point, with marks for unknown text and for defaults.
+
+`Scope.merge_branch` decides what is still known after a branch that may or may not run.
+"""
 
 from __future__ import annotations
 
@@ -48,34 +51,29 @@ class Scope:
         """Return a copy for a branch."""
         return Scope(dict(self.variables), dict(self.arrays), dict(self.exported))
 
-    def merge_branch(self, branch: Scope) -> None:
-        """Mark as unknown what a branch changed that may or may not run."""
-        for name, text in branch.variables.items():
-            if self.variables.get(name) != text:
-                self.variables[name] = HOLE
-        for name, words in branch.arrays.items():
-            before = self.arrays.get(name, [])
-            if words != before:
-                added = words[len(before) :] if words[: len(before)] == before else words
-                self.arrays[name] = before + [Word(_unknown_value(word.text), word.line) for word in added]
-        for name, value in branch.exported.items():
-            if self.exported.get(name) != value:
-                self.exported[name] = replace(value, data=UNKNOWN)
+    def merge_branch(self, branch: Scope, *, on_arguments: bool = False) -> None:
+        """Merge what a branch changed that may or may not run.
 
-    def merge_argument_branch(self, branch: Scope) -> None:
-        """Mark as a default what a branch changed that runs only if the script gets arguments."""
+        It is unknown afterwards; if the branch runs only if the script gets arguments, the value before is a default.
+        """
         for name, text in branch.variables.items():
             before = self.variables.get(name)
             if before != text:
-                self.variables[name] = HOLE if before is None or HOLE in before else mark_default(before)
+                default = on_arguments and before is not None and HOLE not in before
+                self.variables[name] = mark_default(before or "") if default else HOLE
         for name, words in branch.arrays.items():
-            before_words = self.arrays.get(name, [])
-            if words != before_words:
-                self.arrays[name] = [*before_words, Word(SCRIPT_ARGUMENTS, words[-1].line if words else 0)]
+            items = self.arrays.get(name, [])
+            if words != items:
+                added = words[len(items) :] if words[: len(items)] == items else words
+                unknown = [Word(_unknown_value(word.text), word.line) for word in added]
+                if on_arguments:
+                    unknown = [Word(SCRIPT_ARGUMENTS, words[-1].line if words else 0)]
+                self.arrays[name] = [*items, *unknown]
         for name, value in branch.exported.items():
             if self.exported.get(name) != value:
-                before_value = self.exported.get(name, replace(value, data=UNKNOWN))
-                self.exported[name] = replace(before_value, soft=True, outside=True)
+                unset = replace(value, data=UNKNOWN)
+                default_value = replace(self.exported.get(name, unset), soft=True, outside=True)
+                self.exported[name] = default_value if on_arguments else unset
 
 
 def mark_default(text: str) -> str:

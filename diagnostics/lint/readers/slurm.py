@@ -1,4 +1,4 @@
-"""The variables that Slurm sets for what a script's `#SBATCH` lines request.
+"""Read a script's `#SBATCH` lines, and return the environment variables that Slurm sets for them.
 
 The sbatch command line can request something else, so all of them are defaults.
 """

@@ -1,16 +1,21 @@
-"""YAML, JSON and TOML with line numbers, bounded in depth and size: nested data whose leaves are Values."""
+"""Parse YAML, JSON and TOML into nested dicts and lists whose leaves are Values with their line.
+
+Depth and size are bounded, so that no file costs unbounded time or memory.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from diagnostics import safe_io
 from diagnostics.lint.values import Place, Value, parse_scalar
+from diagnostics.toml_source import Keys, key_lines
 
 # A config is far below these limits; anything above is refused, so no input costs unbounded time or memory.
 MAX_BYTES = 2_000_000
@@ -20,10 +25,8 @@ MAX_NODES = 100_000
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # YAML 1.1, as PyYAML and so transformers' own parser read it.
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
-_TOML_HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
 # tomllib takes quadratic time in the number of a key's parts.
 _TOML_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
-_TOML_KEY = re.compile(r"([A-Za-z0-9_.\"' \t-]+)=")
 
 
 class UnreadableError(ValueError):
@@ -212,33 +215,13 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise UnreadableError(f"{file}: not TOML: {str(error) or 'nested too deep'}") from None
-    tree: dict[str, Any] = _toml_values(document, _toml_lines(text), "", file, 0)
+    tree: dict[str, Any] = _toml_values(document, key_lines(text), (), file)
     return tree
 
 
-def _toml_lines(text: str) -> dict[str, int]:
-    """Return the line of each dotted key."""
-    lines: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := _TOML_HEADER.match(line):
-            table = _unquote_key(header[1])
-            lines.setdefault(table, number)
-        elif key := _TOML_KEY.match(line.lstrip()):
-            lines.setdefault(f"{table}.{_unquote_key(key[1])}".strip("."), number)
-    return lines
-
-
-def _unquote_key(name: str) -> str:
-    return ".".join(part.strip(" \t\"'") for part in name.split("."))
-
-
-def _toml_values(node: Any, lines: dict[str, int], key: str, file: str, depth: int) -> Any:
-    if depth > MAX_DEPTH:
+def _toml_values(node: Any, lines: Mapping[Keys, int], keys: Keys, file: str) -> Any:
+    if len(keys) > MAX_DEPTH:
         raise UnreadableError(f"{file}: nested more than {MAX_DEPTH} levels deep")
     if isinstance(node, dict):
-        return {
-            name: _toml_values(value, lines, f"{key}.{name}".strip("."), file, depth + 1)
-            for name, value in node.items()
-        }
-    return Value(node, Place(file, lines.get(key, 0)))
+        return {name: _toml_values(value, lines, (*keys, name), file) for name, value in node.items()}
+    return Value(node, Place(file, lines.get(keys, 0)))

@@ -1,4 +1,4 @@
-"""Rules: functions from a run plan to problems, registered by `@rule`; `declared.toml` has those that are data."""
+"""Rules check a run plan: functions registered by `@rule`, and entries of `declared.toml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches and groups: what has to divide what, by each framework's own arithmetic."""
+"""Rules about batches and groups: which sizes have to be multiples of which, by each framework's own checks."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""Declared rules: `declared.toml` has rules that need no code, with their message, fix, releases and examples."""
+"""Load the rules that need no code from `declared.toml`: conditions, message, fix, releases and examples."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
@@ -19,19 +21,17 @@ from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import UNKNOWN, Value, format_value
 
 PATH = Path(__file__).with_name("declared.toml")
-_LISTS = {"frameworks", "enabled", "unset", "absent", "targets", "wrong", "right"}
 _EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 
 
-@dataclass(frozen=True)
-class DeclaredRule:
+class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
     """A rule as data. All of its conditions have to hold; `a|b` are two names of one option.
 
     Attributes:
         releases: The releases that refuse it, as read in the source of every tag.
         unknown_release: `warn`, `assume` (it counts as one of these) or `skip`.
         package: The package whose releases these are; the framework if empty.
-        uses_table: The [[config]] table of the code's entry is checked as well.
+        keeps_config_tables: The [[config]] table of the code's entry is checked as well.
         enabled: Options that are set, and not to false, 0 or null.
         unset: Options that are certainly not set, even by options that could not be read.
         absent: Options that no readable source sets; `a.*` are all options with that prefix.
@@ -56,14 +56,14 @@ class DeclaredRule:
     releases: str = ""
     unknown_release: str = "warn"
     package: str = ""
-    uses_table: bool = False
+    keeps_config_tables: bool = False
     enabled: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
-    equal: dict[str, list[Any]] = field(default_factory=dict)
-    differs: dict[str, list[Any]] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, str] = field(default_factory=dict)
+    equal: dict[str, list[Any]] = {}
+    differs: dict[str, list[Any]] = {}
+    plan: dict[str, Any] = {}
+    values: dict[str, str] = {}
     where: str = ""
     targets: tuple[str, ...] = ()
     release: str = ""
@@ -197,16 +197,9 @@ def spell_options(plan: RunPlan, text: str) -> str:
     return text
 
 
-def _load() -> list[DeclaredRule]:
-    tables: list[dict[str, Any]] = tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"]
-    rules: list[Any] = [
-        {key: tuple(value) if key in _LISTS else value for key, value in table.items()} for table in tables
-    ]
-    return [DeclaredRule(**fields) for fields in rules]
-
-
-DECLARED = _load()
-_LINES = PATH.read_text(encoding="utf-8").splitlines()
+_TEXT = PATH.read_text(encoding="utf-8")
+DECLARED = msgspec.convert(tomllib.loads(_TEXT)["rule"], list[DeclaredRule])
+_LINES = _TEXT.splitlines()
 for _declared in DECLARED:
     add_rule(
         Rule(
@@ -217,7 +210,7 @@ for _declared in DECLARED:
             place=(str(PATH), _LINES.index(f'name = "{_declared.name}"') + 1),
             frameworks=_declared.frameworks,
             role=_declared.role,
-            uses_table=_declared.uses_table,
-            warns=_declared.severity in {"warning", "info"},
+            keeps_config_tables=_declared.keeps_config_tables,
+            warnings_only=_declared.severity in {"warning", "info"},
         )
     )

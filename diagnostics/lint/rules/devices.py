@@ -1,4 +1,4 @@
-"""Devices: rollout modes, parallel sizes and processes against the GPUs that are there."""
+"""Rules about devices: processes against visible GPUs, and GPUs that trainer and server share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine: settings that trigger a known issue of vLLM's scheduler, [[config]] tables of the catalog, Ray's address."""
+"""Rules about known issues: vLLM's scheduler, Ray's address, and the [[config]] tables of the catalog's entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECK = "engine"
 _OVERLONG_TRIGGERS = {"overlong_prompt", "overlong_dropped", "overlong_poisons_next"}
 
 
-@rule("SCH002", check=CHECK, warns=True)
+@rule("SCH002", check=CHECK, warnings_only=True)
 def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
     """Chunked prefill with async output on the V0 engine fails on prompts over max_model_len."""
     if plan.get("engine.chunked_prefill") is not True or plan.get("engine.async_output") is False:
@@ -56,7 +56,7 @@ def _uses_v0(plan: RunPlan) -> bool:
     return plan.get("engine.v1") is False or plan.versions.within("vllm", "<0.8") is True
 
 
-@rule("SCH001", check=CHECK, frameworks=("ms-swift",), warns=True)
+@rule("SCH001", check=CHECK, frameworks=("ms-swift",), warnings_only=True)
 def evaluation_has_its_own_engine(plan: RunPlan) -> Iterator[Problem]:
     """ms-swift evaluates in the main thread while async_generate uses the same engine in another."""
     if not plan.get("rollout.async") or plan.get("train.evaluates") is not True:
@@ -86,7 +86,7 @@ def ray_address_is_a_cluster(plan: RunPlan) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-@rule(check="catalogue", warns=True)
+@rule(check="catalogue", warnings_only=True)
 def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
     """Every known issue of the catalog whose [[config]] matches this run, in an affected release."""
     for entry in _entries_with_table():

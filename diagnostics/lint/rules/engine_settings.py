@@ -38,7 +38,7 @@ def batched_tokens_fit(plan: RunPlan) -> Iterator[Problem]:
     )  # fmt: skip
 
 
-@rule("CFG105", check=MEMORY, warns=True)
+@rule("CFG105", check=MEMORY, warnings_only=True)
 def engine_leaves_memory(plan: RunPlan) -> Iterator[Problem]:
     """A colocated engine that never sleeps has to leave the trainer enough memory."""
     share = plan.number("engine.memory_share")
@@ -102,7 +102,7 @@ def allocator_allows_sleep(plan: RunPlan) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-@rule("NUM002", check="sampling", role="train", warns=True)
+@rule("NUM002", check="sampling", role="train", warnings_only=True)
 def sampling_is_not_truncated(plan: RunPlan) -> Iterator[Problem]:
     """With top_p, top_k or min_p the engine samples from a part of the vocabulary, and the trainer scores all of it."""
     if plan.get("sampling.truncated") is not True:
@@ -115,7 +115,7 @@ def sampling_is_not_truncated(plan: RunPlan) -> Iterator[Problem]:
     )  # fmt: skip
 
 
-@rule("NUM001", check="sampling", frameworks=("trl",), role="train", warns=True)
+@rule("NUM001", check="sampling", frameworks=("trl",), role="train", warnings_only=True)
 def logprobs_include_temperature(plan: RunPlan) -> Iterator[Problem]:
     """A trainer that relies on the engine's log-probs needs them after the temperature."""
     temperature = plan.number("sampling.temperature")

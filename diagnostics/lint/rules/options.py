@@ -1,8 +1,11 @@
-"""Rules about option names: options that the release does not have, and options that the command never receives."""
+"""Rules about option names: options that the run's release does not have, or that the command never receives.
+
+The names come from the option index, or from the files of the project's own copy of the framework.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from diagnostics.findings import Severity
 from diagnostics.frameworks import SHOWN, parser_of
@@ -57,85 +60,75 @@ def option_spelling_matches_release(plan: RunPlan) -> Iterator[Problem]:
 @rule("CFG113", check=CHECK)
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     """The framework's own parser refuses options that the release does not have."""
-    release = plan.versions.known.get(plan.framework)
+    release, name = plan.versions.known.get(plan.framework), plan.framework
+    if not plan.settings.framework_parser:
+        return
     if plan.own_copy:
         yield from _options_exist_in_the_copy(plan)
         return
-    indexed = release is not None and option_index.is_indexed_release(plan.framework, release)
-    if not plan.settings.framework_parser or release is None or not indexed:
+    if release is None or not option_index.is_indexed_release(name, release):
         return
-    names = option_index.option_names(plan.framework, plan.role)
-    removed = {removal.option for removal in DIALECTS[plan.framework].removed}
+    names = option_index.option_names(name, plan.role)
+    removed = {removal.option for removal in DIALECTS[name].removed}
     handled = removed | {value.key for value in option_index.unindexed_part(plan.settings, names)[1]}
-    hydra = parser_of(plan.framework) == "hydra"
-    described: list[str] = []
-    unknown: list[Value] = []
+    hydra = parser_of(name) == "hydra"
+    unknown: dict[str, Value] = {}
     for value in option_index.set_options(plan.settings):
         if value.key in handled or _is_skipped(plan, value):
             continue
-        if option_index.lacks_option(plan.framework, value.key, release):
-            first, last = option_index.release_span(plan.framework, value.key) or ("", "")
-            described.append(f"{value.key} exists from {first} to {last}")
+        if option_index.lacks_option(name, value.key, release):
+            first, last = option_index.release_span(name, value.key) or ("", "")
+            unknown[f"{value.key} exists from {first} to {last}"] = value
         elif not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra):
-            similar = option_index.suggest(value.key, names) if len(described) < _MAX_SHOWN else ""
-            described.append(
-                f"{value.key} in no release" + (f" (did you mean {similar}?)" if similar else "")
-            )
-        else:
-            continue
-        unknown.append(value)
+            similar = _suggestion(value.key, names) if len(unknown) < _MAX_SHOWN else ""
+            unknown[f"{value.key} in no release{similar}"] = value
     if not unknown:
         return
     fix = "Use the release's name, or leave it out."
-    if plan.framework == "verl":
-        added = " ".join(f"+{value.key}" for value in unknown[:_MAX_SHOWN])
+    if name == "verl":
+        added = " ".join(f"+{value.key}" for value in list(unknown.values())[:_MAX_SHOWN])
         fix = f"Use the release's key; {added} adds one that your code reads and the config lacks."
-    yield Problem(
-        f"{plan.framework} {release} {_reaction(plan)} unknown options: {_shorten(described)}.", unknown, fix=fix,
-        severity=_unknown_severity(plan),
-    )  # fmt: skip
-
-
-def _shorten(items: list[str]) -> str:
-    more = f", and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
-    return "; ".join(items[:_MAX_SHOWN]) + more
-
-
-def _skips_unknown(plan: RunPlan) -> bool:
-    """Whether ms-swift was configured to skip unknown options with a line in its log."""
-    option = plan.option("ignore_args_error")
-    return option is not None and option.data is not False
-
-
-def _reaction(plan: RunPlan) -> str:
-    return "skips" if _skips_unknown(plan) else "refuses"
-
-
-def _unknown_severity(plan: RunPlan) -> Severity:
-    return Severity.WARNING if _skips_unknown(plan) else Severity.ERROR
+    yield _unknown_options(plan, f"{name} {release}", list(unknown), unknown.values(), fix)
 
 
 def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
     """Find options that a project's own copy of a framework does not have, by the copy's files."""
     folder = plan.versions.copies[plan.framework]
-    names = option_index.copy_options(plan.settings, folder) if plan.settings.framework_parser else {}
+    names = option_index.copy_options(plan.settings, folder)
     hydra = parser_of(plan.framework) == "hydra"
     unknown = [
         value
         for value in option_index.set_options(plan.settings)
         if names and not option_index.accepts(value.key, names, abbreviated=not hydra)
     ]
-    if not unknown:
-        return
-    similar = [(value.key, option_index.suggest(value.key, names)) for value in unknown[:_MAX_SHOWN]]
-    described = [key + (f" (did you mean {name}?)" if name else "") for key, name in similar]
-    described += [""] * (len(unknown) - len(described))
-    adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
-    yield Problem(
-        f"The project's own copy of {SHOWN[plan.framework]}, in {folder}, {_reaction(plan)} unknown options: "
-        f"{_shorten(described)}.",
-        unknown, fix=f"Use a name that the copy has, or leave it out{adds}.", severity=_unknown_severity(plan),
-    )  # fmt: skip
+    if unknown:
+        described = [value.key + _suggestion(value.key, names) for value in unknown[:_MAX_SHOWN]]
+        described += [value.key for value in unknown[_MAX_SHOWN:]]
+        adds = f"; +{unknown[0].key} adds one that your code reads" if plan.framework == "verl" else ""
+        copy = f"The project's own copy of {SHOWN[plan.framework]}, in {folder},"
+        fix = f"Use a name that the copy has, or leave it out{adds}."
+        yield _unknown_options(plan, copy, described, unknown, fix)
+
+
+def _suggestion(key: str, names: Iterable[str]) -> str:
+    similar = option_index.suggest(key, names)
+    return f" (did you mean {similar}?)" if similar else ""
+
+
+def _unknown_options(
+    plan: RunPlan, program: str, described: list[str], values: Iterable[Value], fix: str
+) -> Problem:
+    """Return the problem: an error, or a warning if ms-swift was configured to skip unknown options."""
+    option = plan.option("ignore_args_error")
+    skips = option is not None and option.data is not False
+    message = f"{program} {'skips' if skips else 'refuses'} unknown options: {_join_some(described)}."
+    return Problem(message, values, fix=fix, severity=Severity.WARNING if skips else Severity.ERROR)
+
+
+def _join_some(items: list[str]) -> str:
+    """Join the first items, and count the others."""
+    more = f", and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
+    return "; ".join(items[:_MAX_SHOWN]) + more
 
 
 @rule("CFG121", check=CHECK)
@@ -151,7 +144,7 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
     if existing:
         yield Problem(
             f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "
-            f"{_shorten([value.key for value in existing])}, and Hydra adds no existing key.",
+            f"{_join_some([value.key for value in existing])}, and Hydra adds no existing key.",
             existing, fix=f"Write {existing[0].key} without the +, or with ++.",
         )  # fmt: skip
 

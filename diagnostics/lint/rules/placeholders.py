@@ -1,4 +1,4 @@
-"""Placeholders: template text that was never replaced by a value."""
+"""Rule about placeholders: template text such as `<your model>` that was never replaced by a value."""
 
 from __future__ import annotations
 

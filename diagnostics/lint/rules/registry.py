@@ -1,4 +1,7 @@
-"""The registry of rules: a decorator that gives a function its codes, its group and the runs it checks."""
+"""Register rules: `@rule` gives a function its codes, its group, and the runs that it checks.
+
+`find_registration_errors` reports a rule without an entry in the catalog, and a [[config]] table that nothing checks.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,8 @@ class Rule:
         role: `train`, `serve`, or empty for both.
         releases: The framework's releases it applies to.
         scope: `run`, `pair` (a trainer and its server) or `servers` (two servers of one script).
-        uses_table: The [[config]] tables of its entries are checked as well; otherwise the rule replaces them.
-        warns: It only reports warnings, so an unknown value cannot hide an error.
+        keeps_config_tables: The [[config]] tables of its entries are checked, too; otherwise the rule replaces them.
+        warnings_only: It only reports warnings, so an unknown value cannot hide an error.
     """
 
     name: str
@@ -75,8 +78,8 @@ class Rule:
     role: str = ""
     releases: str = ""
     scope: str = "run"
-    uses_table: bool = False
-    warns: bool = False
+    keeps_config_tables: bool = False
+    warnings_only: bool = False
 
 
 _rules: list[Rule] = []
@@ -106,34 +109,24 @@ def registered_rules() -> list[Rule]:
 
 def codes_without_table() -> set[str]:
     """Return the codes whose rule replaces the [[config]] table of their entry."""
-    return {code for entry in _rules if not entry.uses_table for code in entry.codes}
+    return {code for entry in _rules if not entry.keeps_config_tables for code in entry.codes}
 
 
 def find_registration_errors(known_codes: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
     """Return mistakes in registrations, and [[config]] tables that nothing checks, one line each."""
-    errors = _unchecked_tables(entries)
-    for rule in registered_rules():
-        path, line = rule.place
-        if rule.check not in CHECKS:
-            expected = ", ".join(CHECKS)
-            errors.append(f"{path}:{line}: there is no check {rule.check!r}: expected one of {expected}")
-        errors += [
-            f"{path}:{line}: the code {code} has no entry" for code in rule.codes if code not in known_codes
-        ]
-    return errors
-
-
-def _unchecked_tables(entries: Iterable[Any]) -> list[str]:
     replaced = codes_without_table()
     errors = []
     for entry in entries:
         for table in entry.config:
-            if table.by_rule == (entry.code in replaced):
-                continue
-            reason = (
-                "no rule replaces it: leave `by_rule` out"
-                if table.by_rule
-                else "a rule replaces this code's tables: extend the rule, and set `by_rule = true`"
-            )
-            errors.append(f"{entry.code}: [[config]] {table.about!r}: {reason}")
+            name = f"{entry.code}: [[config]] {table.about!r}"
+            if table.by_rule and entry.code not in replaced:
+                errors.append(f"{name}: no rule replaces it: leave `by_rule` out")
+            elif not table.by_rule and entry.code in replaced:
+                advice = "extend the rule, and set `by_rule = true`"
+                errors.append(f"{name}: a rule replaces this code's tables: {advice}")
+    for rule in registered_rules():
+        place = ":".join(map(str, rule.place))
+        if rule.check not in CHECKS:
+            errors.append(f"{place}: there is no check {rule.check!r}: expected one of {', '.join(CHECKS)}")
+        errors += [f"{place}: the code {code} has no entry" for code in rule.codes if code not in known_codes]
     return errors

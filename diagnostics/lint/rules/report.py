@@ -1,7 +1,12 @@
-"""Convert a rule's problem to a finding: title and mitigations from the catalog, severity by certainty."""
+"""Convert a rule's problem to a finding.
+
+Title, evidence level and mitigations come from the catalog's entry. An uncertain value or release lowers the severity
+to a warning.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -53,19 +58,11 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
             remedy=Fix.of(problem.fix), certainty=certainty,
         )  # fmt: skip
     entry = load_entry(code)
+    remedy = Fix.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem)
     return Finding(
-        code=code,
-        title=entry.title,
-        severity=severity,
-        certainty=certainty,
-        known_by=_evidence_level(entry, plan.framework),
-        detail=message,
-        evidence=evidence,
-        remedy=Fix.of(problem.fix, Explain(code))
-        if problem.fix_is_complete
-        else _remedy(plan, entry, problem),
+        code, entry.title, severity, certainty, _evidence_level(entry, plan.framework), message, evidence, remedy,
         references=tuple(reference.ref for reference in entry.references),
-    )
+    )  # fmt: skip
 
 
 def _ask_for_release(package: str) -> str:
@@ -106,24 +103,19 @@ def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
     ranked = mitigation_ranking.recommended_fix(
         entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
     )
-    for_framework = [offer for offer in ranked.offers if _is_own(offer, plan)]
-    chosen = [*(offer for offer in ranked.offers[:1] if offer not in for_framework), *for_framework]
+
+    def with_own_edits(offers: Iterable[RankedMitigation]) -> Iterator[RankedMitigation]:
+        """Yield the mitigations with an edit for the run's framework, without the framework's name."""
+        for offer in offers:
+            edits = [replace(e, framework="") if e.framework == plan.framework else e for e in offer.edits]
+            if edits != list(offer.edits):
+                yield replace(offer, edits=tuple(edits))
+
+    offers, first = list(with_own_edits(ranked.offers)), ranked.offers[:1]
+    if first and first[0].mitigation not in {offer.mitigation for offer in offers}:
+        offers.insert(0, first[0])
     return Fix(
         actions=((Advice(problem.fix),) if problem.fix else ()) + ranked.actions,
-        offers=tuple(_unprefixed(offer, plan) for offer in chosen),
-        does_not_help=tuple(
-            _unprefixed(offer, plan) for offer in ranked.does_not_help if _is_own(offer, plan)
-        ),
+        offers=tuple(offers),
+        does_not_help=tuple(with_own_edits(ranked.does_not_help)),
     )
-
-
-def _is_own(offer: RankedMitigation, plan: RunPlan) -> bool:
-    return any(edit.framework == plan.framework for edit in offer.edits)
-
-
-def _unprefixed(offer: RankedMitigation, plan: RunPlan) -> RankedMitigation:
-    """Leave the framework's name out where it is the run's own."""
-    edits = [
-        replace(edit, framework="") if edit.framework == plan.framework else edit for edit in offer.edits
-    ]
-    return replace(offer, edits=tuple(edits))

@@ -1,4 +1,4 @@
-"""Servers: addresses, ports, and options of a local engine that a server never receives."""
+"""Rules about rollout servers: addresses, ports, lengths, and options that a server never receives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITH_SERVER = ("trl", "ms-swift")
 _MAX_PORT = 65535
 
 
-@rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warns=True)
+@rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
 def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     """Options of a local engine have no effect if the engine is a server."""
     dialect = DIALECTS[plan.framework]
@@ -43,7 +43,7 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     )  # fmt: skip
 
 
-@rule("HNG015", check=CHECK, frameworks=_WITH_SERVER, warns=True)
+@rule("HNG015", check=CHECK, frameworks=_WITH_SERVER, warnings_only=True)
 def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
     """With several nodes a loopback master address is another machine on each."""
     launcher, env = plan.settings.launcher, plan.settings.env
@@ -98,7 +98,7 @@ def list_ports(value: Value | None) -> list[Value]:
     return [value.derive(count) for count in counts if isinstance(count, int) and not isinstance(count, bool)]
 
 
-@rule("CFG109", check=PAIRS, scope="servers", warns=True)
+@rule("CFG109", check=PAIRS, scope="servers", warnings_only=True)
 def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Problem]:
     """Two servers of one script need two ports."""
     ports = [{port.data for port in list_ports(plan.values.get("server.port"))} for plan in (second, first)]
@@ -112,7 +112,7 @@ def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Pr
         )  # fmt: skip
 
 
-@rule("CFG109", check=PAIRS, scope="pair", warns=True)
+@rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """A trainer has to connect to the port on which its server listens."""
     expected = {port.data for port in list_ports(trainer.values.get("server.port"))}
@@ -126,7 +126,7 @@ def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Pro
         )  # fmt: skip
 
 
-@rule("CFG103", check=PAIRS, scope="pair", warns=True)
+@rule("CFG103", check=PAIRS, scope="pair", warnings_only=True)
 def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """The trainer's prompt and completion have to fit the server's max_model_len."""
     limit, completion = server.whole_number("engine.max_length"), trainer.whole_number("data.max_completion")
