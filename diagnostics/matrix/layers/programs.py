@@ -174,10 +174,10 @@ ENGINE_LAYERS = (
         "logprobs",
         "training",
         "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
-        ("repro.questions.agreement",),
+        ("repro.cell_programs.logprob_agreement",),
         "grpo-doctor.logprobs.v1",
         logprobs_answer,
-        code=(__name__, "repro.questions.agreement"),
+        code=(__name__, "repro.cell_programs.logprob_agreement"),
         needs=(*USABLE, "engine"),
     ),
     *(
@@ -185,10 +185,10 @@ ENGINE_LAYERS = (
             f"peer:{engine}",
             "training",
             f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
-            ("repro.questions.trl_steps", engine),
+            ("repro.cell_programs.trl_training", engine),
             "grpo-doctor.peer.v1",
             trl_answer,
-            code=(__name__, "repro.questions.trl_steps"),
+            code=(__name__, "repro.cell_programs.trl_training"),
         )
         for engine, about in TRL_ENGINES.items()
     ),
@@ -211,10 +211,10 @@ SERVER_LAYERS = tuple(
         f"serve:{server}",
         "engine",
         f"Does `{command}` of the cell's own packages start and answer a request?",
-        ("repro.questions.servers_start", server),
+        ("repro.cell_programs.server_start", server),
         "grpo-doctor.started.v1",
         server_answer,
-        code=(__name__, "repro.questions.servers_start"),
+        code=(__name__, "repro.cell_programs.server_start"),
     )
     for server, command in SERVERS.items()
 )
