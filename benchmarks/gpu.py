@@ -1,4 +1,4 @@
-"""Tokens a second and the time of a step on a GPU, ours against TRL's, beside what the hardware could do at most.
+"""Measure tokens a second and step time on a GPU, ours against TRL's, and the hardware's limits.
 
 `python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--json] [--toy]`. The shapes of a model of half a billion
 parameters, random weights. Without a GPU, or with --toy, everything is at a size that measures nothing, to show that it
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval  # noqa: E402
-from benchmarks.programs.half_billion import write_model  # noqa: E402
+from benchmarks.programs.tiny import write_half_billion  # noqa: E402
 
 WARM = 2
 Figure = dict[str, Any]
@@ -84,14 +84,23 @@ def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
     }  # fmt: skip
     ours = [f"--{key}={value}" for key, value in size.items()]
     programs = {"ours": Program(sys.executable, "-m", "benchmarks.programs.ours", str(folder), *ours)}
-    if options.trl:
-        sizes = json.dumps(
-            {key: getattr(options, key) for key in ("device", "dtype", "prompts", "group", "tokens")}
+    samples = options.prompts * options.group
+    trl = {
+        "use_cpu": options.device == "cpu", "bf16": options.dtype == "bfloat16",
+        "num_generations": options.group, "max_completion_length": options.tokens,
+        "per_device_train_batch_size": min(samples, 16), "gradient_accumulation_steps": max(1, samples // 16),
+    }  # fmt: skip
+    vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
+    engines = {"TRL + transformers": {}, **({"TRL + vLLM": vllm} if options.vllm else {})}
+    for name, engine in engines.items() if options.trl else ():
+        program = (
+            "-m",
+            "benchmarks.programs.trl_trainer",
+            str(folder),
+            str(samples),
+            json.dumps(trl | engine),
         )
-        for name, vllm in (("TRL + transformers", "without"), ("TRL + vLLM", "with")):
-            if vllm == "without" or options.vllm:
-                program = ("-m", "benchmarks.programs.trl_gpu", str(folder), vllm, sizes)
-                programs[name] = Program(options.trl, *program)
+        programs[name] = Program(options.trl, *program)
     return programs
 
 
@@ -162,7 +171,7 @@ def measure_steps(
     """The bounds of a step and the steps taken, over a model written for the purpose."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_model(folder, layers=layers, toy=toy)
+        write_half_billion(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
         return bounds(weights, options, bandwidth, flops) + steps(folder, options)
 

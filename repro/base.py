@@ -344,11 +344,11 @@ class Attempt:
         return asdict(self) | {"outcome": self.outcome.value}
 
     @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Attempt:
-        """Read what `to_json` gave."""
-        fields = dict(found)
-        lists = {name: tuple(fields[name]) for name in ("chain", "simulated")}
-        return Attempt(**(fields | lists | {"outcome": AttemptOutcome(fields["outcome"])}))
+    def from_json(document: Mapping[str, Any]) -> Attempt:
+        """Read the data of `to_json`."""
+        lists = {name: tuple(document[name]) for name in ("chain", "simulated")}
+        outcome = AttemptOutcome(document["outcome"])
+        return Attempt(**{**document, **lists, "outcome": outcome})
 
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:

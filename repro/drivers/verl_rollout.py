@@ -1,4 +1,4 @@
-"""RAY001's actors and engine process: verl's unmodified executor looks up named Ray workers in vLLM's engine process.
+"""The processes of RAY001: verl's unmodified executor looks up simulated Ray workers in vLLM's engine process.
 
 As in a real run there are four kinds of process: the driver (`verl_job`), Ray's own, the actors, and the engine
 process. Plans and reports are plain data.

@@ -13,10 +13,10 @@ from pathlib import Path
 from repro.base import InapplicableError
 from repro.drivers import calls, hangs
 
-_torch = partial(calls.repro, needs=("torch",))
-_group_repro = partial(_torch, modules=("torch.distributed",))
+_torch_repro = partial(calls.repro, needs=("torch",))
+_group_repro = partial(_torch_repro, modules=("torch.distributed",))
 _launch_repro = partial(
-    _torch,
+    _torch_repro,
     modules=("torch.distributed.run",),
     failure=("ChildFailedError", "raise ChildFailedError(", "launch_agent"),
 )
@@ -66,7 +66,7 @@ def env009_sigkill(_mitigation: str | None) -> None:
     _launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
 
-@_torch(
+@_torch_repro(
     "ENV014",
     failure=("AssertionError", 'raise AssertionError("Torch not compiled with CUDA enabled")', "_lazy_init"),
     untried={"reinstall": "it changes the environment, and needs a GPU to show that it helps"},
@@ -80,7 +80,7 @@ def env014_cuda(_mitigation: str | None) -> None:
     torch.nn.Linear(2, 2).cuda()
 
 
-@_torch(
+@_torch_repro(
     "MEM010",
     failure=("RuntimeError", "torch.empty((num_embeddings, embedding_dim), **factory_kwargs),", "__init__"),
     says="can't allocate memory",

@@ -42,7 +42,7 @@ def report(**changes):
         ({"names": [], "everywhere": ["training/someone-else"]}, "the workers are gone"),
     ],
 )
-def test_each_reason_is_told_from_what_the_engine_saw(changes, reason):
+def test_each_reason_is_found_in_what_the_engine_saw(changes, reason):
     """Another cluster, another namespace, gone: the same message of verl's, and three remedies."""
     assert reason in repro.find_cause(report(**changes))
 
@@ -70,7 +70,7 @@ def test_the_line_names_what_was_looked_for_and_what_was_seen():
         assert part in line
 
 
-def test_work_counts_what_the_workers_were_asked():
+def test_work_counts_the_workers_calls():
     """A worker that was found but did not get all calls is not done."""
     assert repro.count_loaded(report()).complete
     assert not repro.count_loaded(report(requested={NAMES[0]: ["init_worker"]})).complete
