@@ -29,7 +29,7 @@ CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "p
 
 
 def main(python: str) -> None:
-    """One line for each length of the prompts."""
+    """Print one line for each length of the prompts."""
     for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
             program = (

@@ -55,7 +55,7 @@ def log_lines(random_numbers: random.Random, count: int) -> list[str]:
 
 
 def write_log(path: Path, megabytes: int, kind: str) -> None:
-    """Writes the log: `mixed` with a traceback every 20 MB or so, or one of the worst cases.
+    """Write the log: `mixed` with a traceback every 20 MB or so, or one of the worst cases.
 
     In `anchors` every line has a text that a signature looks for and does not match, in `hits` every line matches, in
     `line` there is no end of line, and in `frames` a traceback never ends.
@@ -79,7 +79,7 @@ def write_log(path: Path, megabytes: int, kind: str) -> None:
 
 
 def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
-    """Wall and CPU seconds of the fastest run, of the children alone."""
+    """Return wall and CPU seconds of the fastest run of a command."""
     runs = []
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -93,7 +93,7 @@ def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measures and prints one JSON document."""
+    """Measure, and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--kind", choices=("mixed", "anchors", "hits", "line", "frames"), default="mixed")

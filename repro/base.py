@@ -266,7 +266,7 @@ def repro(
     code: str,
     *,
     triggers: Sequence[Trigger],
-    untried: Mapping[str | tuple[str, str], str] | None = None,
+    untried: Mapping[str, str] | Mapping[tuple[str, str], str] | None = None,
     recommended: Mapping[str, str] | None = None,
     **parts: Any,
 ) -> Repro:
@@ -279,7 +279,8 @@ def repro(
         recommended: where the field recommends a mitigation.
         parts: the other arguments of `Repro`.
     """
-    entry, reasons, advised = read_entry(code), untried or {}, recommended or {}
+    entry, advised = read_entry(code), recommended or {}
+    reasons: dict[Any, str] = dict(untried or {})
 
     def try_or_refuse(trigger: Trigger, mitigation: str | None) -> Work:
         if mitigation is not None:

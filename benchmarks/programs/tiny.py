@@ -53,6 +53,6 @@ def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> 
 
 
 def even_words(prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-    """The share of words with an even number: something that differs between completions."""
+    """Return the share of words with an even number, which differs between completions."""
     del prompts, columns
     return [sum(int(word[1:]) % 2 == 0 for word in text.split()) / 64 for text in completions]

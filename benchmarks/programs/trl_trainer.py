@@ -25,7 +25,7 @@ if options["use_cpu"]:
 
 
 class EndTurn(TrainerCallback):
-    """Ends the turn when a step's metrics are logged, and reports the number of sampled tokens."""
+    """End the turn when a step's metrics are logged; report the number of sampled tokens."""
 
     def on_log(self, *_: object, logs: dict[str, Any], **__: object) -> None:
         """End the turn."""

@@ -15,8 +15,8 @@ VOCABULARY = len(_SPECIAL) + len(_LETTERS)
 PROMPTS = ("a b", "c d", "e f", "g h")
 STEPS = 4
 # Sizes for `trainer`: one group a step, of two or of four completions.
-PAIR = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
-GROUP = {"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 8}
+PAIR: dict[str, Any] = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
+GROUP: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 8}
 
 
 def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace") -> Any:

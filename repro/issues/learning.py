@@ -143,7 +143,7 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
             policy.lm_head.weight.mul_(3)
         if mitigation == "same":
             policy.save_pretrained(folder)
-        settings = {"beta": 0.1, "learning_rate": 0.0, "max_steps": 1}
+        settings: dict[str, Any] = {"beta": 0.1, "learning_rate": 0.0, "max_steps": 1}
         logging = {"logging_strategy": "steps", "logging_steps": 1}
         trainer = tiny_trl.trainer(_length_reward, policy=policy, **(tiny_trl.GROUP | settings | logging))
         trainer.train()

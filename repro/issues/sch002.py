@@ -301,9 +301,9 @@ def _generate_as_planned(plan: dict[str, Any]) -> Mapping[str, Any]:
     return {"failure": failure, "work": None, "note": note}
 
 
-def _untried() -> dict[str | tuple[str, str], str]:
+def _untried() -> dict[tuple[str, str], str]:
     """Return, by trigger and mitigation, why there is nothing to try."""
-    reasons: dict[str | tuple[str, str], str] = {}
+    reasons = {}
     one_call = ("overlong_prompt", "overlong_dropped", "min_tokens", "min_tokens_chunked", "llm_min_tokens")
     for trigger in one_call:
         for name in _BETWEEN_CALLS:
