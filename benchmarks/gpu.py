@@ -1,4 +1,4 @@
-"""Tokens a second and the time of a step on a GPU, ours against TRL's, beside what the hardware could do at most.
+"""Measure tokens a second and step time on a GPU, ours against TRL's, and the hardware's limits.
 
 `python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--json] [--toy]`. The shapes of a model of half a billion
 parameters, random weights. Without a GPU, or with --toy, everything is at a size that measures nothing, to show that it
@@ -20,20 +20,20 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval  # noqa: E402
-from benchmarks.programs.half_billion import write_model  # noqa: E402
+from benchmarks.programs.tiny import write_half_billion  # noqa: E402
 
 WARM = 2
 Figure = dict[str, Any]
 
 
 def figure(name: str, values: list[float], unit: str) -> Figure:
-    """Median and interval, as a kit brings them back."""
+    """Return a figure: median and 95 % interval."""
     middle, low, high = interval(values)
     return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
 
 
 def timed(work: Any, device: str, rounds: int) -> list[float]:
-    """Seconds of each round, the device's own work included."""
+    """Return the seconds of each round, including the device's work."""
     import torch
 
     seconds = []
@@ -47,7 +47,7 @@ def timed(work: Any, device: str, rounds: int) -> list[float]:
 
 
 def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
-    """What this device really does: bytes a second of a copy, and operations a second of a matrix product in bf16."""
+    """Measure the device: bytes a second of a copy, and operations a second of a matrix product in bf16."""
     import torch
 
     size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
@@ -63,7 +63,7 @@ def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
 
 
 def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops: float) -> list[Figure]:
-    """The least time a step's decoding and update can take: weights read once a token place, 6 operations a weight."""
+    """Return the shortest possible decoding and update: weights read once a position, 6 operations a weight."""
     read = options.tokens * parameters * 2 / bandwidth
     sampled = options.prompts * options.group * options.tokens
     computed = 6 * parameters * (sampled + options.prompts * 64) / flops
@@ -75,7 +75,7 @@ def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops
 
 
 def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
-    """The programs that take steps."""
+    """Start the programs that take steps."""
     size = {
         "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": options.dtype,
         "sampling.max_tokens": options.tokens, "train.device": options.device, "rollout.device": options.device,
@@ -84,19 +84,28 @@ def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
     }  # fmt: skip
     ours = [f"--{key}={value}" for key, value in size.items()]
     programs = {"ours": Program(sys.executable, "-m", "benchmarks.programs.ours", str(folder), *ours)}
-    if options.trl:
-        sizes = json.dumps(
-            {key: getattr(options, key) for key in ("device", "dtype", "prompts", "group", "tokens")}
+    samples = options.prompts * options.group
+    trl = {
+        "use_cpu": options.device == "cpu", "bf16": options.dtype == "bfloat16",
+        "num_generations": options.group, "max_completion_length": options.tokens,
+        "per_device_train_batch_size": min(samples, 16), "gradient_accumulation_steps": max(1, samples // 16),
+    }  # fmt: skip
+    vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
+    engines = {"TRL + transformers": {}, **({"TRL + vLLM": vllm} if options.vllm else {})}
+    for name, engine in engines.items() if options.trl else ():
+        program = (
+            "-m",
+            "benchmarks.programs.trl_trainer",
+            str(folder),
+            str(samples),
+            json.dumps(trl | engine),
         )
-        for name, vllm in (("TRL + transformers", "without"), ("TRL + vLLM", "with")):
-            if vllm == "without" or options.vllm:
-                program = ("-m", "benchmarks.programs.trl_gpu", str(folder), vllm, sizes)
-                programs[name] = Program(options.trl, *program)
+        programs[name] = Program(options.trl, *program)
     return programs
 
 
 def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
-    """Each side's step and tokens a second, and ours over theirs, by rounds in turns."""
+    """Return each side's step time and tokens a second, and the ratio; the sides take steps in turns."""
     programs, rounds = sides(folder, options), []
     for _ in range(options.rounds + WARM):
         measured: dict[str, tuple[float, float]] = {}
@@ -121,7 +130,7 @@ def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
 
 
 def main() -> int:
-    """Prints the figures, as lines or as one document; returns 1 if the steps failed."""
+    """Print the figures, as lines or as one document; return 1 if the steps failed."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -159,16 +168,16 @@ def main() -> int:
 def measure_steps(
     options: argparse.Namespace, bandwidth: float, flops: float, *, layers: int, toy: bool
 ) -> list[Figure]:
-    """The bounds of a step and the steps taken, over a model written for the purpose."""
+    """Write a model; return the bounds of a step and the measured steps."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_model(folder, layers=layers, toy=toy)
+        write_half_billion(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
         return bounds(weights, options, bandwidth, flops) + steps(folder, options)
 
 
 def print_figures(figures: list[Figure], stream: TextIO) -> None:
-    """Prints a line for each figure."""
+    """Print a line for each figure."""
     for entry in figures:
         between = f" [{entry['low']:.4g}, {entry['high']:.4g}]" if "low" in entry else ""
         print(f"{entry['name']:38} {entry['value']:10.4g}{between} {entry['unit']}", file=stream, flush=True)

@@ -1,4 +1,4 @@
-"""CPU time of `lint` as a user starts it: the whole process, the median of several runs, and what it loads.
+"""Measure the CPU time of `lint` as a user starts it: the median of several processes, and the packages it loads.
 
     python benchmarks/lint.py [FILE...]
 
@@ -39,7 +39,7 @@ PROGRAM = (
 
 
 def spent(arguments: list[str]) -> tuple[float, int]:
-    """CPU seconds of a process of its own, and its exit code."""
+    """Run a process; return its CPU seconds and exit code."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False, cwd=Path(__file__).parents[1])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -47,7 +47,7 @@ def spent(arguments: list[str]) -> tuple[float, int]:
 
 
 def main() -> int:
-    """Times each file; returns the exit code."""
+    """Time each file; return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(name).absolute() for name in sys.argv[1:]]
         if not paths:

@@ -1,4 +1,4 @@
-"""What every benchmark measures with: two programs in turns, medians of ratios, bootstrap intervals.
+"""Measure two programs in turns, and compute medians and bootstrap intervals; shared by the benchmarks.
 
 Both sides of a comparison run at the same time, each in a process of its own, and take steps in turns: what
 the machine does to one it does to the other. What is counted is a process's CPU time, on one thread.
@@ -22,10 +22,10 @@ _VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1
 
 
 class Program:
-    """A program that takes a step each time it is asked to, and says what the step cost."""
+    """A process that takes a step on request, and reports its cost."""
 
     def __init__(self, python: str, *arguments: str, **environment: str) -> None:
-        """Starts it, with this repository to import and one thread."""
+        """Start it, with this repository on the path and one thread."""
         variables = _VARIABLES | environment
         self._process = subprocess.Popen(
             [python, *arguments],
@@ -37,11 +37,11 @@ class Program:
 
     @staticmethod
     def run(python: str, *arguments: str) -> None:
-        """Runs a program to its end, with this repository to import."""
+        """Run a program to its end, with this repository on the path."""
         subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
 
     def step(self) -> dict[str, Any]:
-        """Lets it go on to the end of its next step, and returns what it says of it."""
+        """Let it take its next step, and return its report."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -52,13 +52,13 @@ class Program:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """Ends it."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 class Turns:
-    """The program's side: `turns.end_turn()` after each step. Whatever else it prints goes to stderr."""
+    """The process's side: call `end_turn()` after each step. Other prints go to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -66,13 +66,13 @@ class Turns:
         self._cpu_s = time.process_time()
 
     def begin(self) -> None:
-        """Waits for the next turn."""
+        """Wait for the next turn."""
         if not sys.stdin.readline():
             os._exit(0)
         self._cpu_s = time.process_time()
 
     def end_turn(self, **facts: object) -> None:
-        """Says what the step cost, and waits for the next turn."""
+        """Report the step's cost, and wait for the next turn."""
         facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
         self._answers.write(json.dumps(facts) + "\n")
         self.begin()
@@ -81,12 +81,12 @@ class Turns:
 def pairs(
     first: Program, second: Program, count: int, warm: int = 2
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Steps in turns: one, two, one, two; the first `warm` pairs don't count."""
+    """Return the steps of both, taken in turns; the first `warm` pairs don't count."""
     return [(first.step(), second.step()) for _ in range(count + warm)][warm:]
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
-    """The median and its 95 % bootstrap interval."""
+    """Return the median and its 95 % bootstrap interval."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
     return statistics.median(values), medians[50], medians[1949]

@@ -1,13 +1,13 @@
-"""CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work, in turns.
+"""Measure the CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work, in turns.
 
-`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` shows that it runs and
-measures nothing. PYTHON has TRL; the matrix's cell with the newest, unless another is given. Both
-sides run in that environment, without vLLM, checkpoints or written completions. 4 groups of 4 or 2 of 8, completions of
-64 tokens, one update; the reward is trivial.
+`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` shows that it runs and measures nothing. PYTHON has TRL; by
+default it is the matrix's cell with the newest. Both sides run in that environment, without vLLM, checkpoints or
+written completions. 4 groups of 4 or 2 of 8, completions of 64 tokens, one update; the reward is trivial.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -29,7 +29,7 @@ CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "p
 
 
 def main(python: str) -> None:
-    """One line for each length of the prompts."""
+    """Print one line for each length of the prompts."""
     for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
             program = (
@@ -39,9 +39,13 @@ def main(python: str) -> None:
             Program.run(python, "-c", program, folder)
             size = [f"--train.prompts_per_step={16 // group}", f"--sampling.group_size={group}"]
             size.append("--train.micro_batch=16")  # as TRL's
+            options = {
+                "use_cpu": True, "bf16": False, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 1,
+                "num_generations": group, "max_completion_length": 64,
+            }  # fmt: skip
             sides = [
                 Program(python, "-m", "benchmarks.programs.ours", folder, *size),
-                Program(python, "-m", "benchmarks.programs.trl_step", folder, str(group)),
+                Program(python, "-m", "benchmarks.programs.trl_trainer", folder, "16", json.dumps(options)),
             ]
             measured = pairs(*sides, PAIRS)
             for side in sides:

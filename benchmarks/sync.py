@@ -1,4 +1,4 @@
-"""Bandwidth of each way of weight sync, against memcpy of the same bytes, in turns.
+"""Measure the bandwidth of each transport of weights against memcpy of the same bytes, in turns.
 
 `python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
 copies them in this process, and then sends them by each transport to another process, which copies them into tensors
@@ -32,117 +32,110 @@ from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
 from grpo_core.rollout.weights.sync import open_sender  # noqa: E402
 
-PIPED = ("shm",)
 GOALS = {"shm": 0.5, "http": 0.25}
 DIGEST_GOAL = 0.05
 WARM = 2
 CORES = os.sched_getaffinity(0)
-CROWDED = 0.1  # of the wall that both sides may have waited for a core
+CROWDED = 0.1  # of the wall time that both sides may have waited for a core
+Tensors = list[tuple[str, torch.Tensor]]
 
 
-class Side:
+class Receiver:
     """The receiving process."""
 
     def __init__(self, kind: str) -> None:
-        """Starts it."""
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        """Start it on another core than the sender's."""
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m", "benchmarks.programs.receiver", kind]
         self.process = subprocess.Popen(
-            program, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        os.sched_setaffinity(
-            self.process.pid, {max(CORES)}
-        )  # a core of its own: it would inherit the sender's
+        os.sched_setaffinity(self.process.pid, {max(CORES)})
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline()) if kind == "http" else 0
 
     def call(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> dict[str, Any]:
-        """The control channel."""
+        """Call a method by the control channel."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        assert payload is None  # only announced transports go by this channel
+        assert payload is None  # shared memory needs none
         write_message(self.process.stdin, {"method": method, "arguments": arguments})
         answer = read_message(self.process.stdout)
         if answer is None:
             raise RuntimeError(f"the receiver ended with {self.process.wait()}")
         return dict(answer["result"])
 
-    def facts(self) -> dict[str, Any]:
-        """What the engine says of its last load."""
+    def read_facts(self) -> dict[str, Any]:
+        """Return the engine's figures of its last load."""
         return self.request("GET", "/facts") if self.port else self.call("facts", {})
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
-        """The same over HTTP."""
+        """Send an HTTP request."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, body, headers or {})
             return dict(json.loads(connection.getresponse().read()))
 
-    def upload(self, tensors: list[tuple[str, torch.Tensor]], version: int) -> None:
-        """A version in the body of a request."""
+    def upload(self, tensors: Tensors, version: int) -> None:
+        """Send a version in the body of a request."""
         body = Upload(Flat(tensors, version))
         self.request("POST", "/weights", body, {**body.headers, "X-Policy-Version": str(version)})
 
-    def close(self) -> None:
-        """Ends it."""
-        self.process.communicate()
 
-
-def model(mib: int) -> list[tuple[str, torch.Tensor]]:
-    """Random float32 tensors of a Llama's shapes: width 1,024, vocabulary 16,384, two layers or as many as fit."""
+def model(mib: int) -> Tensors:
+    """Return random float32 tensors of a Llama's shapes: width 1,024, vocabulary 16,384, two layers or more."""
     torch.manual_seed(0)
     shapes = {"embed": (16384, 1024), "head": (16384, 1024), "norm": (1024,)}
     for layer in range(max(2, (mib - 128) // 49)):
-        of = f"layers.{layer}"
-        shapes |= {f"{of}.{name}": (1024, 1024) for name in ("q", "k", "v", "o")}
-        shapes |= {f"{of}.gate": (2816, 1024), f"{of}.up": (2816, 1024), f"{of}.down": (1024, 2816)}
-        shapes |= {f"{of}.norm1": (1024,), f"{of}.norm2": (1024,)}
+        prefix = f"layers.{layer}"
+        shapes |= {f"{prefix}.{name}": (1024, 1024) for name in ("q", "k", "v", "o")}
+        shapes |= {
+            f"{prefix}.gate": (2816, 1024),
+            f"{prefix}.up": (2816, 1024),
+            f"{prefix}.down": (1024, 2816),
+        }
+        shapes |= {f"{prefix}.norm1": (1024,), f"{prefix}.norm2": (1024,)}
     return [(name, torch.randn(shape)) for name, shape in shapes.items()]
 
 
-def measured(mib: int, rounds: int) -> list[dict[str, dict[str, float]]]:
-    """Of each round and transport: seconds by the wall and of CPU."""
-    tensors = model(mib)
+def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
+    """Return, by round and transport, seconds of wall and CPU time."""
     copies = [torch.zeros_like(value) for _, value in tensors]
-    found = []
-    pipe, server = Side("pipe"), Side("http")
-    senders = {kind: open_sender(kind, pipe.call) for kind in PIPED}
+    pipe, server = Receiver("pipe"), Receiver("http")
+    sender = open_sender("shm", pipe.call)
+    transports = {"shm": (pipe, sender.send), "http": (server, server.upload)}
+    measured = []
     for version in range(rounds + WARM):
         began = now()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
         times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
-        for kind in (*PIPED, "http"):
-            side = server if kind == "http" else pipe
-            side.facts()
-            began, stood = now(), waited()
-            if kind == "http":
-                server.upload(tensors, version)
-            else:
-                senders[kind].send(tensors, version)
-            spent, stood = since(began), waited() - stood
-            times[kind] = _costs(tensors, version, spent, side.facts())
-            times[kind]["waited"] = (stood + times[kind]["waited"]) / spent[0]
-        found.append(times)
-    for sender in senders.values():
-        sender.close()
-    pipe.close()
-    server.close()
-    return found[WARM:]
+        for kind, (receiver, send) in transports.items():
+            receiver.read_facts()
+            began, waited_before = now(), waited()
+            send(tensors, version)
+            spent, waited_s = since(began), waited() - waited_before
+            times[kind] = _add_receiver(tensors, version, spent, receiver.read_facts())
+            times[kind]["waited"] = (waited_s + times[kind]["waited"]) / spent[0]
+        measured.append(times)
+    sender.close()
+    pipe.process.communicate()
+    server.process.communicate()
+    return measured[WARM:]
 
 
-def _costs(
-    tensors: list[tuple[str, torch.Tensor]], version: int, spent: tuple[float, float], facts: dict[str, Any]
+def _add_receiver(
+    tensors: Tensors, version: int, spent: tuple[float, float], facts: dict[str, Any]
 ) -> dict[str, float]:
+    """Return the seconds of both sides, once the digests agree."""
     began = now()
     digest = spot_digest(tensors, version)
     wall, cpu = since(began)
     if digest != facts["digest"]:
-        raise RuntimeError(f"version {version}: {facts['digest']} is held, {digest} was sent")
+        raise RuntimeError(f"version {version}: {facts['digest']} arrived, {digest} was sent")
     return {
         "wall": spent[0],
         "cpu": spent[1] + facts["cpu_s"],
         "waited": facts["waited_s"],
-        "sender": spent[1],
         "load_wall": facts["load"][0],
         "load_cpu": facts["load"][1],
         "digest_wall": wall + facts["digesting"][0],
@@ -150,60 +143,43 @@ def _costs(
     }
 
 
-def shown(
-    values: list[float], goal: float | None = None, *, most: bool = False, measured: bool = True
-) -> str:
-    """Median and interval, and whether that is the goal."""
+def describe(values: list[float], goal: float | None = None, *, most: bool = False, free: bool = True) -> str:
+    """Return the median and interval, and whether they reach the goal; `free`: both sides had a core."""
     middle, low, high = interval(values)
     passed = goal is not None and (middle <= goal if most else middle >= goal)
-    word = ("pass" if passed else "MISS") if measured else "not measured: no two cores were free"
+    word = ("pass" if passed else "MISS") if free else "not measured: no two cores were free"
     verdict = "" if goal is None else f" goal {goal:g} {word}"
     return f"{middle:.3f} [{low:.3f}, {high:.3f}]{verdict}"
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Two lines a transport."""
+    """Print three lines a transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
-    found = measured(mib, rounds)
-    size = sum(value.numel() * 4 for _, value in model(mib)) / 1e9
-    memcpy = interval([times["memcpy"]["wall"] for times in found])[0]
-    print(
-        f"{size:.3f} GB of float32, {rounds} rounds; memcpy {size / memcpy:.2f} GB/s; medians [95 %] of ratios"
-    )
+    tensors = model(mib)
+    measured = measure(tensors, rounds)
+    size = sum(value.numel() * 4 for _, value in tensors) / 1e9
+    memcpy = size / interval([times["memcpy"]["wall"] for times in measured])[0]
+    print(f"{size:.3f} GB of float32, {rounds} rounds; memcpy {memcpy:.2f} GB/s; medians [95 %] of ratios")
     print("arrived, loaded: memcpy / sync, until the receiver has it, until its engine has copied it, too")
-    for kind in (*PIPED, "http"):
-        busy = interval([times[kind]["waited"] for times in found])[0]
+    for kind, goal in GOALS.items():
+        busy = interval([times[kind]["waited"] for times in measured])[0]
         for clock in ("wall", "cpu"):
-            free, goal = clock == "cpu" or busy <= CROWDED, GOALS.get(kind) if clock == "wall" else None
-            each = [(times["memcpy"][clock], times[kind]) for times in found]
-            there = [base / (times[clock] - times[f"load_{clock}"]) for base, times in each]
-            loaded = [base / times[clock] for base, times in each]
-            digest = [times[f"digest_{clock}"] / times[clock] for _, times in each]
+            pairs = [(times["memcpy"][clock], times[kind]) for times in measured]
+            arrived = [base / (times[clock] - times[f"load_{clock}"]) for base, times in pairs]
+            loaded = [base / times[clock] for base, times in pairs]
+            digest = [times[f"digest_{clock}"] / times[clock] for _, times in pairs]
+            judged = describe(arrived, goal if clock == "wall" else None, free=busy <= CROWDED)
             print(
-                f"{kind:6} {clock:4} arrived {shown(there, goal, measured=free)}; loaded {shown(loaded)}",
-                end="; ",
+                f"{kind:6} {clock:4} arrived {judged}; loaded {describe(loaded)}; "
+                f"digests {describe(digest, DIGEST_GOAL, most=True)}"
             )
-            print(f"digests {shown(digest, DIGEST_GOAL, most=True)}", flush=True)
-        # What is streamed takes, on two free cores, about as long as the busier side is busy.
-        sides = [
-            (times["memcpy"]["cpu"], times[kind]["sender"], times[kind]["cpu"] - times[kind]["sender"])
-            for times in found
-        ]
-        sender, receiver = (interval([side[place] for side in sides])[0] / size for place in (1, 2))
-        busier = [
-            base / max(mine, theirs - times[kind]["load_cpu"])
-            for (base, mine, theirs), times in zip(sides, found, strict=True)
-        ]
-        print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", end="; ")
-        print(f"CPU s/GB: sender {sender:.3f}, receiver {receiver:.3f} (loading included)", end="; ")
-        print(f"memcpy / the busier side without loading {shown(busier)}", flush=True)
+        print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", flush=True)
     part = [("a", torch.randn(2**23))]
     began = now()
     fingerprint_of(part)
-    print(
-        f"the exact fingerprint (SHA-256), one side: {32 * 2**20 / 1e9 / since(began)[1]:.2f} GB per s of CPU"
-    )
+    speed = 32 * 2**20 / 1e9 / since(began)[1]
+    print(f"the exact fingerprint (SHA-256), one side: {speed:.2f} GB per s of CPU")
 
 
 if __name__ == "__main__":

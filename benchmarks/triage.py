@@ -1,8 +1,7 @@
-"""How fast triage reads a log, beside ripgrep with the same patterns on the same file.
+"""Measure how fast triage reads a log, against ripgrep with the same patterns on the same file.
 
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg --kind anchors
-    python benchmarks/triage.py --ranks 2000
 
 The log is made here: lines of training and engine as they look, with the ranks' and Ray's prefixes, a failure now and
 then. Both read it from the page cache, in one thread, and the best of three counts.
@@ -33,41 +32,30 @@ ValueError: No available memory for the cache blocks. Try increasing `gpu_memory
 """
 
 
+LINES = (
+    "(EngineCore_DP0 pid=4242) INFO {stamp} [loggers.py:123] Engine 000: Avg prompt throughput: {rate:.1f} tokens/s, "
+    "Running: {small} reqs, GPU KV cache usage: {share:.1%}",
+    "{{'loss': {share:.4f}, 'grad_norm': {share:.4f}, 'reward': {share:.3f}, 'kl': 0.0}}",
+    "(WorkerDict pid={rank}, ip=10.0.0.{rank}) step:{step} - actor/entropy:{share:.5f}",
+    "[rank{rank}]: processed {step} prompts, {rate:.0f} tokens, no failure so far",
+    " {small}%|####| {step}/100000 [00:{small:02d}<12:00, {share:.2f}it/s]",
+    'INFO:     127.0.0.1:{step} - "POST /v1/completions HTTP/1.1" 200 OK',
+)
+
+
 def log_lines(random_numbers: random.Random, count: int) -> list[str]:
-    """Lines as trainers and engines print them, no two alike."""
+    """Return lines as trainers and engines print them, no two alike."""
     result = []
     for step in range(count):
-        number = random_numbers.random
-        kind = step % 6
         stamp = f"01-31 {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
-        if kind == 0:
-            result.append(
-                f"(EngineCore_DP0 pid=4242) INFO {stamp} [loggers.py:123] Engine 000: Avg prompt throughput: "
-                f"{number() * 1000:.1f} tokens/s, Running: {step % 64} reqs, GPU KV cache usage: {number():.1%}"
-            )
-        elif kind == 1:
-            result.append(
-                f"{{'loss': {number():.4f}, 'grad_norm': {number():.4f}, 'reward': {number():.3f}, 'kl': 0.0}}"
-            )
-        elif kind == 2:
-            result.append(
-                f"(WorkerDict pid={step % 8}, ip=10.0.0.{step % 8}) step:{step} - actor/entropy:{number():.5f}"
-            )
-        elif kind == 3:
-            result.append(
-                f"[rank{step % 8}]: processed {step} prompts, {int(number() * 1e6)} tokens, no failure so far"
-            )
-        elif kind == 4:
-            result.append(
-                f" {step % 100}%|{'#' * (step % 10)}| {step}/100000 [00:{step % 60:02d}<12:00, {number():.2f}it/s]"
-            )
-        else:
-            result.append(f'INFO:     127.0.0.1:{step % 60000} - "POST /v1/completions HTTP/1.1" 200 OK')
+        share = random_numbers.random()
+        values = {"step": step, "rank": step % 8, "small": step % 60, "share": share, "rate": share * 1000}
+        result.append(LINES[step % len(LINES)].format(stamp=stamp, **values))
     return result
 
 
 def write_log(path: Path, megabytes: int, kind: str) -> None:
-    """Writes the log: `mixed` with a traceback every 20 MB or so, or one of the worst cases.
+    """Write the log: `mixed` with a traceback every 20 MB or so, or one of the worst cases.
 
     In `anchors` every line has a text that a signature looks for and does not match, in `hits` every line matches, in
     `line` there is no end of line, and in `frames` a traceback never ends.
@@ -90,27 +78,8 @@ def write_log(path: Path, megabytes: int, kind: str) -> None:
                 log.write("".join(text.format(numbers.randrange(10**6)) for _ in range(100_000)))
 
 
-def write_ranks(folder: Path, count: int) -> None:
-    """Writes logs of 100 lines, one a rank; every second one ends with a failure."""
-    for rank in range(count):
-        text = "\n".join(log_lines(random.Random(rank), 100)) + "\n"
-        (folder / f"rank_{rank}.log").write_text(text + (FAILURE if rank % 2 else ""))
-
-
-def ranks(count: int, folder: str | None, repeats: int) -> dict[str, float]:
-    """CPU time of many small logs, judged together; the start of the program is measured by itself and taken off."""
-    command = [sys.executable, "-m", "diagnostics", "triage"]
-    with tempfile.TemporaryDirectory(dir=folder) as logs:
-        write_ranks(Path(logs), count)
-        _, cpu = best([*command, logs], repeats)
-    with tempfile.TemporaryDirectory(dir=folder) as logs:
-        write_ranks(Path(logs), 2)
-        _, start = best([*command, logs], repeats)
-    return {"logs": count, "cpu_s": cpu, "start_s": start, "ms_a_log": (cpu - start) / count * 1000}
-
-
 def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
-    """Wall and CPU seconds of the fastest run, of the children alone."""
+    """Return wall and CPU seconds of the fastest run of a command."""
     runs = []
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -124,18 +93,14 @@ def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measures and prints one JSON document."""
+    """Measure, and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--kind", choices=("mixed", "anchors", "hits", "line", "frames"), default="mixed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", help="where the log is made (default: the folder for temporary files)")
-    parser.add_argument("--ranks", type=int, help="so many small logs instead, and how long each takes")
     parser.add_argument("--ripgrep", default=shutil.which("rg"), help="the program (default: from PATH)")
     options = parser.parse_args()
-    if options.ranks:
-        print(json.dumps(ranks(options.ranks, options.folder, options.repeats), indent=1))
-        return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         log, patterns = Path(folder) / "run.log", Path(folder) / "patterns"
         write_log(log, options.megabytes, options.kind)

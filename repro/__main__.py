@@ -35,7 +35,7 @@ TERMINAL_S, LOG_S = 8.0, 20.0
 _last_line: dict[str, Any] = {"time": 0.0, "text": ""}
 Repros = Mapping[str, Repro]
 _USAGE = "2 wrong usage, or a fault of the program"
-_RUN = (
+_ATTEMPTS = (
     "0 everything went as recorded",
     "1 a result differs from the recorded one, or upstream's files are modified",
     _USAGE,
@@ -48,18 +48,14 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issues") -> int:
-    """Run a command and write its answer to standard output.
+    """Run a command, write its answer to standard output, and return the exit code.
 
     Args:
         arguments: of the command line; those of this process if None.
         registry: module with the repros by code.
-
-    Returns:
-        0: everything went as recorded. 1: a result differs from the recorded one, or upstream's files are
-        modified. 2: wrong usage. 3: incomplete: a repro gave no result; no other fault. 130: interrupted.
     """
     options = _parser().parse_args(arguments)
-    # Before standard output is kept: its width counts where a person reads the answer.
+    # Before standard output is redirected: the terminal's width is that of the answer.
     options.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     options.registry = registry
     answer = _keep_stdout()
@@ -72,7 +68,7 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     except KeyboardInterrupt:
         print("repro: interrupted; the processes it started are gone", file=sys.stderr)
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the one place for faults of our own
+    except Exception as error:  # noqa: BLE001 - faults of the program itself
         if os.environ.get("GRPO_DOCTOR_DEBUG"):
             traceback.print_exception(error)
         message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
@@ -98,12 +94,9 @@ def _heartbeat() -> Iterator[None]:
             now = time.monotonic()
             if now - _last_line["time"] >= limit_s:
                 _last_line["time"] = now
+                message = f"repro: at work{_last_line['text']}, {now - began:.0f} s"
                 with contextlib.suppress(OSError, ValueError):
-                    print(
-                        f"repro: at work{_last_line['text']}, {now - began:.0f} s",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    print(message, file=sys.stderr, flush=True)
 
     if not os.environ.get("GRPO_DOCTOR_QUIET"):
         threading.Thread(target=report, name="progress", daemon=True).start()
@@ -123,21 +116,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
-        command: Callable[..., tuple[str, int]],
-        summary: str,
-        examples: Sequence[str],
-        codes: Sequence[str],
+        command: Callable[..., tuple[str, int]], summary: str, examples: Sequence[str], codes: Sequence[str]
     ) -> Callable[..., Any]:
-        lines = ["examples:", *(f"  {parser.prog} {item}" for item in examples), "", "exit codes:"]
-        name = examples[0].split()[0]
+        """Add a command, which its first example names; return the function that adds its options."""
+        lines = ["examples:", *(f"  {parser.prog} {example}" for example in examples), "", "exit codes:"]
         built = commands.add_parser(
-            name,
+            examples[0].partition(" ")[0],
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
             epilog="\n".join([*lines, *(f"  {code}" for code in codes)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         built.set_defaults(command=command)
+        built.add_argument("--json", action="store_true", help="one JSON document on standard output")
         return built.add_argument
 
     option = add(
@@ -147,25 +138,22 @@ def _parser() -> argparse.ArgumentParser:
         ("0 listed", _USAGE),
     )
     option("--verbose", action="store_true", help="triggers and mitigations, too")
-    _add_json(option)
     option = add(
         _run,
         "reproduce failures in this environment, without and with each mitigation",
         ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 SCH002 --json"),
-        _RUN,
+        _ATTEMPTS,
     )
     _add_attempts(option)
     option("--verbose", action="store_true", help="each attempt, and what is simulated")
-    _add_json(option)
     option = add(
         _repeat,
         "repeat the same attempts, and report whether all give the same result",
         ("repeat SCH001", "repeat SCH002 --times 200 --mitigation none", "repeat SCH001 --json"),
-        _RUN,
+        _ATTEMPTS,
     )
     option("--times", type=int, default=50, metavar="N", help="of each attempt (default: 50)")
     _add_attempts(option)
-    _add_json(option)
     option = add(
         _imports,
         "import each module in a separate process, and report the imports that fail",
@@ -174,7 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     option("modules", nargs="+", metavar="MODULE")
     option("--timeout", type=float, default=240.0, metavar="S", help="seconds for one (default: 240)")
-    _add_json(option)
     option = add(
         _fuzz,
         "search for request sequences that make a scheduler fail, or replay a saved one",
@@ -192,12 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--until", nargs="*", default=[], metavar="CODE", help=until)
     option("--save", type=Path, metavar="DIR", help="write every story found there")
     option("--replay", type=Path, metavar="FILE", help="play a saved story; needs no Hypothesis")
-    _add_json(option)
     return parser
-
-
-def _add_json(option: Callable[..., Any]) -> None:
-    option("--json", action="store_true", help="one JSON document on standard output")
 
 
 def _add_attempts(option: Callable[..., Any]) -> None:

@@ -90,6 +90,12 @@ class Work:
     nouns: tuple[str, str] = ("requests", "tokens")
     counted: str = ""
 
+    @staticmethod
+    def of_checks(passed: Mapping[str, bool], counted: str, note: str = "") -> Work:
+        """Return the work of named items, each of which passed a check or not; `counted` names those that passed."""
+        received = [(name, 1) for name, result in passed.items() if result]
+        return Work(dict.fromkeys(passed, 1), received, note=note, counted=counted)
+
     def is_served(self, request: str) -> bool:
         """Whether the request was finished exactly once, with all its tokens."""
         answers = [tokens for name, tokens in self.received if name == request]
@@ -219,27 +225,33 @@ class Repro:
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """Title of a known issue, what each trigger does, and the triggers that each mitigation helps with."""
+    """The parts of a known issue's catalog entry that its repro reads.
+
+    Args:
+        title: of the issue.
+        triggers: by name, what each does.
+        mitigations: by name, what each changes, and the triggers it is recorded to help with.
+    """
 
     title: str
     triggers: dict[str, str]
-    helps: dict[str, frozenset[str]]
+    mitigations: dict[str, tuple[str, frozenset[str]]]
 
 
 def read_entry(code: str) -> CatalogEntry:
-    """Read what a repro shares with its entry in the catalog.
+    """Read the title, triggers and mitigations of a known issue.
 
-    Cells may run Python 3.10, which has no `tomllib`; the three keys are read by patterns. A test compares with
-    `tomllib`.
+    Cells may run Python 3.10, which has no `tomllib`; the keys are read by patterns. A test compares with `tomllib`.
     """
     text = (ISSUES / f"{code}.toml").read_text(encoding="utf-8")
-    triggers, helps = {}, {}
+    triggers, mitigations = {}, {}
     for kind, name, table in _TABLE.findall(text):
+        about = str(_value(table, "about", r"[\"'].*?$"))
         if kind == "triggers":
-            triggers[name] = str(_value(table, "about", r"[\"'].*?$"))
+            triggers[name] = about
         else:
-            helps[name] = frozenset(_value(table, "helps", r"\[.*?\]") or ())
-    return CatalogEntry(str(_value(text, "title", r"[\"'].*?$")), triggers, helps)
+            mitigations[name] = (about, frozenset(_value(table, "helps", r"\[.*?\]") or ()))
+    return CatalogEntry(str(_value(text, "title", r"[\"'].*?$")), triggers, mitigations)
 
 
 def _value(table: str, key: str, pattern: str) -> Any:
@@ -253,46 +265,43 @@ REGISTRY: dict[str, Repro] = {}
 def repro(
     code: str,
     *,
-    distributions: Sequence[str],
     triggers: Sequence[Trigger],
-    mitigations: Mapping[str, str | tuple[str, str]],
-    inapplicable: Callable[[], str | None],
-    untried: Mapping[str, str] | None = None,
+    untried: Mapping[str, str] | Mapping[tuple[str, str], str] | None = None,
+    recommended: Mapping[str, str] | None = None,
     **parts: Any,
 ) -> Repro:
-    """Make the repro of a known issue and register it; title, descriptions and records come from its catalog entry.
+    """Make the repro of a known issue and register it; title, descriptions and mitigations are its catalog entry's.
 
     Args:
         code: of the known issue.
-        distributions: it needs one of these installed.
         triggers: what makes it happen.
-        mitigations: what each changes, in a line; or that and where the field recommends it.
-        inapplicable: returns why the failure can't occur with the installed code, or None.
-        untried: mitigations that can't be tried here, and why.
+        untried: mitigations that can't be tried here, or (trigger, mitigation), and why.
+        recommended: where the field recommends a mitigation.
         parts: the other arguments of `Repro`.
     """
-    entry, reasons = read_entry(code), untried or {}
-    changes = {**mitigations, **{name: reasons[name] for name in reasons if name not in mitigations}}
-    texts = {name: (item, "") if isinstance(item, str) else item for name, item in changes.items()}
+    entry, advised = read_entry(code), recommended or {}
+    reasons: dict[Any, str] = dict(untried or {})
 
-    def try_or_refuse(run: Callable[[str | None], Work], mitigation: str | None) -> Work:
-        if mitigation is not None and mitigation in reasons:
-            raise InapplicableError(reasons[mitigation])
-        return run(mitigation)
+    def try_or_refuse(trigger: Trigger, mitigation: str | None) -> Work:
+        if mitigation is not None:
+            if not trigger.occurs:
+                raise InapplicableError("the failure does not occur here, so there is nothing to mitigate")
+            reason = reasons.get((trigger.name, mitigation), reasons.get(mitigation))
+            if reason:
+                raise InapplicableError(reason)
+        return trigger.run(mitigation)
 
     REGISTRY[code] = Repro(
         code=code,
         title=entry.title,
-        distributions=tuple(distributions),
         triggers=tuple(
-            replace(item, run=partial(try_or_refuse, item.run), about=item.about or entry.triggers[item.name])
+            replace(item, run=partial(try_or_refuse, item), about=item.about or entry.triggers[item.name])
             for item in triggers
         ),
         mitigations=tuple(
-            TriedMitigation(name, about, entry.helps[name], recommended)
-            for name, (about, recommended) in texts.items()
+            TriedMitigation(name, about, helps, advised.get(name, ""))
+            for name, (about, helps) in entry.mitigations.items()
         ),
-        inapplicable=inapplicable,
         **parts,
     )
     return REGISTRY[code]
@@ -336,11 +345,11 @@ class Attempt:
         return asdict(self) | {"outcome": self.outcome.value}
 
     @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Attempt:
-        """Read what `to_json` gave."""
-        fields = dict(found)
-        lists = {name: tuple(fields[name]) for name in ("chain", "simulated")}
-        return Attempt(**(fields | lists | {"outcome": AttemptOutcome(fields["outcome"])}))
+    def from_json(document: Mapping[str, Any]) -> Attempt:
+        """Read the data of `to_json`."""
+        lists = {name: tuple(document[name]) for name in ("chain", "simulated")}
+        outcome = AttemptOutcome(document["outcome"])
+        return Attempt(**{**document, **lists, "outcome": outcome})
 
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:

@@ -17,11 +17,11 @@ _LONGEST = 12  # lines of an assertion
 def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
     """Carry out one attempt in this process."""
     empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
-    requests = repro.trigger(trigger)
+    events = repro.trigger(trigger)
     started = time.perf_counter()
     try:
-        work, seconds = requests.run(mitigation), time.perf_counter() - started
-        done = by_work(empty, work, silent=requests.silent)
+        work, seconds = events.run(mitigation), time.perf_counter() - started
+        done = by_work(empty, work, silent=events.silent)
     except Exception as error:  # noqa: BLE001 - each kind means something else
         seconds = time.perf_counter() - started
         done = by_exception(empty, repro, error)
@@ -56,17 +56,18 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     """
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
-    elsewhere = isinstance(error, ElsewhereError)
     kind = error.kind if isinstance(error, ElsewhereError) else type(error).__name__
     frames = _frames(error)
-    inside = [frame for frame in frames if below_site_packages(frame[0])]
-    # Elsewhere the last frame may be of compiled code, which names a file of the machine it was built on.
-    reported = elsewhere or (kind in {"AssertionError", repro.raises} and inside[-1:] == frames[-1:])
-    if not inside or not reported:
-        return replace(empty, detail=of_the_harness(error))
-    filename, line, function = inside[-1]
-    result = statement(filename, line)
-    same = kind == repro.raises and result == repro.assertion and repro.function in {"", function}
+    upstream = [frame for frame in frames if below_site_packages(frame[0])]
+    # In another process the last frame may be of compiled code, with a file name of the machine it was built on.
+    counts = isinstance(error, ElsewhereError) or (
+        kind in {"AssertionError", repro.raises} and upstream[-1:] == frames[-1:]
+    )
+    if not upstream or not counts:
+        return replace(empty, detail=describe_harness_error(error))
+    filename, line, function = upstream[-1]
+    assertion = statement(filename, line)
+    same = kind == repro.raises and assertion == repro.assertion and repro.function in {"", function}
     if empty.mitigation is not None:
         outcome = AttemptOutcome.NOT_MITIGATED
     else:
@@ -74,7 +75,7 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     return replace(
         empty,
         outcome=outcome,
-        assertion=result,
+        assertion=assertion,
         where=f"{below_site_packages(filename)}:{line}",
         function=function,
         chain=tuple(_link(*frame) for frame in frames),
@@ -101,8 +102,7 @@ def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: s
         message = f"another {noun} in its place"
     else:
         message = f"another {noun} than the one sought ({repro.assertion})"
-    elsewhere = isinstance(error, ElsewhereError)
-    text = str(error) if elsewhere and not same else ""
+    text = str(error) if isinstance(error, ElsewhereError) and not same else ""
     note = error.note if isinstance(error, ElsewhereError) else ""
     return "; ".join(part for part in (message, " ".join(text.split()), note) if part)
 
@@ -111,27 +111,27 @@ def recorded(repro: Repro, done: Attempt) -> Attempt:
     """Compare the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
     if done.mitigation is None:
         occurs = repro.trigger(done.trigger).occurs
-        reported = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
-        return replace(done, as_recorded=reported.get(done.outcome))
+        agrees = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
+        return replace(done, as_recorded=agrees.get(done.outcome))
     if done.outcome not in {AttemptOutcome.MITIGATED, AttemptOutcome.NOT_MITIGATED}:
         return done
     helps = done.trigger in repro.mitigation(done.mitigation).helps
     return replace(done, as_recorded=helps == (done.outcome is AttemptOutcome.MITIGATED))
 
 
-def of_the_harness(error: BaseException) -> str:
-    """Name an exception that proves nothing about upstream, and where it was raised."""
+def describe_harness_error(error: BaseException) -> str:
+    """Describe an exception of our own code, which proves nothing about upstream, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"the harness failed{place}: {type(error).__name__}: {error}"
 
 
 def below_site_packages(filename: str) -> str | None:
-    """Return a file's path as its wheel has it; None for a file that no wheel brought."""
+    """Return a file's path in its wheel; None for a file outside of site-packages."""
     for marker in ("/site-packages/", "/dist-packages/"):
-        _, result, rest = filename.rpartition(marker)
-        if result:
-            return rest
+        _, separator, path = filename.rpartition(marker)
+        if separator:
+            return path
     return None
 
 
@@ -150,9 +150,9 @@ def statement(filename: str, line: int) -> str:
 
 
 def _link(filename: str, line: int, function: str) -> str:
-    """Name a frame: upstream's by the path in its wheel, ours by the path in this package."""
+    """Describe a frame: upstream's by the path in its wheel, ours by the path in this package."""
     path = below_site_packages(filename)
     if path is None:
-        _, result, rest = filename.rpartition("/repro/")
-        path = f"repro/{rest}" if result else filename
+        _, separator, rest = filename.rpartition("/repro/")
+        path = f"repro/{rest}" if separator else filename
     return f"{function} ({path}:{line})"

@@ -1,7 +1,7 @@
 """Run attempts through a worker process, with a time limit for each.
 
-The worker does the importing and the forking (`repro.worker`). This side gives it its orders one at a time, keeps the
-limits, and makes an outcome of everything that can go wrong: `error` or `timeout`, never a silence.
+The worker imports packages and forks attempts (`repro.worker`). The runner sends it one attempt at a time, enforces the
+time limits, and turns every failure of the worker into an outcome: `error` or `timeout`.
 """
 
 from __future__ import annotations

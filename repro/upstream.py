@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,13 @@ class WheelProof:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON data."""
-        return {
-            "distribution": self.distribution,
-            "version": self.version,
-            "files_checked": self.files_checked,
-            "modified": list(self.modified),
-        }
+        return asdict(self)
+
+
+def release(names: tuple[str, ...] = VLLM) -> str:
+    """Return the name and version of the first of these distributions that is installed, or else the last name."""
+    distribution = installed(names)
+    return f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[-1]
 
 
 def versions() -> dict[str, str]:
@@ -108,20 +109,18 @@ def lacks(path: str, assertion: str, method: str = "", names: tuple[str, ...] = 
         method: `Class.method`; "" for anywhere in the file.
         names: distributions it may belong to.
     """
-    distribution = installed(names)
-    release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[0]
     text = source(path, names)
     if text is None:
-        return f"{release} has no {path}"
+        return f"{release(names)} has no {path}"
     node: ast.AST | None = ast.parse(text)
     for name in filter(None, method.split(".")):
         parts = ast.iter_child_nodes(node) if node else ()
         node = next((part for part in parts if getattr(part, "name", "") == name), None)
     if node is None:
-        return f"{path} of {release} has no {method}"
+        return f"{path} of {release(names)} has no {method}"
     if _conditions(ast.parse(assertion))[0] in _conditions(node):
         return None
-    return f"{method or path} of {release} does not contain `{assertion}`"
+    return f"{method or path} of {release(names)} does not contain `{assertion}`"
 
 
 def _conditions(node: ast.AST) -> list[str]:

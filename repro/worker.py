@@ -1,4 +1,4 @@
-"""The worker process: it imports the attempts' modules once and forks each attempt.
+"""Run the worker process, which imports the attempts' modules once and forks each attempt.
 
 Importing vLLM takes seconds, an attempt milliseconds. Each attempt gets a separate process and process group; a hang, a
 crash or a corrupted scheduler ends with it. After an attempt all its processes and its temporary folder are removed,
@@ -45,7 +45,7 @@ def import_all(repros: Sequence[Repro]) -> str | None:
         try:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - some packages exit
-            return f"importing {name} failed: {judge.of_the_harness(error)}"
+            return f"importing {name} failed: {judge.describe_harness_error(error)}"
     for name in dict.fromkeys(module for repro in repros for module in repro.helpful_modules):
         with contextlib.suppress(Exception):
             importlib.import_module(name)

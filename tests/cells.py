@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,21 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
             [str(python), "-P", *arguments],
             env=environment, cwd=stage, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
+
+
+def read_attempts(done: subprocess.CompletedProcess[str], code: str) -> dict[tuple[str, str | None], Any]:
+    """Return the attempts of a `repro run CODE --json` that ended as recorded, by trigger and mitigation."""
+    assert done.returncode == 0, done.stderr[-3000:]
+    attempts = json.loads(done.stdout)["codes"][code]["attempts"]
+    return {(attempt["trigger"], attempt["mitigation"]): attempt for attempt in attempts}
+
+
+def attempts_in_cell(
+    cell: str, code: str, *options: str, timeout_s: float = 900
+) -> dict[tuple[str, str | None], Any]:
+    """Run a repro in a cell and return its attempts, by trigger and mitigation."""
+    done = run_in_cell(cell, "-m", "repro", "run", code, *options, "--json", timeout_s=timeout_s)
+    return read_attempts(done, code)
 
 
 def repro_beside_trl(release: str, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Our trainer on the tiny model, a step a turn: `ours.py FOLDER [--section.key=VALUE ...]`."""
+"""Train the tiny model with our trainer, one step a turn: `ours.py FOLDER [--section.key=VALUE ...]`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ turns = Turns()
 
 
 def report(entry: dict[str, Any]) -> None:
-    """Ends the turn."""
+    """End the turn."""
     times = {key: value for key, value in entry.items() if key.startswith("time/")}
     turns.end_turn(tokens=entry["completions/tokens"], **times)
 

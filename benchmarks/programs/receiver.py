@@ -1,6 +1,6 @@
-"""The other side of the weight sync benchmark: `receiver.py pipe`, called by messages, or `receiver.py http`.
+"""Receive weights for the weight sync benchmark: `receiver.py pipe`, called by messages, or `receiver.py http`.
 
-What stands for an engine copies what it is given into tensors of its own, as the embedded engine does.
+A simulated engine copies the weights into its own tensors, as the embedded engine does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grpo_core.rollout.weights.sync import Receiver
 
 
 class Engine:
-    """Holds weights, as an engine of the server does."""
+    """A simulated engine: it copies weights."""
 
     name = "memory"
     capabilities = Capabilities(seeds=True, fingerprint=False, sleep=False)
@@ -32,7 +32,7 @@ class Engine:
         self._load, self._clock, self._waited = (0.0, 0.0), time.process_time(), waited()
 
     def update_weights(self, tensors: Any, version: int) -> None:
-        """Copies them."""
+        """Copy the tensors."""
         began = now()
         for name, value in tensors:
             if name not in self.tensors:
@@ -41,7 +41,7 @@ class Engine:
         self.policy_version, self._load = version, since(began)
 
     def facts(self) -> dict[str, Any]:
-        """Seconds (wall, CPU) of the last load and of the digest; CPU, and waiting for a core, since the last call."""
+        """Return seconds (wall, CPU) of the last load and the digest; CPU and waiting time since the last call."""
         used, stood, began = time.process_time() - self._clock, waited() - self._waited, now()
         digest = spot_digest(self.tensors.items(), self.policy_version)
         facts = {"load": self._load, "digest": digest, "digesting": since(began), "cpu_s": used}
@@ -51,17 +51,17 @@ class Engine:
 
 
 def now() -> tuple[float, float]:
-    """By the wall, of CPU."""
+    """Return wall and CPU time."""
     return time.perf_counter(), time.process_time()
 
 
 def since(began: tuple[float, float]) -> tuple[float, float]:
-    """Seconds, by the wall and of CPU."""
+    """Return seconds of wall and CPU time."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
 def waited() -> float:
-    """Seconds this program's main thread was ready to run and no core was free; 0 where the kernel doesn't say."""
+    """Return the seconds that the main thread waited for a core; 0 if the kernel doesn't report them."""
     try:
         return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, IndexError):
@@ -69,7 +69,7 @@ def waited() -> float:
 
 
 def pipe(engine: Engine) -> None:
-    """Answers messages until stdin ends."""
+    """Answer messages until stdin ends."""
     receiver = Receiver()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -86,7 +86,7 @@ def pipe(engine: Engine) -> None:
 
 
 def http(engine: Engine) -> None:
-    """Answers requests, until stdin ends; the port is the first line it prints."""
+    """Print the port, then answer requests until stdin ends."""
     import socket
 
     import uvicorn

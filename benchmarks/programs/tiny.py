@@ -1,4 +1,4 @@
-"""The model, tokenizer and prompts that both trainers are given, and the reward."""
+"""Write a random Llama, its tokenizer and prompts, which both trainers get; and the reward."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def write_llama(folder: Path, **sizes: int | bool) -> None:
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+def write_half_billion(folder: Path, *, layers: int, toy: bool) -> None:
+    """Write a random Llama in the shapes of half a billion parameters, or much smaller, its tokenizer and prompts."""
+    sizes = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14}
+    if toy:
+        sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    write_llama(folder, num_hidden_layers=layers, tie_word_embeddings=True, **sizes)
+    lines = [json.dumps({"prompt": " ".join(f"w{(i * 37 + j) % 499}" for j in range(64))}) for i in range(64)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
+
+
 def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> None:
     """Write a random Llama of 4 layers, its tokenizer, and prompts of the given lengths in turn."""
     write_llama(
@@ -43,6 +53,6 @@ def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> 
 
 
 def even_words(prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-    """The share of words with an even number: something that differs between completions."""
+    """Return the share of words with an even number, which differs between completions."""
     del prompts, columns
     return [sum(int(word[1:]) % 2 == 0 for word in text.split()) / 64 for text in completions]

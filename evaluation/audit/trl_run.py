@@ -42,7 +42,7 @@ def main():
     model = tiny_trl.model(int(seed))
     # A random model is flat; one whose logits are scaled is as sure as a trained one.
     model.lm_head.weight.data.mul_(settings.pop("peak", 1.0))
-    trainer = tiny_trl.trainer(spread, Quiet(), prompts=prompts, held=model, **settings)
+    trainer = tiny_trl.trainer(spread, Quiet(), prompts=prompts, policy=model, **settings)
     trainer.args.output_dir = folder
     (Path(folder) / "completions").mkdir(parents=True, exist_ok=True)
     trainer.train()

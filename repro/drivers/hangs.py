@@ -1,6 +1,6 @@
-"""Repros of hangs: programs whose processes report when they are ready and done, and a limit after the last is ready.
+"""Run hang repros: programs whose processes report when they are ready and done, and count as stuck after 12 s.
 
-A process that is not done by then is stuck. Nothing of an attempt outlives it: its processes are a group of their own.
+Each program runs in a separate session, which is killed after the attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -28,24 +28,24 @@ from repro.base import InapplicableError, Trigger, Work
 Program = Callable[[str], None]
 BLOCKING_RANK = "GRPO_DOCTOR_GUILTY"
 REPORTS = "GRPO_DOCTOR_SAY"
-RAY_STARTS = 4
-READY_S = 600.0  # a whole engine takes minutes to be up where others compute, too
+READY_S = 600.0  # a whole engine takes minutes to start on a busy machine
 STUCK_S = 12.0
+LIMIT_S = 2.0  # of a wait, under a mitigation that limits it
 RANKS = 3
 RANK_NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
-TRAINER = ("the trainer",)
-LIMIT_S = 2.0  # of a wait, under a mitigation that bounds it
+TRAINER, DRIVER = "the trainer", "the driver"
+_RAY_STARTS = 4
 
 
 @dataclass(frozen=True)
 class HangProgram:
-    """A trigger: a program whose processes get stuck.
+    """The program of a trigger.
 
     Args:
-        run: is given the mitigation, "" for none.
+        run: takes the mitigation, "" for none.
         names: its processes or threads, as they report that they are ready and done.
-        needs: distributions that it needs beside those of its repro.
-        simulated: what is not real in it, where that is not what the repro's others simulate.
+        needs: distributions that it needs besides those of its repro.
+        simulated: simulated parts, if they differ from the repro's.
     """
 
     run: Program
@@ -59,13 +59,13 @@ PROGRAMS: dict[str, dict[str, HangProgram]] = {}
 
 
 def trigger(
-    code: str, names: tuple[str, ...], needs: tuple[str, ...] = (), simulated: str = ""
+    code: str, *names: str, needs: tuple[str, ...] = (), simulated: str = ""
 ) -> Callable[[Program], Program]:
-    """Register a function as the program of the trigger that has its name."""
+    """Register a function as the program of the trigger that has its name; `names` are the trainer's by default."""
 
     def register(run: Program) -> Program:
-        built = HangProgram(run, names, needs, (simulated,) if simulated else None)
-        PROGRAMS.setdefault(code, {})[run.__name__] = built
+        program = HangProgram(run, names or (TRAINER,), needs, (simulated,) if simulated else None)
+        PROGRAMS.setdefault(code, {})[run.__name__] = program
         return run
 
     return register
@@ -75,7 +75,6 @@ def repro(
     code: str,
     *,
     counted: str,
-    changes: Mapping[str, str],
     untried: Mapping[str, str] | None = None,
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
@@ -85,19 +84,18 @@ def repro(
     Args:
         code: of the known issue.
         counted: what the names are, as "ranks came through".
-        changes: mitigations and what each changes; the catalog entry has the triggers that each is about.
-        untried: those that can't be tried, and why.
+        untried: mitigations that can't be tried, and why.
         needs: required distributions; their modules have the same names, with underscores for dashes.
         simulated: simulated parts.
     """
     programs = PROGRAMS[code]
 
     def run(name: str, mitigation: str | None) -> Work:
-        if mitigation is not None and name not in built.mitigation(mitigation).helps:
+        if mitigation is not None and name not in registered.mitigation(mitigation).helps:
             raise InapplicableError(f"{mitigation} has nothing to change in {name}")
         return attempt(programs[name], mitigation, counted)
 
-    built = base.repro(
+    registered = base.repro(
         code,
         distributions=needs,
         simulated=simulated,
@@ -106,12 +104,11 @@ def repro(
                 name,
                 partial(run, name),
                 silent=True,
-                simulated=item.simulated,
-                lacks=partial(_missing, item.needs),
+                simulated=program.simulated,
+                lacks=partial(_missing, program.needs),
             )
-            for name, item in programs.items()
+            for name, program in programs.items()
         ],
-        mitigations=changes,
         untried=untried,
         inapplicable=partial(_missing, needs),
     )
@@ -123,7 +120,7 @@ def _missing(needs: tuple[str, ...]) -> str | None:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether a module can be found; one of a package that is another one in this release is not there either."""
+    """Whether a module can be found; not if its parent package is missing or is a plain module in this release."""
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
@@ -133,12 +130,27 @@ def _is_importable(name: str) -> bool:
 def main() -> None:
     """Run the main program of a module with such programs: `-m MODULE TRIGGER MITIGATION`."""
     name, mitigation = sys.argv[1:]
-    next(item[name] for item in PROGRAMS.values() if name in item).run(mitigation)
+    next(programs[name] for programs in PROGRAMS.values() if name in programs).run(mitigation)
 
 
 def report(word: str, name: str, pid: int | None = None) -> None:
     """Report that a process is `ready` or `done`; or that it is `guilty`: it blocks the others."""
     os.write(int(os.environ[REPORTS]), f"{word} {pid or os.getpid()} {name}\n".encode())
+
+
+@contextlib.contextmanager
+def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
+    """Report that a process or thread is ready before a wait that may never end, and done after it.
+
+    Args:
+        name: of the process or thread.
+        blocking: it blocks the others, or itself.
+    """
+    if blocking:
+        report("guilty", name)
+    report("ready", name)
+    yield
+    report("done", name)
 
 
 def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
@@ -173,7 +185,7 @@ def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
 
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return who was ready and who was done, when all are done or none has been for long enough."""
+    """Return the names that were ready and those that were done, when all are done or the time limit has passed."""
     reports: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
     limit = time.monotonic() + READY_S
     text = b""
@@ -196,19 +208,19 @@ def blocking_rank(default: int) -> int:
     return int(os.environ.get(BLOCKING_RANK, default))
 
 
-def report_blocking_and_ready(name: str) -> None:
-    """Report that a process is ready, and blocks the others or itself."""
-    report("guilty", name)
-    report("ready", name)
-
-
 def wait_limit(mitigation: str, name: str = "limit") -> float | None:
-    """Return the limit of a wait, None unless this mitigation bounds it."""
+    """Return the time limit of a wait: None unless this mitigation limits it."""
     return LIMIT_S if mitigation == name else None
 
 
+def continue_later(pid: int | None, mitigation: str) -> None:
+    """Under the mitigation `continue_it`, send SIGCONT to a stopped process after 2 s."""
+    if mitigation == "continue_it" and pid:
+        threading.Timer(2.0, os.kill, (pid, signal.SIGCONT)).start()
+
+
 def start_silent_server() -> int:
-    """Start an HTTP server, in a process of its own, whose handler never answers; return its port."""
+    """Start an HTTP server, in a separate process, whose handler never answers; return its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -223,18 +235,18 @@ def start_silent_server() -> int:
 
 
 def start_ray(cpus: int) -> Any:
-    """Start a cluster of this machine's own, and return Ray.
+    """Start a Ray cluster on this machine, and return the `ray` module.
 
-    An actor can't report that it is ready: its driver asks for its process id, and reports it.
+    An actor can't report that it is ready: its driver gets its process id, and reports it.
     """
     ray: Any = import_module("ray")
     os.environ.pop("RAY_ADDRESS", None)
-    for remaining in reversed(range(RAY_STARTS)):
+    for remaining in reversed(range(_RAY_STARTS)):
         try:
             ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
             break
         except Exception as error:
-            # Ray gives a node 30 s, which nothing sets, and where others compute it may need more.
+            # Ray gives a node 30 s, which no option changes; on a busy machine it may need more.
             ray.shutdown()
             if not remaining or "timed out during startup" not in str(error):
                 raise
@@ -243,8 +255,8 @@ def start_ray(cpus: int) -> Any:
 
 def free_port() -> int:
     """Return a free port of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as policy:
-        port: int = policy.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
     return port
 
 
@@ -256,40 +268,26 @@ def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, **options)
 
 
-def run_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> None:
-    """Fork ranks as `fork_ranks` does, and wait for their ends."""
-    wait_for_end(fork_ranks(ranks, run))
-
-
-def fork_to_all_reduce(blocking: int, alone: Callable[[], object]) -> list[int]:
-    """Fork ranks for one all_reduce; one rank runs something else before it."""
+def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[int]:
+    """Fork ranks for one all_reduce, before which one of them runs something else."""
     import torch
     import torch.distributed as dist
 
     def run(rank: int, port: int) -> None:
         join_gloo(rank, port, RANKS)
         dist.barrier()
-        if rank == blocking:
-            report("guilty", RANK_NAMES[rank])
-        report("ready", RANK_NAMES[rank])
-        if rank == blocking:
-            alone()
-        dist.all_reduce(torch.ones(1))
-        report("done", RANK_NAMES[rank])
-        dist.barrier()
+        with waiting(RANK_NAMES[rank], blocking=rank == blocking):
+            if rank == blocking:
+                run_before()
+            dist.all_reduce(torch.ones(1))
+        dist.barrier()  # a rank that exits would close the others' connections
 
     return fork_ranks(RANKS, run)
 
 
-def wait_for_end(children: Sequence[int]) -> None:
-    """Wait until these processes have ended."""
-    for child in children:
-        os.waitpid(child, 0)
-
-
 def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
-    """Fork so many ranks, or these; each is given its rank and a free port. Return their process ids."""
-    port, built = free_port(), []
+    """Fork so many ranks, or these; call `run(rank, port)` in each with one free port. Return their process ids."""
+    port, children = free_port(), []
     for rank in range(ranks) if isinstance(ranks, int) else ranks:
         child = os.fork()
         if child == 0:
@@ -297,5 +295,11 @@ def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> l
                 run(rank, port)
             finally:
                 os._exit(0)
-        built.append(child)
-    return built
+        children.append(child)
+    return children
+
+
+def wait_for_end(children: Sequence[int]) -> None:
+    """Wait until these processes have ended."""
+    for child in children:
+        os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Import modules, each in a separate process, so that a crash is a result."""
+"""Try to import modules, each in a separate process, so that a crash is a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from repro import processes
 
 SCHEMA = "grpo-doctor.imports.v1"
-# Standard output is the answer's alone; what the module prints goes to standard error. No exit handlers: some hang.
+# Standard output is for the result; prints of the module go to standard error. Exit handlers do not run: some hang.
 PROGRAM = """
 import importlib, json, os, sys, time, traceback
 answer = os.fdopen(os.dup(1), "w")

@@ -1,4 +1,4 @@
-"""A real `vllm serve` of the installed release with a tiny model, and a client of it."""
+"""Start an unmodified `vllm serve` with a tiny model in a separate process, and send it requests."""
 
 from __future__ import annotations
 
@@ -16,55 +16,63 @@ from urllib.request import urlopen
 from repro import processes
 from repro.drivers import hangs, whole_engine
 
-ASKED = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
+REQUEST = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
+CLIENT_SIMULATED = "the trainer: a client of ours; the model is tiny"
+_OPTIONS = (
+    "--host=127.0.0.1",
+    "--dtype=float32",
+    "--skip-tokenizer-init",
+    "--enforce-eager",
+    f"--max-model-len={whole_engine.LIMIT}",
+    "--no-enable-chunked-prefill",
+    "--max-num-batched-tokens=4096",
+)
 
 
 def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
-    """Start the module behind `vllm serve`, whose script the CPU build lacks; return process, model and port."""
+    """Start the module behind `vllm serve`, a script that the CPU build lacks; return process, model and port."""
     port, folder = hangs.free_port(), whole_engine.save(whole_engine.model(0))
     environment = os.environ | whole_engine.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
-    words = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        f"--model={folder}",
-        f"--port={port}",
-    ]
-    words += ["--host=127.0.0.1", "--dtype=float32", "--skip-tokenizer-init", "--enforce-eager"]
-    words += [f"--max-model-len={whole_engine.LIMIT}", "--no-enable-chunked-prefill"]
-    words += ["--max-num-batched-tokens=4096", *options]
-    process = subprocess.Popen(words, env=environment)
+    module = ["-m", "vllm.entrypoints.openai.api_server", f"--model={folder}", f"--port={port}"]
+    process = subprocess.Popen([sys.executable, *module, *_OPTIONS, *options], env=environment)
     wait_for(port, "/health")
     return process, folder, port
 
 
 def wait_for(port: int, path: str) -> None:
-    """Until it answers there."""
+    """Wait until the server answers a request for this path."""
     while True:
         with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}{path}"):
             return
         time.sleep(0.2)
 
 
-def request_status(port: int, path: str, limit: float | None, document: dict[str, Any] | None = None) -> int:
-    """The status of an answer; 0 where none came within the limit: an error instead of a hang."""
+def request_status(
+    port: int, path: str, limit: float | None = None, document: dict[str, Any] | None = None
+) -> int:
+    """Send a request, POST if there is a document; return the status, 0 if no answer came within the limit."""
     body = None if document is None else json.dumps(document).encode()
-    requests = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     with contextlib.suppress(TimeoutError):
-        requests.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
-        answer = requests.getresponse()
+        connection.request("POST" if body else "GET", path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
         answer.read()
         return answer.status
     return 0
 
 
+def request_completion(port: int, folder: str, limit: float | None = None) -> None:
+    """Request a completion of four tokens, and wait for it, until the limit if there is one."""
+    request_status(port, "/v1/completions", limit, {"model": folder} | REQUEST)
+
+
 def worker(server: int) -> int:
-    """The process below a server in which the model is: vLLM names it itself."""
-    by_name = {}
+    """Return the process below a server that has the model; vLLM sets its name."""
+    names = {}
     for pid in [server, *processes.descendants(server)]:
         with contextlib.suppress(OSError):
-            by_name[pid] = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-    by_name = {pid: name for pid, name in by_name.items() if name.startswith("VLLM::")}
+            names[pid] = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    engine = {pid: name for pid, name in names.items() if name.startswith("VLLM::")}
     # If the engine's core runs the model itself, there is no worker.
-    return next((pid for pid, name in by_name.items() if name.startswith("VLLM::Worker")), max(by_name))
+    return next((pid for pid, name in engine.items() if name.startswith("VLLM::Worker")), max(engine))

@@ -1,8 +1,4 @@
-"""A real `GRPOTrainer` of TRL on a tiny random model, on a CPU, with text of single letters.
-
-Nothing of TRL is replaced. Gradients are seen through a callback of the Hugging Face trainer; the learning rate may be
-zero, so that the policy stays the one that sampled.
-"""
+"""Build unmodified TRL's `GRPOTrainer`, on a CPU, around a tiny random Llama whose vocabulary is single letters."""
 
 from __future__ import annotations
 
@@ -11,29 +7,32 @@ from collections.abc import Sequence
 from typing import Any
 
 MODULES = ("torch", "transformers", "datasets", "tokenizers", "trl.trainer.grpo_trainer")
+# Modules of repros that need only the tiny model.
+MODEL_MODULES = ("torch", "transformers", "tokenizers")
 _SPECIAL = ("<unk>", "<s>", "</s>")
 _LETTERS = "abcdefghijklm"
 VOCABULARY = len(_SPECIAL) + len(_LETTERS)
 PROMPTS = ("a b", "c d", "e f", "g h")
-# Modules of repros that need only the tiny model.
-MODEL_MODULES = ("torch", "transformers", "tokenizers")
 STEPS = 4
+# Sizes for `trainer`: one group a step, of two or of four completions.
+PAIR: dict[str, Any] = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
+GROUP: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 8}
 
 
 def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace") -> Any:
-    """Return a tokenizer of these words and three special tokens; `split` is how text is cut into words."""
+    """Return a tokenizer of these words and three special tokens; `split` names the pre-tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    places = {word: place for place, word in enumerate([*_SPECIAL, *words])}
-    built = Tokenizer(models.WordLevel(places, unk_token=_SPECIAL[0]))
-    built.pre_tokenizer = getattr(pre_tokenizers, split)()
+    ids = {word: index for index, word in enumerate([*_SPECIAL, *words])}
+    backend = Tokenizer(models.WordLevel(ids, unk_token=_SPECIAL[0]))
+    backend.pre_tokenizer = getattr(pre_tokenizers, split)()
     special = dict(
         zip(("unk_token", "bos_token", "eos_token", "pad_token"), (*_SPECIAL, _SPECIAL[2]), strict=True)
     )
     # Without the names TRL 0.22 to 0.25 would pass token types to a model that has none.
     names = ["input_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=names, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=names, **special)
 
 
 def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
@@ -41,7 +40,7 @@ def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
 
     Args:
         seed: of the weights.
-        vocabulary: ids.
+        vocabulary: number of ids.
         options: of transformers' `LlamaConfig`, in place of those here.
     """
     import torch
@@ -68,7 +67,7 @@ def trainer(
     *,
     prompts: Sequence[str] = PROMPTS,
     column: str = "prompt",
-    held: Any = None,
+    policy: Any = None,
     rollouts: Any = None,
     **settings: Any,
 ) -> Any:
@@ -78,10 +77,10 @@ def trainer(
         rewards: TRL's reward function: takes `completions`, returns a number for each.
         callback: a `TrainerCallback`, or None.
         prompts: of the training set.
-        column: in which the training set has them.
-        held: the model to train; the tiny one if None.
+        column: of the training set that has the prompts.
+        policy: the model to train; the tiny one if None.
         rollouts: TRL's `rollout_func`, or None.
-        settings: of `GRPOConfig`, beside those that keep it small, quiet and on a CPU.
+        settings: of `GRPOConfig`, besides those that keep it small, quiet and on a CPU.
     """
     import torch
     from datasets import Dataset
@@ -91,7 +90,7 @@ def trainer(
     common = {"seed": 7, "beta": 0.0, "optim": "sgd"}
     quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     return GRPOTrainer(
-        model=held or model(),
+        model=model() if policy is None else policy,
         args=config(**(common | quiet | settings)),
         processing_class=tokenizer(),
         reward_funcs=rewards,
@@ -102,13 +101,12 @@ def trainer(
 
 
 def take_step(rewards: Any, **options: Any) -> None:
-    """Train TRL's trainer on the tiny model for a step."""
-    sizes = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
-    trainer(rewards, **({"max_steps": 1} | sizes | options)).train()
+    """Train the tiny model for one step."""
+    trainer(rewards, **({"max_steps": 1} | PAIR | options)).train()
 
 
 def reward_nothing(completions: Sequence[str], **_: Any) -> list[float]:
-    """Return no reward for each."""
+    """Return reward 0 for each."""
     return [0.0] * len(completions)
 
 
@@ -117,8 +115,8 @@ def reward_by_letters(completions: Sequence[str], **_: Any) -> list[float]:
     return [float(sum(map(ord, text)) % 7) for text in completions]
 
 
-def weights_that_stay(rewards: Any, **settings: Any) -> str | None:
-    """Train the tiny model a few steps; say that no weight moved, or None.
+def describe_unmoved_weights(rewards: Any, **settings: Any) -> str | None:
+    """Train the tiny model for a few steps; return a message if no weight moved, else None.
 
     Args:
         rewards: TRL's reward function.
@@ -126,14 +124,13 @@ def weights_that_stay(rewards: Any, **settings: Any) -> str | None:
     """
     sampled: list[str] = []
 
-    def recorded_rewards(completions: list[str], **more: Any) -> Any:
+    def record(completions: list[str], **more: Any) -> Any:
         sampled.extend(completions)
         return rewards(completions=completions, **more)
 
     policy = model()
     before = {name: value.detach().clone() for name, value in policy.named_parameters()}
-    sizes = {"num_generations": 4, "max_completion_length": 8, "per_device_train_batch_size": 4}
     common = {"learning_rate": 0.1, "max_steps": STEPS}
-    trainer(recorded_rewards, held=policy, **(sizes | common | settings)).train()
+    trainer(record, policy=policy, **(GROUP | common | settings)).train()
     moved = any(bool((value.detach() != before[name]).any()) for name, value in policy.named_parameters())
     return None if moved else f"no weight moved in {STEPS} steps on {len(sampled)} completions"

@@ -1,6 +1,6 @@
-"""Driver process of a verl-like job: start named workers and a server, start the engine, return its report.
+"""Program of RAY001's driver process: start Ray clusters, verl's named workers and a server that starts the engine.
 
-`elsewhere.run_program` runs it with a `RolloutPlan`.
+`subprocess_worker.run_program` runs it with a `RolloutPlan`; it reports what the engine saw and the workers' calls.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import select
 import tempfile
 from typing import Any
 
-from repro.drivers import elsewhere, verl_rollout
+from repro.drivers import subprocess_worker, verl_rollout
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan, start_head
 
 
-def run(plan: RolloutPlan) -> dict[str, Any]:
-    """Start the clusters and the job of a plan; return the workers that the engine found, and the calls they got."""
+def run_job(plan: RolloutPlan) -> dict[str, Any]:
+    """Start the clusters of a plan, and the job in one of them; return the job's report."""
     import ray
 
     with contextlib.ExitStack() as stack:
@@ -31,19 +31,19 @@ def run(plan: RolloutPlan) -> dict[str, Any]:
         if plan.head:
             folder = tempfile.mkdtemp(prefix="e-") if plan.head == "elsewhere" else None
             address = stack.enter_context(start_head(folder))
+            options = {"address": address}
             if plan.driver_address:
                 os.environ["RAY_ADDRESS"], options = address, {}
-            else:
-                options = {"address": address}
         ray.init(namespace=NAMESPACE, log_to_driver=True, **options)
         stack.callback(ray.shutdown)
         addresses[RIGHT] = ray.get_runtime_context().gcs_address
         if plan.driver_address:
             os.environ["RAY_ADDRESS"] = addresses[RIGHT]
-        return _run_job(plan, addresses)
+        return _start_engine(plan, addresses)
 
 
-def _run_job(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
+def _start_engine(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
+    """Start the workers and the server, which starts the engine process; add the workers' calls to its report."""
     import ray
 
     workers = _start_workers(plan)
@@ -54,36 +54,36 @@ def _run_job(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
         .remote()
     )
     report: dict[str, Any] = ray.get(server.start_engine.remote(addresses[RIGHT] if plan.init_first else ""))
-    report["asked"] = {}
+    report["requested"] = {}
     for name, worker in zip(NAMES, workers, strict=True):
         with contextlib.suppress(ray.exceptions.RayActorError):
-            report["asked"][name] = ray.get(worker.requested_methods.remote())
+            report["requested"][name] = ray.get(worker.requested_methods.remote())
     return report
 
 
 def _start_workers(plan: RolloutPlan) -> list[Any]:
-    """Start the named workers; return the kind of handles that the plan asks for."""
+    """Start the named workers; return the kind of handles that the plan names."""
     import ray
 
-    built = []
+    created = []
     for name in NAMES:
         options = {"name": name, "num_cpus": 0}
         if plan.workers_namespace != NAMESPACE:
             options["namespace"] = plan.workers_namespace
         if plan.handles == "detached":
             options["lifetime"] = "detached"
-        built.append(ray.remote(verl_rollout.WorkerStandIn).options(**options).remote())
-    pids = ray.get([worker.pid.remote() for worker in built])
+        created.append(ray.remote(verl_rollout.WorkerStandIn).options(**options).remote())
+    pids = ray.get([worker.pid.remote() for worker in created])
     if plan.handles == "kept":
-        return built
-    ends = [os.pidfd_open(pid) for pid in pids]
-    result = [ray.get_actor(name) for name in NAMES]
-    del built
+        return created
+    processes = [os.pidfd_open(pid) for pid in pids]
+    looked_up = [ray.get_actor(name) for name in NAMES]
+    del created
     if plan.handles == "weak":
-        for end in ends:  # a pidfd is readable once the process has ended
-            select.select([end], [], [])
-    return result
+        for process in processes:  # a pidfd is readable once the process has ended
+            select.select([process], [], [])
+    return looked_up
 
 
 if __name__ == "__main__":
-    elsewhere.answer_plan(lambda plan: run(RolloutPlan(**plan)))
+    subprocess_worker.answer_plan(lambda plan: run_job(RolloutPlan(**plan)))

@@ -1,7 +1,7 @@
-"""A rollout with verl's layout on Ray: a driver, named workers, a server actor, and its vLLM engine process.
+"""The processes of RAY001: verl's unmodified executor looks up simulated Ray workers in vLLM's engine process.
 
-Four kinds of process, as in a real run: the driver (`verl_job`), Ray's own, the actors, and the engine process, in
-which verl's executor looks the workers up. A plan and a report go from process to process as plain data.
+As in a real run there are four kinds of process: the driver (`verl_job`), Ray's own, the actors, and the engine
+process. Plans and reports are plain data.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.drivers import elsewhere
+from repro.drivers import subprocess_worker
 
 NAMESPACE = "training"
-ELSEWHERE = "another-job"
+OTHER_NAMESPACE = "another-job"
 # verl draws six letters; these are fixed, so that runs can be compared.
 PREFIX = "k3X9aB"
-# One is enough to be missing, and each that is found imports vLLM for the configuration it is sent.
+# One missing worker is enough, and each one that is found imports vLLM.
 WORKERS = 1
 # `{prefix}WorkerDict_{placement group}:{local rank}`, verl/single_controller/ray/base.py of 0.4.1 and 0.5.0.
 NAMES = tuple(f"{PREFIX}WorkerDict_0:{rank}" for rank in range(WORKERS))
@@ -40,12 +40,12 @@ class RolloutPlan:
     """Plan of a verl job: its clusters, workers and server.
 
     Args:
-        head: the cluster is started by `ray start --head` before the job, in the "default" folder or "elsewhere"; ""
-            where the driver's own `ray.init()` starts it.
+        head: "default" or "elsewhere", the folder of a cluster that `ray start --head` starts before the job; "" if
+            the driver's `ray.init()` starts it.
         workers_namespace: in which the workers are registered.
-        handles: what the driver holds of its workers: "kept" the handles that made them, "weak" only handles that
-            were looked up by name, "detached" the same of workers with lifetime="detached".
-        server_env: what the server actor's environment is given.
+        handles: that the driver has of its workers: "kept": those that created them; "weak": only handles that were
+            looked up by name; "detached": the same, of workers with lifetime="detached".
+        server_env: added to the server actor's environment.
         driver_address: RAY_ADDRESS of the running cluster is set in the driver's environment.
         other_cluster: a second cluster runs on the machine.
         init_first: the engine process calls `ray.init(address=...)` before verl's code does.
@@ -64,17 +64,17 @@ VARIABLES = ("RAY_ADDRESS", "VLLM_WORKER_MULTIPROC_METHOD")
 
 
 def run_engine(report_to: Connection, address: str) -> None:
-    """Run in the new process.
+    """Run the engine process: build verl's executor, and report the result and the visible actors.
 
     Args:
-        report_to: is sent one dict.
+        report_to: gets one dict.
         address: for a `ray.init()` before verl's own; "" for none.
     """
     report: dict[str, Any] = {"engine_environment": {name: os.environ.get(name) for name in VARIABLES}}
     try:
         _build_executor(address)
     except BaseException as error:  # noqa: BLE001 - every end of the process is a result
-        report["failure"] = elsewhere.describe_error(error)
+        report["failure"] = subprocess_worker.describe_error(error)
     try:
         report |= _visible_actors()
     finally:
@@ -101,7 +101,7 @@ def _build_executor(address: str) -> None:
 
 
 def _visible_actors() -> dict[str, Any]:
-    """Return which cluster this process is in, and which actors it sees there."""
+    """Return this process's cluster, and the actors that it sees there."""
     import ray
 
     if not ray.is_initialized():
@@ -119,18 +119,18 @@ def _visible_actors() -> dict[str, Any]:
 
 
 class WorkerStandIn:
-    """Stands for a WorkerDict of verl: it answers `execute_method`, and loads no model."""
+    """Simulated WorkerDict of verl: it answers `execute_method`, and loads no model."""
 
     def __init__(self) -> None:
-        self._asked: list[str] = []
+        self._methods: list[str] = []
 
     def execute_method(self, method: str, *_: Any, **__: Any) -> None:
         """Record the requested method, which WorkerDict would execute."""
-        self._asked.append(method)
+        self._methods.append(method)
 
     def requested_methods(self) -> list[str]:
         """Return the methods requested so far."""
-        return self._asked
+        return self._methods
 
     def pid(self) -> int:
         """Return its process."""
@@ -138,7 +138,7 @@ class WorkerStandIn:
 
 
 class ServerStandIn:
-    """Stands for AsyncvLLMServer: it starts the engine process the way vLLM does, and waits for its report."""
+    """Simulated AsyncvLLMServer: it starts the engine process as vLLM does, and waits for its report."""
 
     def start_engine(self, address: str) -> dict[str, Any]:
         """Start the engine process and return its report.
@@ -150,7 +150,7 @@ class ServerStandIn:
         from vllm.utils import get_mp_context
 
         before = {name: os.environ.get(name) for name in VARIABLES}
-        # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1; whether RAY_ADDRESS is handed on is decided here.
+        # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1, which decides whether RAY_ADDRESS is handed on.
         context = get_mp_context()
         near_end, far_end = context.Pipe(duplex=False)
         process = context.Process(target=run_engine, args=(far_end, address), name="EngineCore_0")
@@ -175,7 +175,7 @@ _HEAD_IS_UP = "will now block forever"
 
 @contextlib.contextmanager
 def start_head(folder: str | None = None) -> Iterator[str]:
-    """Keep a cluster running, and give its address.
+    """Run a cluster by `ray start --head`, and yield its address.
 
     Args:
         folder: for `--temp-dir`; None for Ray's default, which TMPDIR decides.
@@ -183,18 +183,11 @@ def start_head(folder: str | None = None) -> Iterator[str]:
     Raises:
         RuntimeError: it did not start.
     """
-    options = [
-        "--head",
-        "--port=0",
-        "--num-cpus=1",
-        "--include-dashboard=false",
-        "--disable-usage-stats",
-        "--block",
-    ]
-    options += [f"--object-store-memory={100 * 2**20}"]
+    options = ["--head", "--port=0", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
+    options += ["--block", f"--object-store-memory={100 * 2**20}"]
     options += [f"--temp-dir={folder}"] if folder else []
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment["PYTHONUNBUFFERED"] = "1"  # the line is waited for
+    environment["PYTHONUNBUFFERED"] = "1"  # the loop below waits for a line
     with subprocess.Popen(
         [sys.executable, "-c", _RAY, "start", *options],
         env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -208,7 +201,7 @@ def start_head(folder: str | None = None) -> Iterator[str]:
         else:
             raise RuntimeError(f"`ray start` ended: {''.join(message)[-2000:]}")
         try:
-            # Written before that line, and where a bare ray.init() looks if the folder is the default one.
+            # Ray writes this file before that line; a bare ray.init() reads it in the default folder.
             yield (Path(folder or f"{tempfile.gettempdir()}/ray") / "ray_current_cluster").read_text().strip()
         finally:
             process.send_signal(signal.SIGTERM)

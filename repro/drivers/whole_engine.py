@@ -1,8 +1,7 @@
-"""vLLM's whole engine in this process, on a CPU, compared with the same tiny model in transformers.
+"""Run vLLM's whole unmodified engine in this process, on a CPU, and compare its log-probs with transformers'.
 
-Nothing is simulated: the model is small and its weights are random, the engine is the one that is installed. What a
-failure of numbers means is told by the trainer's side of the seam: the log-prob that a trainer computes for the sampled
-token, from the weights and at the temperature that it believes in.
+The model is a tiny Llama with random weights. A trainer computes the log-prob of a sampled token from the weights and
+the temperature that it assumes; the failures show as differences from the log-probs that the engine reports.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
 # Longer than a block of cached keys, which has 128 tokens in vLLM's CPU build.
-LONG = tuple(3 + place % 120 for place in range(200))
+LONG = tuple(3 + index % 120 for index in range(200))
+# `LLM` reports log-probs of the distribution that it sampled from.
+PROCESSED = {"logprobs_mode": "processed_logprobs"}
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -46,10 +47,10 @@ class Sampled:
 
 
 def environment() -> dict[str, str]:
-    """Return what is set for any release of vLLM on a CPU.
+    """Return the environment variables for the installed release of vLLM on a CPU.
 
-    Threads are left on the cores they are on. Before 0.12.0 the word for that is "all": of "nobind" libnuma makes
-    nothing, and the process ends with SIGSEGV.
+    Threads are not bound to cores: that is "nobind" from 0.12.0 on. Before, it is "all"; "nobind" ends the process
+    with SIGSEGV.
     """
     release = tuple(map(int, re.findall(r"\d+", upstream.versions().get("vllm-cpu", ""))[:2]))
     return ENVIRONMENT | {"VLLM_CPU_OMP_THREADS_BIND": "all" if release and release < (0, 12) else "nobind"}
@@ -68,15 +69,15 @@ def inapplicable() -> str | None:
 
 
 def model(seed: int) -> Any:
-    """Return a tiny Llama with random weights, wide enough that its distributions are not flat."""
+    """Return a tiny Llama whose random weights are large enough that its distributions are not flat."""
     sizes = {"intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": LIMIT}
     return tiny_trl.model(seed, VOCABULARY, initializer_range=0.15, pad_token_id=None, **sizes).eval()
 
 
-def save(held: Any, generation_config: dict[str, Any] | None = None) -> str:
-    """Write a model into a new folder, as a hub has it, and return the folder."""
+def save(model: Any, generation_config: dict[str, Any] | None = None) -> str:
+    """Write a model into a new folder, and return the folder."""
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
-    held.save_pretrained(folder, safe_serialization=True)
+    model.save_pretrained(folder, safe_serialization=True)
     path = Path(folder, "generation_config.json")
     path.unlink(missing_ok=True)
     if generation_config is not None:
@@ -85,7 +86,7 @@ def save(held: Any, generation_config: dict[str, Any] | None = None) -> str:
 
 
 def start(folder: str, **options: Any) -> Any:
-    """Start `vllm.LLM` on it, with vLLM's own defaults except size, type and CPU settings.
+    """Start `vllm.LLM` on a model's folder, with vLLM's own defaults except size, type and CPU settings.
 
     Raises:
         InapplicableError: this release does not have one of the options.
@@ -95,9 +96,9 @@ def start(folder: str, **options: Any) -> Any:
     import vllm
 
     common = {"dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": LIMIT}
+    # Chunked prefill: a seeded request split over steps ends the CPU engine of 0.31.0.
+    sizes = {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}
     try:
-        # Chunked prefill: a seeded request split over steps ends the CPU engine of 0.31.0.
-        sizes = {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}
         return vllm.LLM(folder, **(common | sizes | options))
     except TypeError as error:
         raise InapplicableError(f"vLLM {vllm.__version__}: {error}") from error
@@ -106,18 +107,15 @@ def start(folder: str, **options: Any) -> Any:
 def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
     """Sample one completion a prompt."""
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    result = llm.generate(requests, list(params), use_tqdm=False)
-    return [
-        Sampled(
-            tuple(prompt),
-            tuple(answer.outputs[0].token_ids),
-            tuple(
-                float(place[token].logprob)
-                for place, token in zip(answer.outputs[0].logprobs, answer.outputs[0].token_ids, strict=True)
-            ),
+    result = []
+    for prompt, answer in zip(prompts, llm.generate(requests, list(params), use_tqdm=False), strict=True):
+        [completion] = answer.outputs
+        ids = tuple(completion.token_ids)
+        logprobs = zip(completion.logprobs, ids, strict=True)
+        result.append(
+            Sampled(tuple(prompt), ids, tuple(float(item[token].logprob) for item, token in logprobs))
         )
-        for prompt, answer in zip(prompts, result, strict=True)
-    ]
+    return result
 
 
 def params(seed: int, **options: Any) -> Any:
@@ -128,17 +126,19 @@ def params(seed: int, **options: Any) -> Any:
 
 
 def settings(seed: int) -> dict[str, Any]:
-    """Return what every completion here has in common."""
+    """Return the sampling parameters that all completions here have in common."""
     return {"max_tokens": 24, "seed": seed, "logprobs": 0, "ignore_eos": True, "detokenize": False}
 
 
-def trainers(held: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0) -> list[float]:
+def trainer_logprobs(
+    model: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0
+) -> list[float]:
     """Return the model's log-prob of each sampled token, at a temperature and, below 1, within the nucleus."""
     import torch
 
     with torch.no_grad():
         ids = torch.tensor([[*sampled.prompt, *sampled.ids]])
-        logits = held(ids).logits[0, len(sampled.prompt) - 1 : -1].double() / temperature
+        logits = model(ids).logits[0, len(sampled.prompt) - 1 : -1].double() / temperature
     if top_p < 1:
         ordered, order = logits.softmax(-1).sort(-1, descending=True)
         outside = (ordered.cumsum(-1) - ordered) >= top_p
@@ -149,29 +149,25 @@ def trainers(held: Any, sampled: Sampled, temperature: float = 1.0, top_p: float
 
 def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Work:
     """Count the tokens whose (engine's, trainer's) log-probs agree; report by how much the others are off."""
-    agree = [abs(engine - trainer) <= TOLERANCE for engine, trainer in pairs]
     differences = [engine - trainer for engine, trainer in pairs]
     ratio = math.exp(-sum(differences) / len(differences))
     worst = max(map(abs, differences))
-    note = f"largest difference {worst:.2g}, trainer / engine ratio {ratio:.3f} (geometric mean)"
-    names = [f"token {place}" for place in range(len(pairs))]
-    received = [(name, 1) for name, agrees in zip(names, agree, strict=True) if agrees]
-    return Work(dict.fromkeys(names, 1), received, note=note, counted="log-probs are the trainer's")
-
-
-def compare_samples(llm: Any, held: Any, trainer_temperature: float = 1.0, **asked: Any) -> Work:
-    """Sample, and count the reported log-probs that are the model's own."""
-    parameters = [params(seed, **asked) for seed in range(len(PROMPTS))]
-    return count_agreeing(
-        [
-            pair
-            for item in sample(llm, PROMPTS, parameters)
-            for pair in zip(item.logprobs, trainers(held, item, trainer_temperature), strict=True)
-        ]
+    return Work.of_checks(
+        {f"token {index}": abs(value) <= TOLERANCE for index, value in enumerate(differences)},
+        "log-probs are the trainer's",
+        f"largest difference {worst:.2g}, trainer / engine ratio {ratio:.3f} (geometric mean)",
     )
 
 
-def push_weights(llm: Any, held: Any, wanted: Callable[[str], bool] = lambda _: True) -> None:
+def compare_samples(llm: Any, model: Any, trainer_temperature: float = 1.0, **options: Any) -> Work:
+    """Sample with these options, and count the reported log-probs that are the model's own."""
+    pairs: list[tuple[float, float]] = []
+    for item in sample(llm, PROMPTS, [params(seed, **options) for seed in range(len(PROMPTS))]):
+        pairs += zip(item.logprobs, trainer_logprobs(model, item, trainer_temperature), strict=True)
+    return count_agreeing(pairs)
+
+
+def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _: True) -> None:
     """Load a model's tensors, or those of some names, into a running engine.
 
     Raises:
@@ -179,7 +175,7 @@ def push_weights(llm: Any, held: Any, wanted: Callable[[str], bool] = lambda _: 
     """
     import vllm
 
-    tensors = iter([(name, value.detach()) for name, value in held.named_parameters() if wanted(name)])
+    tensors = iter([(name, value.detach()) for name, value in model.named_parameters() if is_sent(name)])
     try:
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
     except (AttributeError, TypeError) as error:
@@ -189,23 +185,23 @@ def push_weights(llm: Any, held: Any, wanted: Callable[[str], bool] = lambda _: 
 def repro(
     code: str,
     *triggers: Callable[[str | None], Work],
-    changes: Mapping[str, str | tuple[str, str]],
     untried: Mapping[str, str] | None = None,
+    recommended: Mapping[str, str] | None = None,
 ) -> None:
     """Register a repro that raises nothing: log-probs of the whole engine show it.
 
     Args:
         code: of the known issue.
-        triggers: each named as in the catalog entry.
-        changes: mitigations that the triggers know, and what each changes.
-        untried: reasons for which some of these can't be tried.
+        triggers: functions with the names of the triggers in the catalog entry.
+        untried: mitigations that can't be tried, and why.
+        recommended: where the field recommends a mitigation.
     """
     base.repro(
         code,
         distributions=DISTRIBUTIONS,
         modules=MODULES,
         triggers=[Trigger(run.__name__, run, silent=True) for run in triggers],
-        mitigations=changes,
         untried=untried,
+        recommended=recommended,
         inapplicable=inapplicable,
     )

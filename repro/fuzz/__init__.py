@@ -1,1 +1,1 @@
-"""Random sequences of scheduler calls ("stories"): generated and shrunk by Hypothesis, saved, and replayed."""
+"""Fuzz vLLM's unmodified schedulers: Hypothesis generates and shrinks sequences of calls, which can be replayed."""

@@ -1,8 +1,8 @@
-"""Search for stories in which a scheduler fails, each seed in a separate process; or replay a saved one.
+"""Search for call sequences ("stories") that make a scheduler fail, each seed in a separate process.
 
 A search goes in rounds. In a round Hypothesis draws stories until one ends with something new, and shortens that one;
-from then on it counts no more. There is no example database: a search starts from nothing, and a seed always gives the
-same. No cell contains Hypothesis; a search adds it to the path.
+later rounds ignore it. There is no example database: a seed always gives the same search. Cells do not contain
+Hypothesis; it must be on the path.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Search:
 
 
 def engine_actions(engine: str) -> type[EngineActions]:
-    """Return what can be done to an engine, once what it needs is imported.
+    """Import an engine's modules, and return the actions on it.
 
     Raises:
         SearchError: the installed vLLM has no such engine.
@@ -110,7 +110,7 @@ class Rounds:
     known: set[tuple[str, ...]] = field(default_factory=set)
 
     def play_round(self, seed: int, examples: int = EXAMPLES) -> Story | None:
-        """Play stories until one ends with something new, and return it shortened; None if all were played."""
+        """Play stories until one has a new ending, and return it shortened; None if none has."""
         import hypothesis
 
         new: list[tuple[str, ...]] = []
@@ -205,7 +205,7 @@ def _limited_search(plan: Search) -> dict[str, Any]:
     try:
         return search(plan)
     except Exception as error:  # noqa: BLE001 - the parent reports it
-        return {"error": judge.of_the_harness(error)}
+        return {"error": judge.describe_harness_error(error)}
 
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:

@@ -1,7 +1,7 @@
-"""Stories: sequences of calls to a scheduler, and their outcome.
+"""Define, play, save and load stories: sequences of calls to a scheduler, and their ending.
 
-A story is data: the engine's settings and a list of steps, each a name with arguments. Playing one needs nothing but
-the engine; Hypothesis is needed only to search for new ones.
+A story is data: the engine's settings and a list of steps, each a name with arguments. Playing one needs only the
+engine; Hypothesis is needed to search for new ones.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class StoryError(Exception):
 
 
 class StepKind:
-    """Something that can be done to an engine.
+    """A kind of action on an engine.
 
     Args:
-        when: whether it makes sense now.
+        when: whether the action is possible now.
         draws: by argument, the smallest and the largest number, or a list of choices.
     """
 
@@ -39,7 +39,7 @@ class StepKind:
 
 
 class EngineActions:
-    """One engine, and what can be done to it. Its constructor takes the settings of a story.
+    """One engine, and the actions on it. Its constructor takes the settings of a story.
 
     A subclass has a method `do_<name>` for each kind of step; the first line of its docstring describes the step.
 
@@ -61,11 +61,11 @@ class EngineActions:
         self.count = 0  # of requests
 
     def queues(self) -> Mapping[str, Iterable[Any]]:
-        """Return what the scheduler's queues hold, by their names."""
+        """Return the contents of the scheduler's queues, by their names."""
         raise NotImplementedError
 
     def can(self, name: str) -> bool:
-        """Whether the step makes sense now."""
+        """Whether the step is possible now."""
         return name in self.steps and bool(self.steps[name].when(self))
 
     def state(self) -> str:
@@ -127,7 +127,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Story:
-    """Settings, steps, and what they end with.
+    """Settings, steps, and their ending.
 
     Args:
         engine: `v0` or `v1`.
@@ -153,7 +153,7 @@ class Story:
 
     @staticmethod
     def from_json(document: Any) -> Story:
-        """Read what `to_json` gave.
+        """Read the data of `to_json`.
 
         Raises:
             StoryError: it is something else.
@@ -174,7 +174,7 @@ class Story:
 
 
 def load(path: Path) -> Story:
-    """Read a story's file; neither a pipe is waited for, nor more read than a story has.
+    """Read a story's file, which must be a regular file of at most 16 MiB.
 
     Raises:
         StoryError: it can't be read, or holds something else.
@@ -193,7 +193,7 @@ def save(story: Story, path: Path) -> None:
 
 
 def find_ending(error: Exception) -> Ending | None:
-    """Return what an exception means; None if it comes out of the harness itself."""
+    """Return the ending that an exception is; None if the harness itself raised it."""
     if isinstance(error, BrokenInvariantError):
         return Ending("invariant", error.name, error.detail)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -221,7 +221,7 @@ def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list
     """Play steps on a fresh engine, up to the one that fails.
 
     Returns:
-        Numbered lines; the steps that could be done; what the last one ends with.
+        Numbered lines; the steps that were possible; the ending.
     """
     lines: list[str] = []
     done: list[Step] = []

@@ -1,4 +1,4 @@
-"""Actions on an engine with the V0 scheduler: valid use, and misuse that real programs contained.
+"""Actions on vLLM's unmodified V0 scheduler for the fuzzer: valid use, and misuse that real programs contain.
 
 Valid: requests of any length arrive, the engine is stepped, requests are aborted. Misuse: a step is lost because its
 forward pass fails and the caller goes on, and a second caller steps while the first is in its forward pass.
@@ -31,8 +31,8 @@ _MOST_STEPS = 300  # to drain: far more than these requests can need
 class V0Actions(EngineActions):
     """An engine with the V0 scheduler, its requests, and what came back. Everything is small.
 
-    With `tiny_cache` the KV cache has room for two sequences, instead of for all. Nobody steps an empty engine, and one
-    forward pass is held at a time.
+    With `tiny_cache` the KV cache has room for two sequences only. An empty engine is not stepped, and one forward pass
+    is suspended at a time.
     """
 
     about = f"at most {LIMIT} tokens in a sequence and in a step, KV blocks of 8"
@@ -40,7 +40,7 @@ class V0Actions(EngineActions):
     length = 7
     steps: ClassVar[Mapping[str, StepKind]] = {
         # After misuse requests may be lost: only upstream's own assertions count then.
-        "drain": StepKind(lambda self: self.busy and self.lawful),
+        "drain": StepKind(lambda self: self.busy and self.valid),
         "step": StepKind(lambda self: self.busy),
         # Also one whose prompt is over the limit; the engine may refuse it.
         "add": StepKind(
@@ -65,7 +65,7 @@ class V0Actions(EngineActions):
         )
         self.engine = V0Engine(setup)
         self.held: Running | None = None
-        self.lawful = True
+        self.valid = True
         self._due: set[str] = set()  # accepted, and not aborted
         self._served: Counter[str] = Counter()
 
@@ -105,14 +105,14 @@ class V0Actions(EngineActions):
     def do_step(self) -> None:
         """The engine takes a step; while a forward pass is held, a second caller does that."""
         if self.held:
-            self.lawful = False
+            self.valid = False
         self._finish_step(self.engine.step())
 
     def do_lose(self) -> None:
         """A step is scheduled, its forward pass fails, and the caller keeps the engine."""
         step = self.engine.step()
         if self._enter_forward_pass(step):
-            self.lawful = False
+            self.valid = False
             with contextlib.suppress(ForwardPassError):
                 step.throw(ForwardPassError("out of memory"))
 

@@ -1,4 +1,4 @@
-"""Actions on an engine with the V1 scheduler, all of them valid use; every check runs after each step."""
+"""Actions on vLLM's unmodified V1 scheduler for the fuzzer, all of them valid use; each is followed by all checks."""
 
 from __future__ import annotations
 

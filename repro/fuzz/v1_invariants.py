@@ -1,6 +1,6 @@
-"""Invariants of the V1 scheduler, checked after every call.
+"""Check the invariants of vLLM's V1 scheduler after every call of the fuzzer.
 
-Each check reads upstream's own structures (vLLM 0.31.0) and yields what it saw that must not be.
+Each check reads upstream's own structures (vLLM 0.31.0) and yields a message for each violation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Known issues that can be made to happen: each module registers the repros of a family.
+"""The repros of known issues: each module registers one issue or a family of them.
 
-Importing a module imports nothing of upstream's.
+Importing a module imports no upstream package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repros of failures in tokenizers, generation and dtypes of transformers and PyTorch, on a tiny model."""
+"""Reproduce tokenizer, generation and dtype failures with a tiny model in unmodified transformers and PyTorch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ _repro = partial(calls.repro, needs=("transformers", "torch"), modules=tiny_trl.
 
 @_repro(
     "CFG119",
-    trigger="solution",
     failure=("ValueError", "raise ValueError(", "_validate_model_kwargs"),
     says="are not used by the model",
-    changes={"columns": "the column left out"},
     untried={"engine": "vLLM generates, and this call is not made"},
     simulated=("ms-swift's trainer, which hands the row on: a call of ours",),
 )
 def cfg119_solution(mitigation: str | None) -> None:
-    """Generate() of transformers is given a column of the data set, and refuses it."""
+    """Pass a dataset column to generate() of transformers, which refuses it."""
     import torch
 
     row = {"input_ids": torch.tensor([[3, 4]]), "solution": ["5"]}
@@ -28,11 +26,8 @@ def cfg119_solution(mitigation: str | None) -> None:
     tiny_trl.model().generate(max_new_tokens=2, **row)
 
 
-@calls.repro(
+@_repro(
     "NUM020",
-    needs=("torch", "transformers"),
-    modules=tiny_trl.MODEL_MODULES,
-    trigger="overflow",
     failure=(
         "RuntimeError",
         "next_tokens = torch.multinomial(probs, num_samples=1).squeeze(1)",
@@ -43,7 +38,7 @@ def cfg119_solution(mitigation: str | None) -> None:
     simulated=("how the weight came to be inf: it is written",),
 )
 def num020_overflow(_mitigation: str | None) -> None:
-    """A model with a weight that is no number is sampled from."""
+    """Sample from a model that has an infinite weight."""
     import torch
 
     policy = tiny_trl.model()
@@ -55,13 +50,10 @@ def num020_overflow(_mitigation: str | None) -> None:
 @calls.repro(
     "NUM025",
     needs=("torch",),
-    modules=("torch",),
-    trigger="half",
     failure=("ValueError", 'raise ValueError("Attempting to unscale FP16 gradients.")', "_unscale_grads_"),
-    changes={"weights": "weights in float32"},
 )
 def num025_half(mitigation: str | None) -> None:
-    """The loss scaler is given gradients in float16, since the weights are."""
+    """Unscale float16 gradients, which come from float16 weights."""
     import torch
 
     kind = torch.float32 if mitigation == "weights" else torch.float16
@@ -72,17 +64,13 @@ def num025_half(mitigation: str | None) -> None:
     scaler.unscale_(optimizer)
 
 
-@calls.repro(
+@_repro(
     "NUM026",
-    needs=("torch", "transformers"),
-    modules=tiny_trl.MODEL_MODULES,
-    trigger="head",
     failure=("RuntimeError", "return F.linear(input, self.weight, self.bias)", "forward"),
     says="to have the same dtype",
-    changes={"one_type": "all of the model in bfloat16"},
 )
 def num026_head(mitigation: str | None) -> None:
-    """A head in float32 over a model in bfloat16, outside of autocast."""
+    """Run a model in bfloat16 with its head in float32, without autocast."""
     import torch
 
     policy = tiny_trl.model().bfloat16()
@@ -95,9 +83,9 @@ def num026_head(mitigation: str | None) -> None:
 _ROWS, _LENGTH = 8, 16
 
 
-@_repro("NUM044", trigger="not_shifted", changes={"align": "the logits of the place before each id"})
+@_repro("NUM044")
 def num044_not_shifted(mitigation: str | None) -> str | None:
-    """Logits are read at the ids' own places, and each log-prob is another token's."""
+    """Read each log-prob from logits that are off by one position."""
     import torch
 
     model = tiny_trl.model(seed=1)
@@ -116,43 +104,31 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
             generated.sequences, generated.logits, normalize_logits=True
         )
         logits = model(generated.sequences).logits
-    # The logits at a place are of the id behind it.
-    places = slice(-_LENGTH - 1, -1) if mitigation == "align" else slice(-_LENGTH, None)
-    local = logits[:, places].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    # The logits at a position predict the next id.
+    positions = slice(-_LENGTH - 1, -1) if mitigation == "align" else slice(-_LENGTH, None)
+    local = logits[:, positions].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     differences = (local - reported).abs()
     wrong = int((differences > 1e-3).sum())  # float32, one model: 1e-6 apart where they are of one token
-    return (
-        f"{wrong} of {ids.numel()} log-probs are another token's, {differences.mean():.2f} apart"
-        if wrong
-        else None
-    )
-
-
-TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    message = f"{wrong} of {ids.numel()} log-probs are another token's, {differences.mean():.2f} apart"
+    return message if wrong else None
 
 
 @_repro(
     "TOK013",
-    trigger="base_model",
     failure=("ValueError", "raise ValueError(", "get_chat_template"),
     says="chat_template is not set",
-    changes={"template": "tokenizer.chat_template = ..."},
 )
 def tok013_base_model(mitigation: str | None) -> None:
-    """A conversation for a tokenizer that has no chat template."""
+    """Apply the chat template of a tokenizer that has none."""
     tokenizer = tiny_trl.tokenizer()
     if mitigation == "template":
-        tokenizer.chat_template = TEMPLATE
+        tokenizer.chat_template = "{% for message in messages %}{{ message.content }} {% endfor %}"
     tokenizer.apply_chat_template([{"role": "user", "content": "a b"}])
 
 
-@_repro(
-    "TOK018",
-    trigger="through_text",
-    changes={"keep": "the ids that generate() gave, up to the first end token"},
-)
+@_repro("TOK018")
 def tok018_through_text(mitigation: str | None) -> str | None:
-    """Completions that go through text on their way: what is decoded without special tokens has no end token."""
+    """Decode completions without special tokens and tokenize the text again, which loses the end token."""
     import torch
 
     tokenizer, model = tiny_trl.tokenizer(), tiny_trl.model()
@@ -167,22 +143,18 @@ def tok018_through_text(mitigation: str | None) -> str | None:
     end = tokenizer.eos_token_id
     # Tokens after the first end token are padding.
     ended = [row[: row.index(end) + 1] for row in rows if end in row]
+    trained = ended
     if mitigation is None:
         texts = tokenizer.batch_decode(ended, skip_special_tokens=True)
         trained = tokenizer(texts, add_special_tokens=False).input_ids
-    else:
-        trained = ended
-    selected = sum(end in row for row in trained)
-    return (
-        None
-        if selected == len(ended)
-        else f"{selected} of {len(ended)} completions that ended have their end token"
-    )
+    remaining = sum(end in row for row in trained)
+    message = f"{remaining} of {len(ended)} completions that ended have their end token"
+    return message if remaining < len(ended) else None
 
 
-@_repro("TOK019", trigger="full_text", changes={"ids": "return_full_text=False, which cuts the prompt off"})
+@_repro("TOK019")
 def tok019_full_text(mitigation: str | None) -> str | None:
-    """An engine that gives prompt and completion together, taken for completions."""
+    """Take the texts of transformers' pipeline, which begin with the prompt, for completions."""
     from transformers import pipeline
 
     engine = pipeline("text-generation", model=tiny_trl.model(), tokenizer=tiny_trl.tokenizer(), device="cpu")
@@ -195,24 +167,9 @@ def tok019_full_text(mitigation: str | None) -> str | None:
     return f"{echoes} of {len(prompts)} completions begin with their prompt" if echoes else None
 
 
-_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
-
-
-_CHAT = [{"role": "user", "content": "a b c"}]
-
-
-@calls.repro(
-    "TOK021",
-    needs=("transformers", "tokenizers"),
-    modules=("transformers", "tokenizers"),
-    trigger="first_token_twice",
-    changes={
-        "ids_of_template": "apply_chat_template(tokenize=True)",
-        "no_special_tokens": "tokenizer(text, add_special_tokens=False)",
-    },
-)
+@calls.repro("TOK021", needs=("transformers", "tokenizers"))
 def tok021_first_token_twice(mitigation: str | None) -> str | None:
-    """A chat template that writes the first token as text, and a tokenizer that puts it there once more."""
+    """Tokenize the text of a chat template that has the first token already, so that the tokenizer adds another."""
     from tokenizers import processors
 
     words = tiny_trl.tokenizer()
@@ -220,11 +177,12 @@ def tok021_first_token_twice(mitigation: str | None) -> str | None:
     words.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", words.bos_token_id)]
     )
-    words.chat_template = _TEMPLATE
+    words.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    chat = [{"role": "user", "content": "a b c"}]
     if mitigation == "ids_of_template":
-        result = words.apply_chat_template(_CHAT, tokenize=True, return_dict=True)["input_ids"]
+        result = words.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
     else:
-        text = words.apply_chat_template(_CHAT, tokenize=False)
+        text = words.apply_chat_template(chat, tokenize=False)
         result = words(text, add_special_tokens=mitigation != "no_special_tokens")["input_ids"]
     times = result.count(words.bos_token_id)
     return f"{times} first tokens stand before the prompt: {result}" if times != 1 else None

@@ -1,4 +1,4 @@
-"""Repros of models and weights that cannot be loaded or saved: full disk, unreachable hub, broken files."""
+"""Reproduce how transformers, safetensors and PyTorch fail on a full disk, an unreachable hub or broken files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from repro.drivers import calls, tiny_trl
 @calls.repro(
     "CMP027",
     needs=("transformers",),
-    modules=("transformers",),
-    trigger="unknown_type",
     failure=("ValueError", "raise ValueError(", "from_pretrained"),
     says="does not recognize this architecture",
     untried={"newer": "no release knows the type that is made up here"},
@@ -32,50 +30,52 @@ def cmp027_unknown_type(_mitigation: str | None) -> None:
     AutoConfig.from_pretrained(folder)
 
 
-# The kernel's device that is always full: writing to it fails with errno 28.
-FULL = "/dev/full"
-
-
 @calls.repro(
     "ENV003",
     needs=("torch",),
-    modules=("torch",),
-    trigger="save",
     failure=("RuntimeError", "self.file_like.write_end_of_file()", "__exit__"),
     says="unexpected pos",
-    changes={"space": "a folder with space"},
     simulated=("the full disk: /dev/full",),
 )
 def env003_save(mitigation: str | None) -> None:
     """Save with torch.save to a full device; its error does not mention the missing space."""
     import torch
 
-    torch.save(torch.zeros(100_000), Path(tempfile.mkdtemp(), "a.pt") if mitigation == "space" else FULL)
+    # Writing to this device of the kernel fails with errno 28.
+    path = Path(tempfile.mkdtemp(), "a.pt") if mitigation == "space" else "/dev/full"
+    torch.save(torch.zeros(100_000), path)
+
+
+def _set_hub(address: str) -> None:
+    """Set the hub's address before huggingface_hub is imported, which reads it then; each attempt is a new process."""
+    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
+
+
+def _saved_model() -> str:
+    """Return a new folder with the tiny model."""
+    folder = tempfile.mkdtemp()
+    tiny_trl.model().save_pretrained(folder)
+    return folder
 
 
 @calls.repro(
     "ENV004",
     needs=("transformers",),
-    trigger="refused",
+    modules=(),
     failure=("OSError", "raise OSError(", "cached_files"),
     says="We couldn't connect to",
-    changes={"local": "a folder that has the model"},
     simulated=("the network: HF_ENDPOINT names a port of this machine that is closed",),
 )
 def env004_refused(mitigation: str | None) -> None:
     """Load a model that is not in the cache, while the hub does not answer."""
-    # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
-    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    _set_hub("http://127.0.0.1:9")
     from transformers import AutoConfig
 
-    folder = tempfile.mkdtemp()
-    if mitigation == "local":
-        tiny_trl.model().save_pretrained(folder)
-    AutoConfig.from_pretrained(folder if mitigation == "local" else "some/model")
+    AutoConfig.from_pretrained(_saved_model() if mitigation == "local" else "some/model")
 
 
 def _failing_hub(status: int, code: str = "") -> str:
-    """Answer every request with an error, from a thread; return the address."""
+    """Start an HTTP server, in a thread, that answers every request with this status; return its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -97,7 +97,7 @@ def _failing_hub(status: int, code: str = "") -> str:
 @calls.repro(
     "ENV005",
     needs=("transformers",),
-    trigger="unauthorized",
+    modules=(),
     failure=("OSError", "raise OSError(", "cached_files"),
     says="is not a local folder",
     untried={"token": "there is no hub here that a token would open"},
@@ -105,9 +105,7 @@ def _failing_hub(status: int, code: str = "") -> str:
 )
 def env005_unauthorized(_mitigation: str | None) -> None:
     """Load a model for which the hub answers 401, as for a wrong name or a private repository."""
-    # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
-    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_HUB_OFFLINE="0")
-    os.environ["HF_ENDPOINT"] = _failing_hub(401, "RepoNotFound")
+    _set_hub(_failing_hub(401, "RepoNotFound"))
     from transformers import AutoConfig
 
     AutoConfig.from_pretrained("some/model")
@@ -116,46 +114,40 @@ def env005_unauthorized(_mitigation: str | None) -> None:
 @calls.repro(
     "ENV010",
     needs=("transformers", "safetensors", "torch"),
-    modules=("torch", "transformers", "safetensors", "tokenizers"),
-    trigger="cut_off",
     failure=("SafetensorError", 'file_pointer = safe_open(file, framework="pt", device="cpu")', ""),
     says="Error while deserializing header",
-    changes={"again": "the whole file"},
 )
 def env010_cut_off(mitigation: str | None) -> None:
-    """Load a truncated weights file, whose header safetensors can't read."""
-    folder, policy = tempfile.mkdtemp(), tiny_trl.model()
-    policy.save_pretrained(folder)
+    """Load a truncated weights file, whose header safetensors cannot read."""
+    from transformers import LlamaForCausalLM
+
+    folder = _saved_model()
     path = Path(folder, "model.safetensors")
     if mitigation != "again":
         path.write_bytes(path.read_bytes()[:1000])
-    type(policy).from_pretrained(folder)
+    LlamaForCausalLM.from_pretrained(folder)
 
 
 @calls.repro(
     "ENV026",
     needs=("transformers",),
-    trigger="unavailable",
+    modules=(),
     failure=(
         "HfHubHTTPError",
         "raise _format(HfHubHTTPError, str(e), response) from e",
         "hf_raise_for_status",
     ),
     says="503",
-    changes={"local": "a folder that has the model"},
     untried={"later": "it is waiting: nothing is changed"},
     simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
 )
 def env026_unavailable(mitigation: str | None) -> None:
     """Load a model while the hub answers with a server error."""
-    # Read when huggingface_hub is imported: this process is the attempt's own, and has not imported it yet.
-    os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=_failing_hub(503), HF_HUB_OFFLINE="0")
+    _set_hub(_failing_hub(503))
     if mitigation == "local":
         from transformers import AutoConfig
 
-        folder = tempfile.mkdtemp()
-        tiny_trl.model().save_pretrained(folder)
-        AutoConfig.from_pretrained(folder)
+        AutoConfig.from_pretrained(_saved_model())
         return
     from huggingface_hub import HfApi
 

@@ -1,7 +1,8 @@
-"""NET001: every request to an OpenAI-style server ends with 500, `/health` too, and the server never gets ready.
+"""NET001: send requests to a FastAPI application with the unmodified Prometheus middleware: each one ends with 500.
 
 From FastAPI 0.137 on, `include_router` leaves an object without a path among the application's routes. The Prometheus
-middleware that vLLM's servers use reads the path of each route it meets, up to its release 8.0.0, at each request.
+middleware that vLLM's servers use reads the path of each route, up to its release 8.0.0, at each request. So `/health`
+fails too, and the server never gets ready.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from repro.base import OTHER_RELEASE, Trigger, Work, repro
 
 _NAMES = ("prometheus-fastapi-instrumentator",)
-ASSERTION, FUNCTION = "route_name = route.path", "_get_route_name"
+FUNCTION = "_get_route_name"
 PATHS = ("/health", "/v1/models", "/generate")
 
 
@@ -40,7 +41,7 @@ def _empty_answer() -> dict[str, str]:
 
 
 async def _get(app: Any, path: str) -> int:
-    """Request a path from the application, without a network, and return the status; what it raises passes through."""
+    """Call the application for a path, without a network, and return the status; exceptions pass through."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -52,35 +53,30 @@ async def _get(app: Any, path: str) -> int:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
 
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
-    }
-    scope |= {"method": "GET", "path": path, "raw_path": path.encode(), "root_path": ""}
+    scope: dict[str, Any] = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"}
+    scope |= {"scheme": "http", "method": "GET", "path": path, "raw_path": path.encode(), "root_path": ""}
     scope |= {"query_string": b"", "headers": [], "client": ("test", 1), "server": ("test", 80)}
     await app(scope, receive, send)
     return statuses[0]
 
 
-def _carry_out(mitigation: str | None) -> Work:
+def router(mitigation: str | None) -> Work:
+    """Request each path."""
     app = application(mitigation)
-    result = {path: asyncio.run(_get(app, path)) for path in PATHS}
-    received = [(path, 1) for path, status in result.items() if status == 200]
-    return Work(dict.fromkeys(PATHS, 1), received, counted="requests are answered with 200")
+    passed = {path: asyncio.run(_get(app, path)) == 200 for path in PATHS}
+    return Work.of_checks(passed, "requests are answered with 200")
 
 
 def inapplicable() -> str | None:
     """Return why it can't happen with the installed packages, or None."""
     try:
-        result = {name: metadata.version(name) for name in ("fastapi", *_NAMES)}
+        fastapi, middleware = (metadata.version(name) for name in ("fastapi", *_NAMES))
     except metadata.PackageNotFoundError as error:
         return f"{error.name} is not installed here"
-    if _numbers(result["fastapi"]) < (0, 137):
-        return f"FastAPI {result['fastapi']} copies a router's routes into the application"
-    if _numbers(result[_NAMES[0]]) >= (8, 0, 1):
-        return f"{_NAMES[0]} {result[_NAMES[0]]} passes over routes without a path"
+    if _numbers(fastapi) < (0, 137):
+        return f"FastAPI {fastapi} copies a router's routes into the application"
+    if _numbers(middleware) >= (8, 0, 1):
+        return f"{_NAMES[0]} {middleware} passes over routes without a path"
     return None
 
 
@@ -90,20 +86,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 repro(
     "NET001",
-    assertion=ASSERTION,
+    assertion="route_name = route.path",
     raises="AttributeError",
     function=FUNCTION,
     distributions=_NAMES,
     modules=("fastapi", "prometheus_fastapi_instrumentator"),
     simulated=("the server: routes of ours, put together by the calls that vLLM's server makes",),
-    triggers=[Trigger("router", _carry_out)],
-    mitigations={
-        "newer_middleware": "prometheus-fastapi-instrumentator 8.0.1 or newer",
-        "older_fastapi": ("FastAPI below 0.137", "NovaSky-AI/SkyRL#1810"),
-        "no_middleware": "metrics mounted without the middleware",
-        "routes_on_app": "routes on the application, no router",
-        "excluded_handlers": "the paths excluded from the metrics",
-    },
+    triggers=[Trigger("router", router)],
+    recommended={"older_fastapi": "NovaSky-AI/SkyRL#1810"},
     untried=dict.fromkeys(("newer_middleware", "older_fastapi"), OTHER_RELEASE),
     inapplicable=inapplicable,
 )

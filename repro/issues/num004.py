@@ -1,4 +1,4 @@
-"""NUM004: TRL's default loss divides by the tokens of more samples than one optimizer step sees.
+"""NUM004: compare the gradients of unmodified TRL's trainer, whose default loss divides by too many tokens.
 
 TRL samples `steps_per_generation` micro-batches at once and takes an optimizer step every `gradient_accumulation_steps`
 of them. The token-level losses (dapo, the default since 0.22, and cispo) divided each micro-batch by the tokens of all
@@ -17,16 +17,15 @@ from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl
 
 _NAMES = ("trl",)
-_FILE = "trl/trainer/grpo_trainer.py"
-_DIVIDES = 'inputs["num_items_in_batch"]'
-_RESCALES = "self.current_gradient_accumulation_steps / self.args.steps_per_generation"
+DIVIDES = 'inputs["num_items_in_batch"]'
+RESCALES = "self.current_gradient_accumulation_steps / self.args.steps_per_generation"
 MICRO, PARTS = 4, 4  # samples in a micro-batch, micro-batches in a generation
 TOLERANCE = 1e-3
 
-Gradients = dict[str, list[float]]
+Gradients = Mapping[str, list[float]]
 
 
-def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[str]]:
+def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[str]]:
     """Train through one generation of 16 samples at learning rate zero.
 
     Args:
@@ -40,16 +39,14 @@ def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, li
     import transformers
 
     parts = MICRO * PARTS // size
+    steps = parts // accumulated
     sums: dict[str, Any] = {}
     texts: list[str] = []
 
-    class GradientSum(transformers.TrainerCallback):  # type: ignore[misc] # transformers is looked into in cells alone
-        """Adds the gradients up, just before each optimizer step."""
+    class GradientSum(transformers.TrainerCallback):  # type: ignore[misc] # transformers is not checked outside of cells
+        """Adds up the gradients before each optimizer step."""
 
-        def on_pre_optimizer_step(
-            self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
-        ) -> None:
-            del args, state, control
+        def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
             for name, parameter in model.named_parameters():
                 sums[name] = sums.get(name, 0) + parameter.grad.double()
 
@@ -57,8 +54,7 @@ def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, li
         texts.extend(completions)
         return [len(text) % 5 + len(text) / 7 for text in completions]
 
-    steps = parts // accumulated
-    trained = tiny_trl.trainer(
+    tiny_trl.trainer(
         rewards,
         GradientSum(),
         prompts=tiny_trl.PROMPTS * 2,
@@ -71,50 +67,47 @@ def _gradients(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, li
         per_device_train_batch_size=size,
         gradient_accumulation_steps=accumulated,
         steps_per_generation=parts,
+    ).train()
+    return {name: (total / steps).flatten().tolist() for name, total in sums.items()}, sorted(texts)
+
+
+def count_right_gradients(gradients: Gradients, right: Gradients) -> Work:
+    """Count the parameters with the right gradient, and note the whole gradient's length along the right one."""
+    passed = {name: abs(_length_along(gradients[name], right[name]) - 1) <= TOLERANCE for name in right}
+    ratio = _length_along(
+        [value for name in right for value in gradients[name]],
+        [value for values in right.values() for value in values],
     )
-    trained.train()
-    mean = {name: (total / steps).flatten().tolist() for name, total in sums.items()}
-    return mean, sorted(texts)
+    note = f"mean gradient of the steps / gradient of all samples at once: {ratio:.4f}"
+    return Work.of_checks(passed, "parameters' gradients are right", note)
 
 
-def count_right_gradients(found: Mapping[str, list[float]], right: Mapping[str, list[float]]) -> Work:
-    """Count the parameters with the right gradient, and return the gradient's length along it."""
-    ratios = {name: _along(found[name], right[name]) for name in right}
-    names = list(right)
-    received = [(name, 1) for name in names if abs(ratios[name] - 1) <= TOLERANCE]
-    expected = _along(
-        [value for name in names for value in found[name]], [value for name in names for value in right[name]]
-    )
-    note = f"mean gradient of the steps / gradient of all samples at once: {expected:.4f}"
-    return Work(dict.fromkeys(names, 1), received, note=note, counted="parameters' gradients are right")
+def _length_along(vector: list[float], direction: list[float]) -> float:
+    """Return a vector's component along another vector, in units of that vector's length."""
+    return sum(a * b for a, b in zip(vector, direction, strict=True)) / sum(b * b for b in direction)
 
 
-def _along(found: list[float], right: list[float]) -> float:
-    """Return how long a vector is along another one, in that one's lengths."""
-    return sum(a * b for a, b in zip(found, right, strict=True)) / sum(b * b for b in right)
-
-
-def _carry_out(trigger: str, mitigation: str | None) -> Work:
+def _compare_gradients(trigger: str, mitigation: str | None) -> Work:
     if trigger not in (upstream.source("trl/trainer/grpo_config.py", _NAMES) or ""):
         raise InapplicableError(f"this TRL has no loss of the name {trigger}")
     loss = mitigation if mitigation in {"dr_grpo", "grpo"} else trigger
     accumulated = PARTS if mitigation == "equal_settings" else 1
-    result, texts = _gradients(loss, size=MICRO, accumulated=accumulated)
-    right, same = _gradients(loss, size=MICRO * PARTS, accumulated=1)
-    if texts != same:
+    gradients, texts = _train(loss, size=MICRO, accumulated=accumulated)
+    right, same_texts = _train(loss, size=MICRO * PARTS, accumulated=1)
+    if texts != same_texts:
         raise RuntimeError("the two trainers did not sample the same completions")
-    return count_right_gradients(result, right)
+    return count_right_gradients(gradients, right)
 
 
 def inapplicable() -> str | None:
     """Return why the installed TRL can't show it, or None."""
     distribution = upstream.installed(_NAMES)
-    text = upstream.source(_FILE, _NAMES)
+    text = upstream.source("trl/trainer/grpo_trainer.py", _NAMES)
     if distribution is None or text is None:
         return "TRL is not installed here"
-    if _DIVIDES not in text or "steps_per_generation" not in text:
+    if DIVIDES not in text or "steps_per_generation" not in text:
         return f"TRL {distribution.version} does not divide by the tokens of a generation"
-    if _RESCALES in text:
+    if RESCALES in text:
         return f"TRL {distribution.version} rescales the tokens to those of one optimizer step"
     return None
 
@@ -123,16 +116,8 @@ repro(
     "NUM004",
     distributions=_NAMES,
     modules=tiny_trl.MODULES,
-    triggers=[
-        Trigger("dapo", partial(_carry_out, "dapo"), silent=True),
-        Trigger("cispo", partial(_carry_out, "cispo"), silent=True),
-    ],
-    mitigations={
-        "equal_settings": "gradient_accumulation_steps equal to steps_per_generation, as by default",
-        "dr_grpo": 'loss_type="dr_grpo": divides by a constant',
-        "grpo": 'loss_type="grpo": a mean of samples',
-        "upgrade": ("TRL 1.9.1 or newer", "huggingface/trl#6024"),
-    },
-    untried=dict.fromkeys(("upgrade",), OTHER_RELEASE),
+    triggers=[Trigger(loss, partial(_compare_gradients, loss), silent=True) for loss in ("dapo", "cispo")],
+    recommended={"upgrade": "huggingface/trl#6024"},
+    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )

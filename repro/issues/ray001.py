@@ -1,13 +1,12 @@
-"""RAY001: verl's executor looks its workers up by name from vLLM's engine process, and finds none.
+"""RAY001: start unmodified verl's rollout executor in a vLLM engine process that does not see the Ray workers.
 
 In the engine process `ExternalRayDistributedExecutor` calls `ray.init(namespace=...)` without an address, lists the
-named actors, and asserts that there are as many as workers. The count is zero for five different reasons, and the
-text is the same each time. Each reason is a trigger here. What tells them apart is in the line that the repro adds to
-every attempt: what the engine process had in its environment, which cluster it is in and which one its server is in,
-the prefix it looked for, the names it was to find, those it saw, and those in all namespaces.
+named actors, and asserts that there are as many as workers. The count is zero for five different reasons with the same
+message; each reason is a trigger here. Every attempt reports what tells them apart: the engine process's environment,
+its cluster and its server's, the expected prefix and names, and the names it saw.
 
-It needs Linux and an environment of its own: `repro/ray.txt` with verl and vLLM beside it, both without their
-dependencies (vLLM's CUDA extension can't load on a machine without CUDA, and isn't used):
+It needs Linux and a separate environment: `repro/ray.txt` with verl and vLLM, both without their dependencies (vLLM's
+CUDA extension can't load on a machine without CUDA, and isn't used):
 
     uv venv --python 3.11 ENV
     uv pip install --python ENV/bin/python -r repro/ray.txt
@@ -26,77 +25,56 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import elsewhere
-from repro.drivers.verl_rollout import ELSEWHERE, NAMES, NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
+from repro.base import OTHER_RELEASE, Trigger, Work, repro
+from repro.drivers import subprocess_worker
+from repro.drivers.verl_rollout import NAMES, NAMESPACE, OTHER_NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
 ASSERTION = "assert len(actor_names) == vllm_dp_size * vllm_tp_size"
 FILE = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
-# init_worker, init_device and load_model: what verl's executor asks of each worker once it has found them.
+# verl's executor calls init_worker, init_device and load_model of each worker that it found.
 CALLS = 3
 _SPAWN = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}  # as in verl's own images
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # from Ray 2.60 on a token in the home folder would be made
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # everything listens on 127.0.0.1
-    "RAY_worker_niceness": "0",  # or a busy machine lets the actors wait
+    "RAY_worker_niceness": "0",  # at lower priority the actors starve on a busy machine
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
+_CLEARED = {"RAY_ADDRESS", "RAY_TMPDIR", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_USE_V1"}
 
 PLANS = {
     "no_address": RolloutPlan(server_env=_SPAWN),
-    "other_namespace": RolloutPlan(workers_namespace=ELSEWHERE),
+    "other_namespace": RolloutPlan(workers_namespace=OTHER_NAMESPACE),
     "weak_handles": RolloutPlan(handles="weak"),
     "wrong_address": RolloutPlan(server_env=_SPAWN | {"RAY_ADDRESS": WRONG}, other_cluster=True),
     "other_temp_dir": RolloutPlan(server_env=_SPAWN, head="elsewhere"),
 }
-_FOUND = "the right cluster is found here"
-_SAME = "the workers are registered in the server's namespace here"
-_KEPT = "the handles are kept here"
-_AS_BEFORE = "nothing differs from no_address there"
-_CLUSTER = ("no_address", "wrong_address", "other_temp_dir")
-_WITHIN = ("other_namespace", "weak_handles")
-# Why a mitigation has nothing to change under a trigger.
-_NOTHING = {
-    "address_in_driver": dict.fromkeys(_WITHIN, _FOUND) | {"wrong_address": _AS_BEFORE},
-    "init_first": dict.fromkeys(_WITHIN, _FOUND) | dict.fromkeys(_CLUSTER[1:], _AS_BEFORE),
-    "unset_spawn": dict.fromkeys(_WITHIN, "it is not set here"),
-    "running_head": dict.fromkeys(_WITHIN, _FOUND),
-    "same_namespace": dict.fromkeys((*_CLUSTER, "weak_handles"), _SAME),
-    "kept_handles": dict.fromkeys((*_CLUSTER, "other_namespace"), _KEPT),
-    "detached_workers": dict.fromkeys((*_CLUSTER, "other_namespace"), _KEPT),
-    "newer_verl": dict.fromkeys((*_CLUSTER, *_WITHIN), "it is another release: run this there"),
-}
 
 
 def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
-    """Return the job's plan under a mitigation.
-
-    Raises:
-        InapplicableError: the mitigation has nothing to change there.
-    """
+    """Return the job's plan under a mitigation."""
     plan = PLANS[trigger]
-    reason = _NOTHING.get(mitigation or "", {}).get(trigger)
-    if reason:
-        raise InapplicableError(reason)
-    inputs = plan.server_env
-    changed: dict[str, dict[str, Any]] = {
-        "explicit_address": {"server_env": inputs | {"RAY_ADDRESS": RIGHT}},
+    environment = plan.server_env
+    changes: dict[str, dict[str, Any]] = {
+        "explicit_address": {"server_env": environment | {"RAY_ADDRESS": RIGHT}},
         "address_in_driver": {"driver_address": True},
         "init_first": {"init_first": True},
-        "unset_spawn": {"server_env": {name: value for name, value in inputs.items() if name not in _SPAWN}},
+        "unset_spawn": {
+            "server_env": {name: value for name, value in environment.items() if name not in _SPAWN}
+        },
         "running_head": {"head": "default"},
         "same_namespace": {"workers_namespace": NAMESPACE},
         "kept_handles": {"handles": "kept"},
         "detached_workers": {"handles": "detached"},
     }
-    return replace(plan, **changed[mitigation]) if mitigation else plan
+    return replace(plan, **changes[mitigation]) if mitigation else plan
 
 
-def work(report: Mapping[str, Any]) -> Work:
-    """Make of a job's report what was done.
+def count_loaded(report: Mapping[str, Any]) -> Work:
+    """Count the workers that the engine found and called.
 
     Raises:
         ElsewhereError: upstream's code ended the engine process.
@@ -105,43 +83,59 @@ def work(report: Mapping[str, Any]) -> Work:
         raise RuntimeError(report["broken"])
     failure = report.get("failure")
     if failure:
-        raise elsewhere.failed(failure, describe(report))
-    requests = [(name, len(calls)) for name, calls in report["asked"].items() if calls]
-    return Work(dict.fromkeys(NAMES, CALLS), requests, note=describe(report), nouns=("workers", "calls"))
+        raise subprocess_worker.make_error(failure, describe(report))
+    received = [(name, len(methods)) for name, methods in report["requested"].items() if methods]
+    return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), nouns=("workers", "calls"))
 
 
-def cause(report: Mapping[str, Any]) -> str:
-    """Name the reason for which workers were not found, from what the engine process saw."""
-    result = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
+def find_cause(report: Mapping[str, Any]) -> str:
+    """Return why workers were not found, from what the engine process saw."""
+    elsewhere = [name for name in report.get("everywhere", ()) if name.partition("/")[2] in NAMES]
     if "engine_address" not in report:
         return "the engine process joined no cluster"
     if report["engine_address"] != report["server_address"]:
         return "the engine process is in another cluster than its server"
     if all(name in report["names"] for name in NAMES):
         return "the workers are there"
-    if result:
-        return f"the workers are in another namespace ({result[0].partition('/')[0]})"
+    if elsewhere:
+        return f"the workers are in another namespace ({elsewhere[0].partition('/')[0]})"
     return "the right cluster, and no such actor in any namespace: the workers are gone"
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """Return the line to print in the engine process when this failure is met."""
+    """Return the cause and the observations behind it, in a line."""
     engine = ", ".join(f"{name}={value or '(unset)'}" for name, value in report["engine_environment"].items())
-    listed = {key: ", ".join(report.get(key, ())) or "none" for key in ("names", "everywhere")}
+    names, everywhere = (", ".join(report.get(key, ())) or "none" for key in ("names", "everywhere"))
     return (
-        f"{cause(report)}: {engine}; engine's cluster {report.get('engine_address', 'none')}, "
+        f"{find_cause(report)}: {engine}; engine's cluster {report.get('engine_address', 'none')}, "
         f"server's {report['server_address']}; prefix {PREFIX}WorkerDict in namespace {NAMESPACE}, "
-        f"expected {', '.join(NAMES)}; seen {listed['names']}; in all namespaces {listed['everywhere']}"
+        f"expected {', '.join(NAMES)}; seen {names}; in all namespaces {everywhere}"
     )
 
 
-def _carry_out(trigger: str, mitigation: str | None) -> Work:
-    """Carry out the plan in a separate driver process, and read its report."""
-    plan = make_plan(trigger, mitigation)
-    cleared = {"RAY_ADDRESS", "RAY_TMPDIR", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_USE_V1"}
-    environment = {name: value for name, value in os.environ.items() if name not in cleared} | _SETTINGS
-    return work(elsewhere.run_program("repro.drivers.verl_job", asdict(plan), environment))
+def _run_job(trigger: str, mitigation: str | None) -> Work:
+    """Run the job in a separate driver process, and read its report."""
+    environment = {name: value for name, value in os.environ.items() if name not in _CLEARED} | _SETTINGS
+    plan = asdict(make_plan(trigger, mitigation))
+    return count_loaded(subprocess_worker.run_program("repro.drivers.verl_job", plan, environment))
 
+
+_WRONG_CLUSTER = ("no_address", "wrong_address", "other_temp_dir")
+_RIGHT_CLUSTER = ("other_namespace", "weak_handles")
+_FOUND, _AS_BEFORE = "the right cluster is found here", "nothing differs from no_address there"
+# Per mitigation, the triggers under which it changes nothing, and why.
+_UNTRIED = {
+    "address_in_driver": dict.fromkeys(_RIGHT_CLUSTER, _FOUND) | {"wrong_address": _AS_BEFORE},
+    "init_first": dict.fromkeys(_RIGHT_CLUSTER, _FOUND) | dict.fromkeys(_WRONG_CLUSTER[1:], _AS_BEFORE),
+    "unset_spawn": dict.fromkeys(_RIGHT_CLUSTER, "it is not set here"),
+    "running_head": dict.fromkeys(_RIGHT_CLUSTER, _FOUND),
+    "same_namespace": dict.fromkeys(
+        (*_WRONG_CLUSTER, "weak_handles"), "the workers are registered in the server's namespace here"
+    ),
+    "kept_handles": dict.fromkeys((*_WRONG_CLUSTER, "other_namespace"), "the handles are kept here"),
+    "detached_workers": dict.fromkeys((*_WRONG_CLUSTER, "other_namespace"), "the handles are kept here"),
+    "newer_verl": dict.fromkeys(PLANS, OTHER_RELEASE),
+}
 
 repro(
     "RAY001",
@@ -152,23 +146,12 @@ repro(
         "AsyncvLLMServer up to the engine's start (mirrored, with vLLM's own get_mp_context)",
         "the model's configuration (vLLM's own VllmConfig without a model)",
     ),
-    triggers=[
-        Trigger("no_address", partial(_carry_out, "no_address")),
-        Trigger("other_namespace", partial(_carry_out, "other_namespace")),
-        Trigger("weak_handles", partial(_carry_out, "weak_handles")),
-        Trigger("wrong_address", partial(_carry_out, "wrong_address")),
-        Trigger("other_temp_dir", partial(_carry_out, "other_temp_dir")),
-    ],
-    mitigations={
-        "explicit_address": "RAY_ADDRESS of the running cluster in the server actor's environment",
-        "address_in_driver": "RAY_ADDRESS set in the driver's environment only",
-        "init_first": "ray.init(address=...) in the engine process before verl's own",
-        "unset_spawn": "VLLM_WORKER_MULTIPROC_METHOD left unset for the server",
-        "running_head": ("`ray start --head` in the default folder before the job", "verl-project/verl#1642"),
-        "same_namespace": "the workers registered in the server's namespace",
-        "kept_handles": ("the driver keeps the handles that made the workers", "verl-project/verl#1443"),
-        "detached_workers": 'the workers made with lifetime="detached"',
-        "newer_verl": "verl 0.6.0 or newer, without this executor",
+    triggers=[Trigger(name, partial(_run_job, name)) for name in PLANS],
+    recommended={"running_head": "verl-project/verl#1642", "kept_handles": "verl-project/verl#1443"},
+    untried={
+        (trigger, mitigation): reason
+        for mitigation, reasons in _UNTRIED.items()
+        for trigger, reason in reasons.items()
     },
     inapplicable=lambda: upstream.lacks(FILE, ASSERTION, names=("verl",)),
 )

@@ -1,4 +1,4 @@
-"""Repros of failing Ray calls."""
+"""Reproduce errors of unmodified Ray: a dead actor, a wrong cluster address, no cluster."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from repro.drivers import calls
 
-_repro = partial(calls.repro, needs=("ray",), modules=("ray",))
+_repro = partial(calls.repro, needs=("ray",))
 
 
 class _Engine:
-    """An actor whose process ends without a word."""
+    """An actor whose process ends without an error message."""
 
     def generate(self) -> None:
         os._exit(1)
@@ -21,13 +21,12 @@ class _Engine:
 
 @_repro(
     "RAY010",
-    trigger="actor_ended",
     failure=("ActorDiedError", "raise value", "get_objects"),
     untried={"find_the_root": calls.SEARCHES},
     simulated=("the engine: an actor of ours that leaves by os._exit",),
 )
 def ray010_actor_ended(_mitigation: str | None) -> None:
-    """A caller gets the error that an actor has died; only the worker's own log has the reason."""
+    """Call an actor whose process ends: the caller gets ActorDiedError without the reason."""
     import ray
 
     os.environ.pop("RAY_ADDRESS", None)
@@ -38,13 +37,11 @@ def ray010_actor_ended(_mitigation: str | None) -> None:
 
 @_repro(
     "RAY011",
-    trigger="http",
     failure=("ValueError", "raise ValueError(", "_get_builder_from_address"),
     says="Invalid Ray address",
-    changes={"cluster_address": "RAY_ADDRESS unset"},
 )
 def ray011_http(mitigation: str | None) -> None:
-    """Ray.init() finds the address of the dashboard in RAY_ADDRESS."""
+    """Start Ray while RAY_ADDRESS is the address of a dashboard."""
     import ray
 
     os.environ["RAY_ADDRESS"] = "http://127.0.0.1:8265"
@@ -55,13 +52,12 @@ def ray011_http(mitigation: str | None) -> None:
 
 @_repro(
     "RAY013",
-    trigger="auto",
     failure=("ConnectionError", "raise ConnectionError(", "get_ray_address_from_environment"),
     says="Could not find any running Ray instance",
     untried={"explicit_address": "there is no cluster here whose address could be given"},
 )
 def ray013_auto(_mitigation: str | None) -> None:
-    """Ray.init(address="auto") where no cluster was started."""
+    """Join a cluster by ray.init(address="auto") where none runs."""
     import ray
 
     os.environ.pop("RAY_ADDRESS", None)

@@ -1,8 +1,8 @@
-"""REW001: math-verify in a worker thread: every right answer is worth 0.
+"""REW001: compare right answers with unmodified math-verify in a worker thread: the reward is 0.
 
-math-verify limits its own time by SIGALRM, and Python lets a main thread alone handle signals. Whoever computes rewards
-beside the rollout does it in a thread. What then happens depends on the release: 0.4 to 0.7 swallow Python's error
-and answer "not equal", 0.8 and newer raise one of their own, and a caller that swallows that one is back at 0.
+math-verify limits its own time by SIGALRM, which Python handles in a main thread only; rewards are often computed in a
+worker thread. math-verify 0.4 to 0.7 swallow Python's error and answer "not equal". From 0.8 on it raises an error of
+its own, and a caller that swallows that one is back at 0.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from typing import Any
 
 from repro import upstream
 from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
-from repro.drivers import elsewhere
+from repro.drivers import subprocess_worker
 
 _NAMES = ("math-verify",)
 _VERL = "verl.utils.reward_score.math_verify"
-# Messages of the releases that raise, in math_verify/parser.py and grader.py.
-_OWN_ERROR = "doesn't support threaded environment"
-ASSERTION = "raise ValueError("
-# Completions that are right, each with the answer that is expected.
+# Right completions, each with the expected answer.
 ANSWERS = (
     *((rf"So it is \boxed{{{number}}}.", str(number)) for number in range(3, 9)),
     (r"So it is \boxed{\frac{1}{2}}.", "0.5"),
@@ -32,7 +29,7 @@ ANSWERS = (
 
 
 def reward(completion: str, answer: str, **limits: Any) -> float:
-    """Return what math-verify makes of a completion, by the two calls that its readme shows.
+    """Return math-verify's reward of a completion, by the two calls that its readme shows.
 
     Args:
         completion: the text.
@@ -48,10 +45,10 @@ def reward(completion: str, answer: str, **limits: Any) -> float:
 
 
 def verl_reward(completion: str, answer: str, **limits: Any) -> float:
-    """Return what verl's own `compute_score` makes of a completion.
+    """Return the reward of a completion by verl's own `compute_score`.
 
     Raises:
-        InapplicableError: verl is not installed, or a limit is to be set, for which it has no argument.
+        InapplicableError: a limit is to be set, for which it has no argument.
     """
     if limits:
         raise InapplicableError("verl's compute_score has no argument for math-verify's limits")
@@ -61,46 +58,43 @@ def verl_reward(completion: str, answer: str, **limits: Any) -> float:
 REWARDS = {"false_in_thread": reward, "raises_in_thread": reward, "verl_reward": verl_reward}
 
 
-def run(plan: dict[str, Any]) -> dict[str, Any]:
+def run_program(plan: dict[str, Any]) -> dict[str, Any]:
     """Compute the rewards in this process's main thread; the program behind the mitigation `own_process`."""
-    return {"rewards": _rewards(REWARDS[plan["trigger"]])}
+    return {"rewards": _compute_rewards(REWARDS[plan["trigger"]])}
 
 
-def _rewards(function: Callable[..., float], **limits: Any) -> list[float]:
+def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[float]:
     return [function(completion, answer, **limits) for completion, answer in ANSWERS]
 
 
-def _carry_out(trigger: str, mitigation: str | None) -> Work:
+def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     _check_applicable(trigger)
     function = REWARDS[trigger]
     if mitigation == "main_thread":
-        result = _rewards(function)
-    elif mitigation == "own_process":
-        result = elsewhere.run_program("repro.issues.rew001", {"trigger": trigger}, os.environ)["rewards"]
-    else:
-        limits = {"seconds": None} if mitigation == "no_timeout" else {}
-        with ThreadPoolExecutor(1) as pool:
-            result = pool.submit(_rewards, function, **limits).result()
-    return count_rewarded(result)
+        return count_rewarded(_compute_rewards(function))
+    if mitigation == "own_process":
+        report = subprocess_worker.run_program(__name__, {"trigger": trigger}, os.environ)
+        return count_rewarded(report["rewards"])
+    limits = {"seconds": None} if mitigation == "no_timeout" else {}
+    with ThreadPoolExecutor(1) as pool:
+        return count_rewarded(pool.submit(_compute_rewards, function, **limits).result())
 
 
 def count_rewarded(rewards: list[float]) -> Work:
     """Count the right answers that were rewarded."""
-    names = [f"answer {answer}" for _, answer in ANSWERS]
-    received = [(name, 1) for name, value in zip(names, rewards, strict=True) if value == 1.0]
-    mean = sum(rewards) / len(rewards)
-    return Work(
-        dict.fromkeys(names, 1),
-        received,
-        note=f"mean reward {mean:.3f}",
-        counted="right answers are rewarded",
+    passed = {f"answer {answer}": value == 1.0 for (_, answer), value in zip(ANSWERS, rewards, strict=True)}
+    return Work.of_checks(
+        passed, "right answers are rewarded", f"mean reward {sum(rewards) / len(rewards):.3f}"
     )
 
 
 def _check_applicable(trigger: str) -> None:
-    """Raise InapplicableError if a trigger cannot fail with the installed math-verify, or verl does not call it."""
+    """Raise InapplicableError if a trigger cannot fail with the installed math-verify or verl."""
     release = f"math-verify {metadata.version('math-verify')}"
-    raises = _OWN_ERROR in (upstream.source("math_verify/parser.py", _NAMES) or "")
+    # Releases that raise have this message in math_verify/parser.py and grader.py.
+    raises = "doesn't support threaded environment" in (
+        upstream.source("math_verify/parser.py", _NAMES) or ""
+    )
     if trigger == "false_in_thread" and raises:
         raise InapplicableError(f"{release} raises in a thread instead: see raises_in_thread")
     if trigger == "raises_in_thread" and not raises:
@@ -126,7 +120,7 @@ def inapplicable() -> str | None:
 
 repro(
     "REW001",
-    assertion=ASSERTION,
+    assertion="raise ValueError(",
     raises="ValueError",
     function="parse",
     distributions=_NAMES,
@@ -134,22 +128,15 @@ repro(
     helpful_modules=(_VERL,),
     simulated=("under verl_reward, verl's reward loop: a thread of ours calls its compute_score",),
     triggers=[
-        Trigger("false_in_thread", partial(_carry_out, "false_in_thread"), silent=True),
-        Trigger("raises_in_thread", partial(_carry_out, "raises_in_thread")),
-        Trigger("verl_reward", partial(_carry_out, "verl_reward"), silent=True),
+        Trigger(name, partial(_reward_answers, name), silent=name != "raises_in_thread") for name in REWARDS
     ],
-    mitigations={
-        "no_timeout": (
-            "parsing_timeout=None and timeout_seconds=None",
-            "math-verify's own message, huggingface/trl#5281",
-        ),
-        "own_process": ("compare in another process's main thread", "verl, from 0.8.0 on"),
-        "main_thread": "compare in the main thread",
-        "upgrade": "math-verify 0.8 or newer, which raises",
+    recommended={
+        "no_timeout": "math-verify's own message, huggingface/trl#5281",
+        "own_process": "verl, from 0.8.0 on",
     },
-    untried=dict.fromkeys(("upgrade",), OTHER_RELEASE),
+    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )
 
 if __name__ == "__main__":
-    elsewhere.answer_plan(run)
+    subprocess_worker.answer_plan(run_program)

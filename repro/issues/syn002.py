@@ -1,8 +1,8 @@
-"""SYN002: a pause that waits for what runs forgets a request that is preempted meanwhile, and new weights finish it.
+"""SYN002: pause unmodified vLLM's `AsyncLLM` in mode "wait" while a request is preempted: new weights finish it.
 
-The search over the real V1 scheduler found it (docs/search.md); here it happens on the whole engine: `AsyncLLM`, its
-EngineCore process, its CPU worker. Nothing is raised. What shows it is the log-probs of one completion, of which the
-first are those of the old weights and the rest those of the new.
+The pause waits for running requests, but forgets the one that is preempted meanwhile. `repro fuzz` found this on the
+V1 scheduler (docs/search.md); here it happens on the whole engine, with its EngineCore process and CPU worker. Nothing
+is raised: the first log-probs of one completion are those of the old weights, the rest those of the new.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from repro import upstream
 from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import elsewhere, whole_engine
+from repro.drivers import subprocess_worker, whole_engine
 
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs its second one half-way.
@@ -29,9 +29,9 @@ _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
 }
-_ENGINE = "vllm/v1/engine/async_llm.py"
-_SCHEDULER = "vllm/v1/core/sched/scheduler.py"
-PLANS: dict[str | None, dict[str, Any]] = {
+_PLAN = {"mode": "wait", "room": "one sequence", "first_await": False}
+# What a mitigation changes in the plan.
+_CHANGES: dict[str | None, dict[str, Any]] = {
     None: {},
     "abort": {"mode": "abort"},
     "await_requests": {"first_await": True},
@@ -39,13 +39,13 @@ PLANS: dict[str | None, dict[str, Any]] = {
 }
 
 
-def make_plan(mitigation: str | None) -> dict[str, Any]:
-    """Return the plan of the other process."""
-    return {"mode": "wait", "room": "one sequence", "first_await": False} | PLANS[mitigation]
+def _carry_out(mitigation: str | None) -> Work:
+    plan = _PLAN | _CHANGES[mitigation]
+    return count_unmixed(subprocess_worker.run_program(__name__, plan, os.environ))
 
 
-def work(report: Mapping[str, Any]) -> Work:
-    """Count the completions that are of one policy from their first token to their last.
+def count_unmixed(report: Mapping[str, Any]) -> Work:
+    """Count the completions whose tokens all come from the same weights.
 
     Raises:
         ElsewhereError: upstream's code ended the other process.
@@ -54,40 +54,34 @@ def work(report: Mapping[str, Any]) -> Work:
     if "inapplicable" in report:
         raise InapplicableError(report["inapplicable"])
     if "failure" in report:
-        raise elsewhere.failed(report["failure"])
+        raise subprocess_worker.make_error(report["failure"])
     completions: Mapping[str, list[str]] = report["completions"]
     if any("?" in policies for policies in completions.values()):
         raise RuntimeError(f"log-probs that are of neither weights: {_describe_runs(completions)}")
-    expected = [(name, len(policies)) for name, policies in completions.items() if len(set(policies)) == 1]
+    unmixed = [(name, len(policies)) for name, policies in completions.items() if len(set(policies)) == 1]
     at_pause = ", ".join(f"{count} of {name}" for name, count in report["at_pause"].items())
     return Work(
         dict.fromkeys(PROMPTS, TOKENS),
-        expected,
+        unmixed,
         note=f"tokens when the pause was over: {at_pause}; {_describe_runs(completions)}",
         counted="completions are of one policy",
     )
 
 
 def _describe_runs(completions: Mapping[str, list[str]]) -> str:
-    return "; ".join(
-        f"{name}: "
-        + ", then ".join(
-            f"{len(list(run))} by the {policy} weights" for policy, run in itertools.groupby(kinds)
-        )
-        for name, kinds in completions.items()
-    )
+    parts = []
+    for name, policies in completions.items():
+        runs = [f"{len(list(run))} by the {policy} weights" for policy, run in itertools.groupby(policies)]
+        parts.append(f"{name}: {', then '.join(runs)}")
+    return "; ".join(parts)
 
 
-def _carry_out(mitigation: str | None) -> Work:
-    return work(elsewhere.run_program("repro.issues.syn002", make_plan(mitigation), os.environ))
-
-
-# The other process runs vLLM's `AsyncLLM` and its EngineCore process on a CPU, with a tiny model of random weights.
+# The program of the other process.
 def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
     """Generate, pause, load new weights and resume; return the weights that sampled each token.
 
     Args:
-        plan: `mode` of the pause; `room`, a key of `BLOCKS`; `first_await`: the pause is asked for when all is done.
+        plan: `mode` of the pause; `room`, a key of `BLOCKS`; `first_await`: pause after all requests have ended.
     """
     os.environ.update(_ENVIRONMENT)
     reason = whole_engine.inapplicable()
@@ -95,32 +89,24 @@ def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
         return {"inapplicable": reason}
     old, new = whole_engine.model(0), whole_engine.model(1)
     try:
-        result = asyncio.run(_rollout(plan, whole_engine.save(old), whole_engine.save(new)))
+        completions, at_pause = asyncio.run(_rollout(plan, whole_engine.save(old), whole_engine.save(new)))
     except BaseException as error:  # noqa: BLE001 - every end is a result
-        return {"failure": elsewhere.describe_error(error)}
-    return {
-        "completions": {
-            name: [_policy(token, engine) for token, engine in zip(sides, logprobs, strict=True)]
-            for name, (ids, logprobs) in result["completions"].items()
-            for sides in [_both(old, new, PROMPTS[name], ids)]
-        },
-        "at_pause": result["at_pause"],
-    }
+        return {"failure": subprocess_worker.describe_error(error)}
+    policies = {}
+    for name, (ids, logprobs) in completions.items():
+        sampled = whole_engine.Sampled(PROMPTS[name], tuple(ids), ())
+        by_model = (whole_engine.trainer_logprobs(model, sampled) for model in (old, new))
+        policies[name] = list(map(_name_policy, logprobs, *by_model))
+    return {"completions": policies, "at_pause": at_pause}
 
 
-def _both(old: Any, new: Any, prompt: tuple[int, ...], ids: list[int]) -> list[tuple[float, float]]:
-    """Return each token's log-prob by the old weights and by the new."""
-    sampled = whole_engine.Sampled(prompt, tuple(ids), ())
-    return list(zip(whole_engine.trainers(old, sampled), whole_engine.trainers(new, sampled), strict=True))
-
-
-def _policy(sides: tuple[float, float], engine: float) -> str:
+def _name_policy(engine: float, old: float, new: float) -> str:
     """Name the weights whose log-prob is the engine's."""
-    close = [abs(engine - side) <= whole_engine.TOLERANCE for side in sides]
-    return {(True, False): "old", (False, True): "new"}.get((close[0], close[1]), "?")
+    is_old, is_new = (abs(engine - value) <= whole_engine.TOLERANCE for value in (old, new))
+    return {(True, False): "old", (False, True): "new"}.get((is_old, is_new), "?")
 
 
-async def _rollout(plan: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, Any], dict[str, int]]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -137,22 +123,28 @@ async def _rollout(plan: dict[str, Any], old: str, new: str) -> dict[str, Any]:
         )
     )
     try:
-        return await _paused(engine, plan, new)
+        return await _generate_across_pause(engine, plan, new)
     finally:
         engine.shutdown()
 
 
-async def _paused(engine: Any, plan: dict[str, Any], new: str) -> dict[str, Any]:
-    """Pause while both requests run; request their aborted rest again afterwards."""
-    started_events = {name: asyncio.Event() for name in PROMPTS}
+async def _generate_across_pause(
+    engine: Any, plan: dict[str, Any], new: str
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Pause while both requests run and load weights; repeat a request that was aborted.
+
+    Returns:
+        Ids and log-probs of each completion, and its number of tokens at the pause.
+    """
+    started = {name: asyncio.Event() for name in PROMPTS}
     counts = dict.fromkeys(PROMPTS, 0)
 
     def note_tokens(name: str, tokens: int) -> None:
         counts[name] = tokens
-        started_events[name].set()
+        started[name].set()
 
     tasks = {name: asyncio.create_task(_complete(engine, name, note_tokens)) for name in PROMPTS}
-    for event in started_events.values():
+    for event in started.values():
         await event.wait()
     if plan["first_await"]:
         await asyncio.gather(*tasks.values())
@@ -161,10 +153,10 @@ async def _paused(engine: Any, plan: dict[str, Any], new: str) -> dict[str, Any]
     await engine.collective_rpc("reload_weights", kwargs={"weights_path": new})
     await engine.resume_generation()
     completions = {name: await task for name, task in tasks.items()}
-    for name, (ids, _logprobs) in completions.items():
+    for name, (ids, _) in completions.items():
         if len(ids) < TOKENS:
             completions[name] = await _complete(engine, name, note_tokens, again=True)
-    return {"completions": completions, "at_pause": at_pause}
+    return completions, at_pause
 
 
 async def _complete(
@@ -182,19 +174,18 @@ async def _complete(
     async for answer in engine.generate(prompt, params, f"{name} again" if again else name):
         [done] = answer.outputs
         ids = list(done.token_ids)
-        logprobs = [float(place[token].logprob) for place, token in zip(done.logprobs, ids, strict=True)]
+        logprobs = [float(entry[token].logprob) for entry, token in zip(done.logprobs, ids, strict=True)]
         note_tokens(name, len(ids))
     return ids, logprobs
 
 
 def inapplicable() -> str | None:
     """Return which piece of the failure the installed vLLM lacks; None if all are there."""
-    distribution = upstream.installed(upstream.VLLM)
-    release = f"{distribution.metadata['Name']} {distribution.version}" if distribution else "vLLM"
-    if "mode: PauseMode" not in (upstream.source(_ENGINE) or ""):
+    release = upstream.release()
+    if "mode: PauseMode" not in (upstream.source("vllm/v1/engine/async_llm.py") or ""):
         return f"pause_generation of {release} has no modes"
-    if "PauseState.PAUSED_NEW" not in (upstream.source(_SCHEDULER) or ""):
-        return f"the scheduler of {release} does not know of a pause"
+    if "PauseState.PAUSED_NEW" not in (upstream.source("vllm/v1/core/sched/scheduler.py") or ""):
+        return f"the scheduler of {release} has no pause"
     return None
 
 
@@ -202,13 +193,8 @@ repro(
     "SYN002",
     distributions=upstream.VLLM,
     triggers=[Trigger("preempted", _carry_out, silent=True)],
-    mitigations={
-        "abort": 'pause_generation(mode="abort"), and ask again for what was cut off',
-        "await_requests": "every request is awaited before the pause",
-        "enough_cache": "a KV cache that holds all requests whole",
-    },
     inapplicable=inapplicable,
 )
 
 if __name__ == "__main__":
-    elsewhere.answer_plan(generate_as_planned)
+    subprocess_worker.answer_plan(generate_as_planned)

@@ -1,12 +1,11 @@
-"""SYN003: TRL's colocated engine samples from the weights it was started with, each time it was asleep.
+"""SYN003: sample with TRL's unmodified colocated engine in sleep mode, which reloads the checkpoint from disk.
 
-With sleep mode on, TRL's `VLLMGeneration.generate` wakes the engine and calls vLLM's `reload_weights`, which reads the
-checkpoint on disk. The weights that `sync_weights` had pushed are gone: every rollout comes from the base model.
+With sleep mode on, TRL's `VLLMGeneration.generate` wakes the engine and calls vLLM's `reload_weights`. The weights that
+`sync_weights` had pushed are gone: every rollout comes from the base model.
 
-TRL's own class runs here, around vLLM's whole engine. Two things are not as on a GPU. vLLM's CPU build refuses sleep
-mode when the engine is started, and ignores `sleep` and `wake_up` after that, so the flag of TRL's class is set after
-the start. And it has repacked its weights, which TRL's push of single parameters can't fill; the same tensors go in
-through `reload_weights` with an iterator.
+Two things differ from a GPU. vLLM's CPU build refuses sleep mode when the engine starts, and ignores `sleep` and
+`wake_up` after that, so the flag of TRL's class is set after the start. And it has repacked its weights, which TRL's
+push of single parameters can't fill; the same tensors go in through `reload_weights` with an iterator.
 """
 
 from __future__ import annotations
@@ -23,94 +22,87 @@ from repro.drivers import tiny_trl, whole_engine
 
 _NAMES = ("trl",)
 _FILE = "trl/generation/vllm_generation.py"
-_RELOADS = 'collective_rpc("reload_weights")'
-MODULES = ("torch", "transformers", "vllm", "accelerate", "trl.generation.vllm_generation")
-LENGTH = 24
+RELOADS = 'collective_rpc("reload_weights")'
 # TRL leaves the type to vLLM, which computes in bfloat16 on a CPU; the right weights differ by less than this.
 TOLERANCE = 0.2
 
 
-def _generation(model: Any) -> Any:
-    """Make TRL's colocated engine on a model that was loaded from a folder."""
-    # TRL does not ask for eager mode; without a compiler the graph runs as it is.
+def _start_generation(model: Any) -> Any:
+    """Start TRL's colocated engine on a model that was loaded from a folder."""
+    # TRL does not set eager mode; without a compiler the graph runs as it is.
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
     from trl.generation.vllm_generation import VLLMGeneration
 
-    # Only TRL before 1.0.
-    known = inspect.signature(VLLMGeneration.__init__).parameters
-    built = VLLMGeneration(
+    # An option of TRL before 1.0.
+    options = inspect.signature(VLLMGeneration.__init__).parameters
+    generation = VLLMGeneration(
         model=model,
         accelerator=import_module("accelerate").Accelerator(cpu=True),
-        **({"is_fsdp_enabled": False} if "is_fsdp_enabled" in known else {}),
+        **({"is_fsdp_enabled": False} if "is_fsdp_enabled" in options else {}),
         processing_class=tiny_trl.tokenizer(),
         mode="colocate",
         max_model_length=whole_engine.LIMIT,
-        max_completion_length=LENGTH,
+        max_completion_length=24,
         enable_sleep_mode=False,  # the CPU build refuses it
         logprobs=0,
         generation_kwargs={"ignore_eos": True, "seed": 3},
     )
-    _push(built.llm, model)  # as after the trainer's first synchronisation
-    return built
+    _push(generation, model)  # as after the trainer's first synchronisation
+    return generation
 
 
-def _push(llm: Any, model: Any) -> None:
+def _push(generation: Any, model: Any) -> None:
     """Send a model's weights to the engine, and drop its cached keys."""
-    tensors = iter([(name, value.detach()) for name, value in model.named_parameters()])
-    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
-    llm.reset_prefix_cache()
+    whole_engine.push_weights(generation.llm, model)
+    generation.llm.reset_prefix_cache()
 
 
-def _sampled(generation: Any) -> list[whole_engine.Sampled]:
+def _sample(generation: Any) -> list[whole_engine.Sampled]:
     """Generate with TRL's class; return completions with the log-prob of each token."""
-    known = inspect.signature(generation.generate).parameters
-    images = {"images": None} if "images" in known else {}
-    result = generation.generate(
-        [list(prompt) for prompt in whole_engine.PROMPTS], num_generations=1, **images
-    )
+    options = inspect.signature(generation.generate).parameters
+    images = {"images": None} if "images" in options else {}
+    prompts = [list(prompt) for prompt in whole_engine.PROMPTS]
+    result = generation.generate(prompts, num_generations=1, **images)
     return [
-        whole_engine.Sampled(tuple(prompt), tuple(ids), tuple(_first(value) for value in logprobs))
+        whole_engine.Sampled(tuple(prompt), tuple(ids), tuple(map(sampled_logprob, logprobs)))
         for prompt, ids, logprobs in zip(whole_engine.PROMPTS, result[1], result[2], strict=True)
     ]
 
 
-def _first(value: Any) -> float:
+def sampled_logprob(value: Any) -> float:
     """Return the sampled token's log-prob; newer releases have a list for each token."""
     return float(value[0] if isinstance(value, list) else value)
 
 
-def _carry_out(mitigation: str | None) -> Work:
+def asleep(mitigation: str | None) -> Work:
+    """Generate after a weight update with sleep mode on."""
     from transformers import AutoModelForCausalLM
 
     folder = whole_engine.save(whole_engine.model(0))
     tiny_trl.tokenizer().save_pretrained(folder)
-    base = AutoModelForCausalLM.from_pretrained(folder).float().eval()
-    policy = AutoModelForCausalLM.from_pretrained(folder).float().eval()
-    generation = _generation(policy)
+    base, policy = (AutoModelForCausalLM.from_pretrained(folder).float().eval() for _ in range(2))
+    generation = _start_generation(policy)
     generation.enable_sleep_mode = mitigation != "sleep_off"
     policy.load_state_dict(whole_engine.model(1).state_dict())  # the optimizer step
-    _push(generation.llm, policy)
+    _push(generation, policy)
     if mitigation == "checkpoint_on_disk":
         policy.save_pretrained(folder, safe_serialization=True)
-    sampled = _sampled(generation)
-    of = {
-        name: [value for sample in sampled for value in whole_engine.trainers(tiny_model, sample)]
-        for name, tiny_model in (("policy", policy), ("base", base))
-    }
-    return count_policy_logprobs(
-        [value for sample in sampled for value in sample.logprobs], of["policy"], of["base"]
+    samples = _sample(generation)
+    by_model = (
+        [value for sample in samples for value in whole_engine.trainer_logprobs(model, sample)]
+        for model in (policy, base)
     )
+    return count_policy_logprobs([value for sample in samples for value in sample.logprobs], *by_model)
 
 
 def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Work:
     """Count the log-probs that are the policy's, and report how many are the base model's."""
-    names = [f"token {place}" for place in range(len(engine))]
-    difference = [abs(a - b) for a, b in zip(engine, policy, strict=True)]
-    received = [(name, 1) for name, off in zip(names, difference, strict=True) if off <= TOLERANCE]
+    differences = [abs(a - b) for a, b in zip(engine, policy, strict=True)]
+    passed = {f"token {index}": value <= TOLERANCE for index, value in enumerate(differences)}
     old = sum(abs(a - b) <= TOLERANCE for a, b in zip(engine, base, strict=True))
-    mean = sum(difference) / len(difference)
+    mean = sum(differences) / len(differences)
     note = f"mean difference {mean:.2g}; {old} of {len(engine)} are the base model's"
-    return Work(dict.fromkeys(names, 1), received, note=note, counted="log-probs are the policy's")
+    return Work.of_checks(passed, "log-probs are the policy's", note)
 
 
 def inapplicable() -> str | None:
@@ -119,7 +111,7 @@ def inapplicable() -> str | None:
     text = upstream.source(_FILE, _NAMES)
     if distribution is None or text is None:
         return f"there is no {_FILE} here: TRL 0.28 and newer have it"
-    if _RELOADS not in text:
+    if RELOADS not in text:
         return f"TRL {distribution.version} does not reload weights from disk before it generates"
     return whole_engine.inapplicable()
 
@@ -127,18 +119,14 @@ def inapplicable() -> str | None:
 repro(
     "SYN003",
     distributions=_NAMES,
-    modules=MODULES,
+    modules=("torch", "transformers", "vllm", "accelerate", "trl.generation.vllm_generation"),
     simulated=(
         "sleep and wake, which the CPU build ignores",
         "the push of each parameter: the same tensors by reload_weights with an iterator",
         "the optimizer step: another model's weights",
     ),
-    triggers=[Trigger("asleep", _carry_out, silent=True)],
-    mitigations={
-        "sleep_off": "vllm_enable_sleep_mode=False",
-        "checkpoint_on_disk": "write the policy into the folder that the engine was started on, before it generates",
-        "upgrade": ("TRL 1.10.0 or newer", "huggingface/trl#5355"),
-    },
-    untried=dict.fromkeys(("upgrade",), OTHER_RELEASE),
+    triggers=[Trigger("asleep", asleep, silent=True)],
+    recommended={"upgrade": "huggingface/trl#5355"},
+    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )

@@ -1,4 +1,4 @@
-"""Repros of training steps of TRL and transformers that end with an error."""
+"""Reproduce how unmodified TRL and transformers refuse options, data, rewards and rollouts; the model is tiny."""
 
 from __future__ import annotations
 
@@ -10,33 +10,63 @@ from repro import upstream
 from repro.base import OTHER_RELEASE, InapplicableError
 from repro.drivers import calls, tiny_trl
 
+_options_repro = partial(calls.repro, needs=("trl",))
 _repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
+_CONFIG_CHECK = ("ValueError", "raise ValueError(", "__post_init__")
 
 
-def _reward_once(completions: list[Any], **_: Any) -> list[float]:
+@_options_repro("CFG101", failure=_CONFIG_CHECK, says="must be divisible by num_generations")
+def cfg101_sizes(mitigation: str | None) -> None:
+    """Configure TRL with a generation that is not a whole number of groups."""
+    group = 3 if mitigation == "group_divides" else 8
+    tiny_trl.config(num_generations=group, per_device_train_batch_size=3)
+
+
+@_options_repro("CFG110", failure=_CONFIG_CHECK, says="at least 2 generations")
+def cfg110_one(mitigation: str | None) -> None:
+    """Configure TRL with a group of one completion."""
+    group = 8 if mitigation == "a_group" else 1
+    tiny_trl.config(num_generations=group, per_device_train_batch_size=8)
+
+
+@_options_repro("CFG111", failure=_CONFIG_CHECK, says="can not be both configured")
+def cfg111_both(mitigation: str | None) -> None:
+    """Configure TRL with two options of which only one may be set."""
+    second = {} if mitigation == "one_of_them" else {"steps_per_generation": 2}
+    tiny_trl.config(generation_batch_size=8, **second)
+
+
+@_options_repro(
+    "CFG113",
+    failure=(
+        "ValueError",
+        'raise ValueError(f"Some specified arguments are not used by the HfArgumentParser: {remaining_args}")',
+        "parse_args_into_dataclasses",
+    ),
+    says="vllm_device",
+)
+def cfg113_vllm_device(mitigation: str | None) -> None:
+    """Pass an option of another release to TRL's parser."""
+    from trl import GRPOConfig, TrlParser
+
+    option = ["--vllm_mode", "colocate"] if mitigation == "rename" else ["--vllm_device", "cuda:1"]
+    arguments = ["--output_dir", tempfile.mkdtemp(), "--use_cpu", "true", "--bf16", "false", *option]
+    TrlParser((GRPOConfig,)).parse_args_and_config(arguments)
+
+
+def _one_reward(completions: list[Any], **_: Any) -> list[float]:
     return [0.0] if completions else []
 
 
-@_repro(
-    "CFG022",
-    trigger="one_for_all",
-    failure=("ValueError", "raise ValueError(", ""),
-    says="rewards, but",
-    changes={"one_each": "one reward for each completion"},
-)
+@_repro("CFG022", failure=("ValueError", "raise ValueError(", ""), says="rewards, but")
 def cfg022_one_for_all(mitigation: str | None) -> None:
-    """A reward function returns one number for a batch of completions."""
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _reward_once)
+    """Train with a reward function that returns one number for a batch of completions."""
+    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "one_each" else _one_reward)
 
 
-@_repro(
-    "CFG116",
-    trigger="question",
-    failure=("KeyError", 'prompts = [x["prompt"] for x in inputs]', ""),
-    changes={"rename": "dataset.rename_column('question', 'prompt')"},
-)
+@_repro("CFG116", failure=("KeyError", 'prompts = [x["prompt"] for x in inputs]', ""))
 def cfg116_question(mitigation: str | None) -> None:
-    """The data set calls its column `question`, and TRL's trainer reads `prompt`."""
+    """Train on a dataset whose column is `question`, while TRL's trainer reads `prompt`."""
     column = "prompt" if mitigation == "rename" else "question"
     tiny_trl.take_step(tiny_trl.reward_nothing, column=column)
 
@@ -44,97 +74,90 @@ def cfg116_question(mitigation: str | None) -> None:
 @calls.repro(
     "CMP025",
     needs=("transformers", "torch", "datasets"),
-    modules=("torch", "transformers", "datasets", "tokenizers"),
-    trigger="older_trainer",
     failure=(
         "TypeError",
         "loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)",
         "training_step",
     ),
     says="num_items_in_batch",
-    changes={"take_it": "compute_loss takes num_items_in_batch=None"},
     untried={"newer": OTHER_RELEASE},
 )
 def cmp025_older_trainer(mitigation: str | None) -> None:
-    """The Trainer of transformers calls a compute_loss of before 4.46, which takes no num_items_in_batch."""
+    """Train with a compute_loss of before transformers 4.46, which does not take num_items_in_batch."""
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    class Older(Trainer):  # type: ignore[misc] # transformers is looked into in cells alone
+    class Older(Trainer):  # type: ignore[misc] # transformers is not checked outside of cells
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
             del return_outputs
             return model(**inputs).loss
 
-    class Newer(Trainer):  # type: ignore[misc]
+    class Newer(Older):
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
         ) -> Any:
-            del return_outputs, num_items_in_batch
-            return model(**inputs).loss
+            del num_items_in_batch
+            return super().compute_loss(model, inputs, return_outputs)
 
-    common = {"use_cpu": True, "report_to": [], "max_steps": 1, "save_strategy": "no"}
     ids = [[3, 4]] * 8
-    built = (Newer if mitigation == "take_it" else Older)(
+    trainer = (Newer if mitigation == "take_it" else Older)(
         model=tiny_trl.model(),
-        args=TrainingArguments(output_dir=tempfile.mkdtemp(), **common),
+        args=TrainingArguments(
+            output_dir=tempfile.mkdtemp(), use_cpu=True, report_to=[], max_steps=1, save_strategy="no"
+        ),
         train_dataset=Dataset.from_dict({"input_ids": ids, "labels": ids}),
     )
-    built.train()
+    trainer.train()
 
 
 @_repro(
     "ENV012",
-    trigger="use_vllm",
     failure=("ImportError", "raise ImportError(", ""),
     says="vLLM is not available",
     untried={"install": "it changes the environment: run this in one with vLLM"},
 )
 def env012_use_vllm(_mitigation: str | None) -> None:
-    """TRL's trainer is to use vLLM, which is not installed."""
+    """Train with use_vllm=True where vLLM is not installed."""
     if upstream.installed(upstream.VLLM) is not None:
         raise InapplicableError("vLLM is installed here")
     tiny_trl.take_step(tiny_trl.reward_nothing, use_vllm=True)
 
 
-def _nothing(*_: Any, **__: Any) -> dict[str, list[Any]]:
+def _no_rollouts(*_: Any, **__: Any) -> dict[str, list[Any]]:
     return {"prompt_ids": [], "completion_ids": [], "logprobs": []}
 
 
 @_repro(
     "NUM023",
-    trigger="empty_rollout",
     failure=("RuntimeError", "raise RuntimeError(", ""),
     says="No completions were generated",
     untried={"find_the_root": calls.SEARCHES},
     simulated=("the engine that failed: a rollout function of ours",),
 )
 def num023_empty_rollout(_mitigation: str | None) -> None:
-    """A rollout function returns no completion, and TRL's trainer raises."""
-    tiny_trl.take_step(tiny_trl.reward_nothing, rollouts=_nothing)
+    """Train with a rollout function that returns no completions."""
+    tiny_trl.take_step(tiny_trl.reward_nothing, rollouts=_no_rollouts)
 
 
-def _narrow(completions: list[Any]) -> list[float]:
+def _reward_without_kwargs(completions: list[Any]) -> list[float]:
     return [0.0] * len(completions)
 
 
 @_repro(
     "REW002",
-    trigger="narrow",
     failure=("TypeError", "output_reward_func = reward_func(", ""),
     says="got an unexpected keyword argument",
-    changes={"kwargs": "def reward(completions, **kwargs)"},
     untried={"columns": "no column is missing here"},
 )
 def rew002_narrow(mitigation: str | None) -> None:
-    """TRL calls a reward function by keyword, and the function takes completions alone."""
-    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else _narrow)
+    """Train with a reward function that takes completions only, while TRL passes more by keyword."""
+    tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else _reward_without_kwargs)
 
 
 @calls.repro(
     "SYN014",
     needs=("trl",),
     modules=("trl.scripts.vllm_serve",),
-    trigger="no_group",
     failure=(
         "RuntimeError",
         'raise RuntimeError("Communicator not initialized. Call `init_communicator` first.")',
@@ -144,7 +167,7 @@ def rew002_narrow(mitigation: str | None) -> None:
     simulated=("the engine around the worker extension: there is none",),
 )
 def syn014_no_group(_mitigation: str | None) -> None:
-    """TRL's server is sent a weight before a group was made."""
+    """Send a weight to the worker extension of TRL's server before its process group exists."""
     from trl.scripts.vllm_serve import WeightSyncWorkerExtension
 
     WeightSyncWorkerExtension().update_named_param("model.norm.weight", "torch.float32", (64,))

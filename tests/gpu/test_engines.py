@@ -122,7 +122,7 @@ def test_trls_own_trainer_takes_steps_with_vllm(device, cell):
     # The engine that the release takes by itself: what else runs in a cell here asks for V0.
     program = (
         "import os, runpy, sys; os.environ.pop('VLLM_USE_V1', None); sys.argv[1:] = ['vllm', '--json']; "
-        "runpy.run_module('repro.questions.trl_steps', run_name='__main__', alter_sys=True)"
+        "runpy.run_module('repro.cell_programs.trl_training', run_name='__main__', alter_sys=True)"
     )
     done = run_with(cell_on(device, cell), "-c", program, timeout_s=900)
     answer = json.loads(done.stdout)

@@ -11,7 +11,7 @@ MODULES = (
     "grpo_core.learn.losses",
     "grpo_core.learn.dialects",
     "grpo_core.rollout.engine",
-    "repro.questions.servers_start",
+    "repro.cell_programs.server_start",
     "grpo_core.rollout.vllm_requests",
     "grpo_core.rollout.vllm_releases",
     "grpo_core.metrics",

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from repro.questions import servers_start as started
+from repro.cell_programs import server_start as started
 
 SERVER = """
 import http.server, json, sys
@@ -40,7 +40,7 @@ def observe(tmp_path, monkeypatch):
         (tmp_path / "stand_in.py").write_text(program)
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         monkeypatch.setenv("PYTHONPATH", path)
-        monkeypatch.setitem(started._SERVERS, "vllm", ("stand-in serve", "stand_in", "--max-model-len"))
+        monkeypatch.setitem(started.SERVERS, "vllm", ("stand-in serve", "stand_in", "--max-model-len"))
         for name in ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS"):
             monkeypatch.setenv(name, "")  # set by the program, and taken back here
         return started.observe("vllm", [])

@@ -1,10 +1,13 @@
-"""Shared fixtures of the repro tests: toy repros, importable here and in every child process."""
+"""Shared fixtures of the repro tests: toy repros, and the command in this process."""
 
 import importlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from repro.__main__ import main
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -18,3 +21,28 @@ def toys(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT), str(tmp_path)]))
     monkeypatch.syspath_prepend(str(HERE))
     return importlib.import_module("toys")
+
+
+@pytest.fixture
+def run_command(capfd):
+    """Run the command in this process: returns exit code, standard output and standard error."""
+
+    def run(*arguments, registry="repro.issues"):
+        stdout = os.dup(1)  # the command redirects it
+        try:
+            code = main(arguments, registry=registry)
+        except SystemExit as end:
+            code = end.code
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+        output, errors = capfd.readouterr()
+        return SimpleNamespace(returncode=code, stdout=output, stderr=errors)
+
+    return run
+
+
+@pytest.fixture
+def run_toys(run_command, toys):
+    """Run the command with the toy repros registered."""
+    return lambda *arguments: run_command(*arguments, registry="toys")

@@ -16,7 +16,7 @@ def test_work_is_complete_when_each_request_was_served_once_in_full():
 
 
 @pytest.mark.parametrize(
-    ("work", "told"),
+    ("work", "description"),
     [
         (Work({"a": 3}, [("a", 2)]), "0 of 1 requests finished, 2 tokens; not served: a"),
         (Work({"a": 3}, []), "not served: a"),
@@ -25,12 +25,13 @@ def test_work_is_complete_when_each_request_was_served_once_in_full():
         (Work({"a": 3}, [("a", 3)], stray=2), "2 completions went to a caller that had not asked for them"),
         (Work({"a": 3}, [("a", 3)], leaked_blocks=5), "5 KV cache blocks leaked"),
         (Work({"a": 3}, [("a", 3)], parked=1), "1 sequences left parked as stopped"),
+        (Work.of_checks({"a": True, "b": False}, "checks passed", "so far"), "1 of 2 checks passed; so far"),
     ],
 )
-def test_work_that_is_not_complete_says_why(work, told):
+def test_incomplete_work_says_why(work, description):
     """A token too few, an answer twice, astray or never, a block or a sequence left behind."""
     assert not work.complete
-    assert told in work.describe()
+    assert description in work.describe()
 
 
 def test_an_attempt_survives_its_json():
@@ -53,6 +54,6 @@ def test_an_attempt_survives_its_json():
     ],
 )
 def test_the_outcome_of_a_code_is_that_of_its_bare_attempts(outcomes, expected):
-    """One that gave no answer is never read as 'does not occur'; mitigated ones don't count."""
+    """An attempt without a result is never read as 'does not occur'; mitigated ones don't count."""
     attempts = [Attempt("t", None, outcome) for outcome in outcomes]
     assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from evaluation.repro import dataset_lengths
-from evaluation.repro.dataset_lengths import LIMIT, Told, lengths, summary_line
+from evaluation.repro.dataset_lengths import LIMIT, lengths
 from tests.cells import run_in_cell
 
 
@@ -24,25 +24,6 @@ def test_the_small_data_set_is_the_beginning_of_the_large_one():
         (9478, 5842),
         (14449, 4616),
     ]
-
-
-def test_another_seed_is_another_data_set():
-    """The data set has the same distribution: about half of its rows are below the median."""
-    second = lengths(1000, seed=1)
-    assert second != lengths(1000)
-    assert 400 < sum(length < dataset_lengths.MEDIAN for length in second) < 600
-
-
-def test_a_line_says_rows_longest_and_first():
-    """It also has the batch and location of an assertion; zero counts are left out."""
-    reported = Told(
-        20, 70, 1, 7, None, "failed", 4, "vllm/core/scheduler.py:1: assert x", 4, 3, 0, 24, 5, 1.5
-    )
-    assert summary_line(reported) == (
-        "20 rows, longest 70 of 4096 tokens, 1 over it (the first is row 7); as it is: failed in the batch from "
-        "row 4; 3 of 4 rows answered, 24 tokens; 5 KV cache blocks taken in the end; "
-        "vllm/core/scheduler.py:1: assert x; 1.5 s"
-    )
 
 
 def test_without_a_vllm_it_says_so(capsys, monkeypatch):

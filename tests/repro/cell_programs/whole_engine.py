@@ -22,10 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent / "device"))
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-import torch
-
 try:
-    from vllm import LLM, ModelRegistry, SamplingParams
+    from vllm import LLM, SamplingParams
 except ImportError as missing:  # 0.10.2 wants more for its LLM than its scheduler needs
     ANSWERS.write(json.dumps({"missing": str(missing)}))
     ANSWERS.close()
@@ -36,7 +34,8 @@ from vllm.platforms import current_platform
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
 
 from repro import judge
-from repro.drivers.schedulers import owners
+from repro.drivers import stub_model
+from repro.drivers.schedulers import callers
 from repro.drivers.schedulers.v0 import (
     TOKEN,
     RefusedRequestError,
@@ -49,41 +48,10 @@ from repro.drivers.schedulers.v0 import (
 WORKLOADS = 80
 # 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.
 PLUGIN = type(current_platform).__module__ == "harness_platform"
-MODEL = {
-    "architectures": ["HarnessForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": 64,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "float32",
-}
 
 
 class ForwardPassError(Exception):
     """The forward pass failed."""
-
-
-class HarnessForCausalLM(torch.nn.Module):
-    """Has the methods that vLLM looks for in a model, and is never called."""
-
-    def __init__(self, *, vllm_config=None, prefix=""):
-        super().__init__()
-
-    def forward(self, input_ids, positions, kv_caches=None, attn_metadata=None):
-        """Never called."""
-
-    def compute_logits(self, hidden_states, sampling_metadata):
-        """Never called."""
-
-    def sample(self, logits, sampling_metadata):
-        """Never called."""
-
-    def load_weights(self, weights):
-        """Never called."""
 
 
 class Executor(ExecutorBase):
@@ -177,7 +145,7 @@ def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) 
 
     def generate(requests: list[SchedulerRequest]) -> list[int]:
         nonlocal passes, fails
-        steps = owners.generate(engine, requests)
+        steps = callers.generate(engine, requests)
         while True:
             try:
                 next(steps)
@@ -238,7 +206,6 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
 
 def main() -> None:
     """Compare both, and print the results."""
-    ModelRegistry.register_model("HarnessForCausalLM", HarnessForCausalLM)
     longest = 90
     try:
         check_prompt(longest, Setup.max_model_len)
@@ -246,7 +213,7 @@ def main() -> None:
         longest = Setup.max_model_len
     observed = []
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(MODEL))
+        stub_model.write_and_register(folder)
         for number in range(WORKLOADS):
             setup, calls, failing = workload(number, longest)
             real = run_whole_engine(folder, setup, calls, failing=failing)

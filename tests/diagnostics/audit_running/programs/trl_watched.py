@@ -63,7 +63,7 @@ def main():
         {"spread": spread, "constant": constant}[reward],
         behind,
         prompts=prompts,
-        held=tiny_trl.model(0),
+        policy=tiny_trl.model(0),
         **settings,
     )
     trainer.args.output_dir = folder

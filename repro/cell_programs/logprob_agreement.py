@@ -1,10 +1,10 @@
-"""Compare vLLM's log-probs of its samples with a plain forward pass of the same weights in transformers.
+"""Compare the log-probs that unmodified vLLM reports with a forward pass of the same weights in transformers.
 
-    python -m repro.questions.agreement [--json]
+    python -m repro.cell_programs.logprob_agreement [--json]
 
-vLLM's own `LLM` and the same tiny model in transformers, both in float32, nothing simulated. Sampled at temperature 1
-from the whole vocabulary, where vLLM's default log-probs are those of the distribution it sampled from. One prompt is
-long and asked twice, so that the second answer rests on cached keys and values.
+Both sides run the same tiny model in float32. vLLM samples at temperature 1 from the whole vocabulary, where its
+default log-probs are those of the distribution it sampled from. One prompt is long and used twice, so that the second
+completion reads cached keys and values.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro import upstream
+from repro.cell_programs import print_report
 from repro.drivers import whole_engine
-from repro.drivers.scratch import print_answer
 
 SCHEMA = "grpo-doctor.logprobs.v1"
 BOUND = 1e-4
@@ -35,9 +35,9 @@ def observe() -> dict[str, Any]:
         The document of `--json`; `outcome` is `ok`, or `failed` with the reason in `error`.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "dtype": "float32", "bound": BOUND, "why": WHY}
+    error = None
     try:
-        document |= compare_logprobs(*_sampled())
-        error = None
+        document |= compare_logprobs(*_sample_and_score())
         if not document["max_difference"] <= BOUND:
             error = f"apart by up to {document['max_difference']:.1e}, more than {BOUND:g}"
     except Exception as failure:  # noqa: BLE001 - any exception is recorded
@@ -47,17 +47,17 @@ def observe() -> dict[str, Any]:
     return document | {"outcome": outcome, "error": error, "versions": upstream.versions()}
 
 
-def _sampled() -> tuple[list[float], list[float]]:
-    """Return the engine's log-probs, and those of the forward pass, token by token."""
+def _sample_and_score() -> tuple[list[float], list[float]]:
+    """Return the log-probs of the engine and of the forward pass, token by token."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy))
     prompts = [*whole_engine.PROMPTS, whole_engine.LONG]
-    result: list[whole_engine.Sampled] = []
+    samples: list[whole_engine.Sampled] = []
     for seed in range(SEEDS):
-        params = [whole_engine.params(seed * len(prompts) + place) for place in range(len(prompts))]
-        result += whole_engine.sample(llm, prompts, params)
-    engine = [value for sample in result for value in sample.logprobs]
-    return engine, [value for sample in result for value in whole_engine.trainers(policy, sample)]
+        params = [whole_engine.params(seed * len(prompts) + index) for index in range(len(prompts))]
+        samples += whole_engine.sample(llm, prompts, params)
+    engine = [value for sample in samples for value in sample.logprobs]
+    return engine, [value for sample in samples for value in whole_engine.trainer_logprobs(policy, sample)]
 
 
 def compare_logprobs(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any]:
@@ -81,10 +81,10 @@ def compare_logprobs(engine: Sequence[float], trainer: Sequence[float]) -> dict[
 
 
 def main() -> None:
-    """Print what was found; exit code 0: within the bound, 1: not."""
+    """Print the report; exit code 0: within the bound, 1: not."""
     parser = argparse.ArgumentParser(description="Compare vLLM's log-probs with a forward pass.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    print_answer(observe, _describe, as_json=parser.parse_args().json)
+    print_report(observe, _describe, as_json=parser.parse_args().json)
 
 
 def _describe(document: dict[str, Any]) -> str:

@@ -5,27 +5,25 @@ import json
 import pytest
 
 from repro.issues import syn003 as repro
-from tests.cells import cell_python, repro_beside_trl, run_in_cell
+from tests.cells import cell_python, read_attempts, repro_beside_trl, run_in_cell
 
 CELL = "vllm-0.31.0+trl-1.16.0"
 
 
 def test_log_probs_are_told_by_whose_they_are():
-    """The policy's are served; the base model's are named."""
+    """The policy's are served; the base model's are counted."""
     work = repro.count_policy_logprobs(
         [-1.0, -2.0, -3.0], policy=[-1.05, -4.0, -3.0], base=[-9.0, -2.1, -9.0]
     )
     assert [name for name, _ in work.received] == ["token 0", "token 2"]
-    assert (
-        work.describe()
-        == "2 of 3 log-probs are the policy's; mean difference 0.68; 1 of 3 are the base model's"
-    )
+    note = "mean difference 0.68; 1 of 3 are the base model's"
+    assert work.describe() == f"2 of 3 log-probs are the policy's; {note}"
     assert repro.count_policy_logprobs([-1.0], [-1.0], [-9.0]).complete
 
 
 def test_the_sampled_tokens_logprob_is_taken_from_either_form():
     """A number in TRL 0.29, a list with one number in newer releases."""
-    assert (repro._first(-1.5), repro._first([-1.5])) == (-1.5, -1.5)
+    assert (repro.sampled_logprob(-1.5), repro.sampled_logprob([-1.5])) == (-1.5, -1.5)
 
 
 @pytest.mark.parametrize(
@@ -33,16 +31,16 @@ def test_the_sampled_tokens_logprob_is_taken_from_either_form():
     [
         (None, "TRL 0.28 and newer have it"),
         ("self.sync_weights()", "does not reload weights"),
-        (f"self.llm.{repro._RELOADS}", None),
+        (f"self.llm.{repro.RELOADS}", None),
     ],
 )
-def test_a_release_is_told_by_the_call(monkeypatch, text, reason):
-    """It is the call that throws the pushed weights away."""
+def test_a_release_is_told_by_the_call_that_reloads(monkeypatch, text, reason):
+    """The call throws the pushed weights away."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
-    monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Found", (), {"version": "0"}))
+    monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Distribution", (), {"version": "0"}))
     monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
-    reported = repro.inapplicable()
-    assert reported is None if reason is None else reason in reported
+    result = repro.inapplicable()
+    assert result is None if reason is None else reason in result
 
 
 @pytest.mark.vllm
@@ -63,11 +61,10 @@ def test_rollouts_come_from_the_base_model():
     """TRL 1.9.2's wheel, in the folder GRPO_DOCTOR_TRL_1_9_2, before the cell's own on the path."""
     program = repro_beside_trl("1.9.2", "run", "SYN003", "--timeout", "280", "--json")
     assert cell_python(CELL).exists()
-    done = run_in_cell(CELL, "-c", program, timeout_s=900)
-    attempts = {
-        result["mitigation"]: result for result in json.loads(done.stdout)["codes"]["SYN003"]["attempts"]
-    }
-    assert attempts[None]["outcome"] == "reproduced"
-    assert "72 of 72 are the base model's" in attempts[None]["detail"]
+    attempts = read_attempts(run_in_cell(CELL, "-c", program, timeout_s=900), "SYN003")
+    bare = attempts["asleep", None]
+    assert bare["outcome"] == "reproduced"
+    assert "72 of 72 are the base model's" in bare["detail"]
     for name in ("sleep_off", "checkpoint_on_disk"):
-        assert (attempts[name]["outcome"], attempts[name]["finished"]) == ("mitigated", 72)
+        helped = attempts["asleep", name]
+        assert (helped["outcome"], helped["finished"]) == ("mitigated", 72)

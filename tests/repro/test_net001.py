@@ -1,13 +1,12 @@
 """NET001: which pair of releases is concerned, and the answer of a real application where there is one."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from repro.issues import net001 as repro
-from tests.cells import run_with
+from tests.cells import read_attempts, run_with
 
 
 @pytest.mark.parametrize(
@@ -24,8 +23,8 @@ def test_the_pair_of_releases_decides(monkeypatch, fastapi, middleware, reason):
     """FastAPI from 0.137 on with a middleware up to 8.0.0."""
     versions = {"fastapi": fastapi, "prometheus-fastapi-instrumentator": middleware}
     monkeypatch.setattr(repro.metadata, "version", versions.__getitem__)
-    reported = repro.inapplicable()
-    assert reported is None if reason is None else reason in reported
+    result = repro.inapplicable()
+    assert result is None if reason is None else reason in result
 
 
 @pytest.mark.slow
@@ -35,9 +34,8 @@ def test_a_real_application_answers_500_and_without_the_middleware_200():
     python = Path(os.environ.get("GRPO_DOCTOR_FASTAPI", ""))
     if not python.is_file():
         pytest.skip("no GRPO_DOCTOR_FASTAPI: the Python of an environment made from repro/fastapi.txt")
-    done = run_with(python, "-m", "repro", "run", "NET001", "--json")
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = {a["mitigation"]: a for a in json.loads(done.stdout)["codes"]["NET001"]["attempts"]}
+    attempts = read_attempts(run_with(python, "-m", "repro", "run", "NET001", "--json"), "NET001")
+    result = {name: attempt for (_, name), attempt in attempts.items()}
     assert (result[None]["outcome"], result[None]["function"]) == ("reproduced", repro.FUNCTION)
     assert result["excluded_handlers"]["outcome"] == "not_mitigated"
     for name in ("no_middleware", "routes_on_app"):

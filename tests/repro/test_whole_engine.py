@@ -1,6 +1,5 @@
 """Failures of numbers on the whole engine: the trainer's side against closed forms, and the engine in a cell."""
 
-import json
 import math
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from repro.drivers import whole_engine
 from repro.drivers.whole_engine import Sampled
-from tests.cells import run_in_cell
+from tests.cells import attempts_in_cell
 
 CELL = "vllm-0.31.0+trl-1.16.0"
 
@@ -29,11 +28,13 @@ def test_the_trainers_logprob_is_the_closed_form():
     weights = [0.5, 0.3, 0.15, 0.05]
     policy = Fixed(*map(math.log, weights))
     sampled = Sampled((0,), (0, 1, 3), (0.0,) * 3)
-    assert whole_engine.trainers(policy, sampled) == pytest.approx([math.log(weights[i]) for i in (0, 1, 3)])
+    assert whole_engine.trainer_logprobs(policy, sampled) == pytest.approx(
+        [math.log(weights[i]) for i in (0, 1, 3)]
+    )
     squared = [weight**2 for weight in weights]
     at_half = [math.log(squared[i] / sum(squared)) for i in (0, 1, 3)]
-    assert whole_engine.trainers(policy, sampled, temperature=0.5) == pytest.approx(at_half)
-    within = whole_engine.trainers(policy, sampled, top_p=0.7)
+    assert whole_engine.trainer_logprobs(policy, sampled, temperature=0.5) == pytest.approx(at_half)
+    within = whole_engine.trainer_logprobs(policy, sampled, top_p=0.7)
     assert within == pytest.approx([math.log(0.5 / 0.8), math.log(0.3 / 0.8), -math.inf])
 
 
@@ -50,8 +51,6 @@ def test_the_work_counts_what_agrees():
 @pytest.mark.parametrize(("code", "mitigation"), [("NUM001", "processed_logprobs"), ("SYN025", "all_names")])
 def test_the_real_engine_shows_it_and_the_mitigation_helps(code, mitigation):
     """No log-prob of the bare run is the trainer's; with the mitigation each is."""
-    arguments = [code, "--mitigation", mitigation, "--timeout", "250", "--json"]
-    result = json.loads(run_in_cell(CELL, "-m", "repro", "run", *arguments, timeout_s=550).stdout)
-    bare, helped = result["codes"][code]["attempts"]
+    bare, helped = attempts_in_cell(CELL, code, "--mitigation", mitigation, "--timeout", "250").values()
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 0)
     assert (helped["outcome"], helped["finished"]) == ("mitigated", helped["expected"])

@@ -1,10 +1,10 @@
-"""Take three steps with the unmodified GRPOTrainer of this environment's TRL, and check that it trained.
+"""Take three steps with the unmodified GRPOTrainer of this environment's TRL, and check that the weights moved.
 
-    python -m repro.questions.trl_steps alone|vllm [--json]
+    python -m repro.cell_programs.trl_training alone|vllm [--json]
 
 `alone`: TRL samples with transformers. `vllm`: with vLLM in its own process, `vllm_mode="colocate"`; if TRL has no
-such mode, the outcome is `not_run`. The model is tiny and random; steps count if the weights moved. An exception is
-recorded word for word, with the line of the installed packages that raised it.
+such mode, the outcome is `not_run`. The model is tiny and random. An exception is recorded with its message and the
+line of the installed package that raised it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro import judge, upstream
+from repro.cell_programs import print_report
 from repro.drivers import tiny_trl, whole_engine
-from repro.drivers.scratch import print_answer
 
 SCHEMA = "grpo-doctor.peer.v1"
 STEPS, LENGTH = 3, 8
@@ -41,80 +41,72 @@ def observe(engine: str) -> dict[str, Any]:
     """
     document: dict[str, Any] = {"schema": SCHEMA, "engine": engine, "steps": 0, "error": None, "where": None}
     try:
-        missing = _why_no_colocation() if engine == "vllm" else None
+        missing = explain_missing_mode() if engine == "vllm" else None
         if missing is None:
-            document |= _train(engine)
-        outcome = "ok" if missing is None else "not_run"
-        error = missing or _find_failure(document)
-        document |= {"outcome": "failed" if error and not missing else outcome, "error": error}
+            document |= train(engine)
+        error = missing or find_failure(document)
+        outcome = "not_run" if missing else "failed" if error else "ok"
+        document |= {"outcome": outcome, "error": error}
     except Exception as failure:  # noqa: BLE001 - any exception is recorded
         traceback.print_exc()
         document |= {"outcome": "failed", "error": f"{type(failure).__name__}: {failure}"}
-        document["where"] = _failing_line(failure)
+        document["where"] = find_failing_line(failure)
     return document | {"versions": upstream.versions()}
 
 
-def _why_no_colocation() -> str | None:
+def explain_missing_mode() -> str | None:
     """Return why this TRL cannot sample with vLLM in its own process, or None."""
-    known = _option_names()
-    if "vllm_mode" in known:
+    options = option_names()
+    if "vllm_mode" in options:
         return None
     # TRL 0.16 and 0.17 still have `vllm_device`, and do not use it.
-    if "vllm_server_host" in known:
+    if "vllm_server_host" in options:
         return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
     return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
 
 
-def _option_names() -> set[str]:
+def option_names() -> set[str]:
     """Return the option names of this TRL's GRPOConfig."""
     from trl import GRPOConfig
 
     return {field.name for field in dataclasses.fields(GRPOConfig)}
 
 
-def _train(engine: str) -> dict[str, Any]:
+def train(engine: str) -> dict[str, Any]:
     """Run the trainer; return its logged metrics, and by how much the weights moved."""
     policy, settings = _model_and_options(engine)
-    built = tiny_trl.trainer(_reward, held=policy, **settings)
-    before = [parameter.detach().clone() for parameter in built.model.parameters()]
+    trainer = tiny_trl.trainer(reward, policy=policy, **settings)
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     began = time.monotonic()
-    built.train()
-    pairs = zip(before, built.model.parameters(), strict=True)
+    trainer.train()
+    pairs = zip(before, trainer.model.parameters(), strict=True)
     moved = max(float((old - new.detach()).abs().max()) for old, new in pairs)
-    logged = [entry for entry in built.state.log_history if "loss" in entry]
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    complete = [name for name in LOGGED if logged and all(name in entry for entry in logged)]
     return {
-        "steps": built.state.global_step,
+        "steps": trainer.state.global_step,
         "seconds": round(time.monotonic() - began, 1),
         "moved": moved,
-        "logged": {name: [entry[name] for entry in logged] for name in LOGGED if _is_logged(logged, name)},
+        "logged": {name: [entry[name] for entry in logged] for name in complete},
         "simulated": [],
     }
 
 
 def _model_and_options(engine: str) -> tuple[Any, dict[str, Any]]:
     """Return the model to train (None: the default tiny one) and the `GRPOConfig` options."""
-    settings: dict[str, Any] = {
-        "max_steps": STEPS,
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
-        "max_completion_length": LENGTH,
-        "learning_rate": 0.01,
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-    }
+    sizes = {"max_steps": STEPS, "max_completion_length": LENGTH, "learning_rate": 0.01}
+    settings: dict[str, Any] = tiny_trl.GROUP | sizes | {"logging_strategy": "steps", "logging_steps": 1}
     if engine == "alone":
         return None, settings
     # Settings that any vLLM needs on a CPU; TRL and vLLM themselves are not changed.
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
-    policy = _from_folder()
     settings |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
     # TRL's default lengths exceed the tiny model's; the option's name depends on the release.
-    sizes = {"max_prompt_length": 16, "vllm_max_model_length": 64}
-    settings |= {name: value for name, value in sizes.items() if name in _option_names()}
-    return policy, settings
+    lengths, options = {"max_prompt_length": 16, "vllm_max_model_length": 64}, option_names()
+    return _load_from_folder(), settings | {name: lengths[name] for name in lengths if name in options}
 
 
-def _from_folder() -> Any:
+def _load_from_folder() -> Any:
     """Save the tiny model to a folder for vLLM, and load it from there."""
     from transformers import AutoModelForCausalLM
 
@@ -124,16 +116,12 @@ def _from_folder() -> Any:
     return AutoModelForCausalLM.from_pretrained(folder).float()
 
 
-def _reward(completions: Sequence[str], **_: Any) -> list[float]:
+def reward(completions: Sequence[str], **_: Any) -> list[float]:
     """Return rewards that differ within a group: equal rewards would make all advantages zero."""
     return [text.count("a") - len(text) / 7 + len(set(text)) for text in completions]
 
 
-def _is_logged(logged: Sequence[dict[str, Any]], name: str) -> bool:
-    return bool(logged) and all(name in entry for entry in logged)
-
-
-def _find_failure(document: dict[str, Any]) -> str | None:
+def find_failure(document: dict[str, Any]) -> str | None:
     """Return why the run did not train, or None."""
     losses = document["logged"].get("loss", [])
     if document["steps"] != STEPS or len(losses) != STEPS:
@@ -143,7 +131,7 @@ def _find_failure(document: dict[str, Any]) -> str | None:
     return None if document["moved"] > 0 else "the weights did not move"
 
 
-def _failing_line(failure: BaseException) -> str | None:
+def find_failing_line(failure: BaseException) -> str | None:
     """Return `file:line in function` of the last frame within an installed package."""
     for frame in reversed(traceback.extract_tb(failure.__traceback__)):
         if path := judge.below_site_packages(frame.filename):
@@ -162,7 +150,7 @@ def main() -> None:
         message = f"{document['steps']} steps" if document["outcome"] == "ok" else document["error"]
         return f"TRL, {options.engine}: {message}"
 
-    print_answer(lambda: observe(options.engine), describe, as_json=options.json)
+    print_report(lambda: observe(options.engine), describe, as_json=options.json)
 
 
 if __name__ == "__main__":

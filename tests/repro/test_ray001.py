@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.base import ElsewhereError, InapplicableError
-from repro.drivers.verl_rollout import ELSEWHERE, NAMES, RIGHT
+from repro.drivers.verl_rollout import NAMES, OTHER_NAMESPACE, RIGHT
 from repro.issues import REPROS
 from repro.issues import ray001 as repro
 from tests.cells import cell_python, run_in_cell
@@ -28,7 +28,7 @@ def report(**changes):
         "server_address": "127.0.0.1:1",
         "names": list(NAMES),
         "everywhere": THERE,
-        "asked": {name: ["init_worker", "init_device", "load_model"] for name in NAMES},
+        "requested": {name: ["init_worker", "init_device", "load_model"] for name in NAMES},
     }
     return result | changes
 
@@ -42,16 +42,16 @@ def report(**changes):
         ({"names": [], "everywhere": ["training/someone-else"]}, "the workers are gone"),
     ],
 )
-def test_each_reason_is_told_from_what_the_engine_saw(changes, reason):
+def test_each_reason_is_found_in_what_the_engine_saw(changes, reason):
     """Another cluster, another namespace, gone: the same message of verl's, and three remedies."""
-    assert reason in repro.cause(report(**changes))
+    assert reason in repro.find_cause(report(**changes))
 
 
 def test_a_process_that_joined_no_cluster_says_so():
     """Its own `ray.init()` failed, so there is no verdict on the workers."""
     observed = report()
     del observed["engine_address"]
-    assert repro.cause(observed) == "the engine process joined no cluster"
+    assert repro.find_cause(observed) == "the engine process joined no cluster"
 
 
 def test_the_line_names_what_was_looked_for_and_what_was_seen():
@@ -70,18 +70,18 @@ def test_the_line_names_what_was_looked_for_and_what_was_seen():
         assert part in line
 
 
-def test_work_counts_what_the_workers_were_asked():
+def test_work_counts_the_workers_calls():
     """A worker that was found but did not get all calls is not done."""
-    assert repro.work(report()).complete
-    assert not repro.work(report(asked={NAMES[0]: ["init_worker"]})).complete
-    assert not repro.work(report(asked={})).complete
+    assert repro.count_loaded(report()).complete
+    assert not repro.count_loaded(report(requested={NAMES[0]: ["init_worker"]})).complete
+    assert not repro.count_loaded(report(requested={})).complete
 
 
 def test_a_failure_elsewhere_keeps_its_kind_and_its_frames():
     """They are judged here as if it had been raised here."""
     failure = {"kind": "AssertionError", "text": "has 0 actors", "frames": [["a.py", 3, "f"]]}
     with pytest.raises(ElsewhereError) as raised_error:
-        repro.work(report(failure=failure))
+        repro.count_loaded(report(failure=failure))
     assert (raised_error.value.kind, raised_error.value.frames) == ("AssertionError", (["a.py", 3, "f"],))
     assert "prefix" in raised_error.value.note
 
@@ -94,17 +94,18 @@ def test_a_mitigation_changes_what_it_says_and_nothing_else():
     assert repro.make_plan("wrong_address", "unset_spawn").server_env == {
         "RAY_ADDRESS": bare.server_env["RAY_ADDRESS"]
     }
-    assert repro.make_plan("other_namespace", None).workers_namespace == ELSEWHERE
+    assert repro.make_plan("other_namespace", None).workers_namespace == OTHER_NAMESPACE
     assert repro.make_plan("other_temp_dir", "running_head").head == "default"
 
 
-def test_every_pair_is_carried_out_or_says_why_not():
+def test_every_pair_has_a_plan_or_a_reason(monkeypatch):
     """No mitigation is missing from the plans, and none that helps is refused."""
+    monkeypatch.setattr(repro.subprocess_worker, "run_program", lambda *_: report())
     refused = set()
     for trigger in REPROS["RAY001"].triggers:
         for mitigation in REPROS["RAY001"].mitigations:
             try:
-                repro.make_plan(trigger.name, mitigation.name)
+                trigger.run(mitigation.name)
             except InapplicableError:
                 refused.add((trigger.name, mitigation.name))
     helping = {(name, second.name) for second in REPROS["RAY001"].mitigations for name in second.helps}

@@ -1,16 +1,22 @@
-"""The programs that look at a pair as a whole: what counts as training, what as agreement, and where a failure was."""
+"""The programs of the matrix: what counts as training, what as agreement, where a failure was; no files are left."""
 
 from __future__ import annotations
 
 import doctest
 import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from repro import upstream
+from repro.cell_programs import logprob_agreement, trl_training
 from repro.drivers import whole_engine
-from repro.questions import agreement, trl_steps
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -27,12 +33,12 @@ from repro.questions import agreement, trl_steps
 def test_steps_count_only_with_finite_losses_and_moved_weights(changes, said):
     """A trainer that runs to its end and learns nothing took no steps."""
     document = {"steps": 3, "moved": 0.1, "logged": {"loss": [0.1, 0.0, 0.2]}}
-    assert trl_steps._find_failure(document | changes) == said
+    assert trl_training.find_failure(document | changes) == said
 
 
 def test_rewards_tell_completions_of_a_group_apart():
     """Or the advantages are zero, and nothing moves."""
-    assert len(set(trl_steps._reward(["a b", "a a b", "c", "d e f"]))) == 4
+    assert len(set(trl_training.reward(["a b", "a a b", "c", "d e f"]))) == 4
 
 
 def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
@@ -44,8 +50,8 @@ def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
     exec(compile(place.read_text(), str(place), "exec"), result)
     with pytest.raises(KeyError) as raised_error:
         result["f"]()
-    assert trl_steps._failing_line(raised_error.value) == "trl/x.py:2 in f"
-    assert trl_steps._failing_line(KeyError("never raised")) is None
+    assert trl_training.find_failing_line(raised_error.value) == "trl/x.py:2 in f"
+    assert trl_training.find_failing_line(KeyError("never raised")) is None
 
 
 def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
@@ -54,11 +60,11 @@ def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
     def fail(_engine):
         raise RuntimeError("weights <gone>")
 
-    monkeypatch.setattr(trl_steps, "_train", fail)
-    document = trl_steps.observe("alone")
+    monkeypatch.setattr(trl_training, "train", fail)
+    document = trl_training.observe("alone")
     assert (document["outcome"], document["error"]) == ("failed", "RuntimeError: weights <gone>")
-    monkeypatch.setattr(trl_steps, "_why_no_colocation", lambda: "no such mode")
-    assert trl_steps.observe("vllm")["outcome"] == "not_run"
+    monkeypatch.setattr(trl_training, "explain_missing_mode", lambda: "no such mode")
+    assert trl_training.observe("vllm")["outcome"] == "not_run"
     json.dumps(document)
     capsys.readouterr()
 
@@ -66,11 +72,13 @@ def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
 def test_agreement_is_within_the_bound_or_fails(monkeypatch):
     """NaN is outside every bound; no samples means no agreement."""
     for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
-        monkeypatch.setattr(agreement, "_sampled", lambda engine=engine: (engine, [-1.0, -2.0]))
-        assert agreement.observe()["outcome"] == outcome
-    monkeypatch.setattr(agreement, "_sampled", lambda: ([], []))
-    assert agreement.observe()["outcome"] == "failed"
-    assert doctest.testmod(agreement).failed == 0
+        monkeypatch.setattr(
+            logprob_agreement, "_sample_and_score", lambda engine=engine: (engine, [-1.0, -2.0])
+        )
+        assert logprob_agreement.observe()["outcome"] == outcome
+    monkeypatch.setattr(logprob_agreement, "_sample_and_score", lambda: ([], []))
+    assert logprob_agreement.observe()["outcome"] == "failed"
+    assert doctest.testmod(logprob_agreement).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -94,6 +102,30 @@ def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, ve
 )
 def test_a_missing_mode_has_its_own_reason(monkeypatch, known, said):
     """The reason comes from the options that this TRL has, not from its version number."""
-    monkeypatch.setattr(trl_steps, "_option_names", lambda: known)
-    result = trl_steps._why_no_colocation()
+    monkeypatch.setattr(trl_training, "option_names", lambda: known)
+    result = trl_training.explain_missing_mode()
     assert (result is None) if said is None else (result is not None and said in result)
+
+
+@pytest.mark.parametrize(("module", "arguments"), [("trl_training", ["alone"]), ("logprob_agreement", [])])
+def test_a_program_leaves_no_temporary_folder(tmp_path, module, arguments):
+    """It ends by os._exit, without clean-up at exit; the folder of all temporary files is removed before."""
+    program = (
+        "import sys, tempfile\n"
+        f"from repro.cell_programs import {module} as program\n"
+        "report = {'outcome': 'ok', 'steps': 3, 'tokens': 1, 'max_difference': 0.0, 'error': None}\n"
+        "program.observe = lambda *_: (tempfile.mkdtemp(), report)[1]\n"
+        f"sys.argv[1:] = {[*arguments, '--json']!r}\n"
+        "program.main()\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+    )
+    assert json.loads(done.stdout)["outcome"] == "ok", done.stderr
+    assert list(tmp_path.iterdir()) == []

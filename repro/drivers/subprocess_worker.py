@@ -1,4 +1,4 @@
-"""Run part of an attempt in another process, which receives a plan and returns a report, both JSON."""
+"""Run part of an attempt in another process: it gets a plan and returns a report, both as JSON."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, 
 
     Args:
         module: one that calls `answer_plan` when it is run.
-        plan: what it is given.
-        environment: the whole of it.
+        plan: its input.
+        environment: all its environment variables.
 
     Raises:
         RuntimeError: it reported nothing.
@@ -30,8 +30,8 @@ def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, 
     command = [sys.executable, "-m", module, str(writing), str(os.getpid()), json.dumps(plan)]
     with subprocess.Popen(command, env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL) as process:
         os.close(writing)
-        with os.fdopen(reading, encoding="utf-8") as answer_:
-            message = answer_.read()
+        with os.fdopen(reading, encoding="utf-8") as stream:
+            message = stream.read()
     if not message:
         ended = processes.how_it_ended(process.returncode)
         raise RuntimeError(f"{module} ended with {ended}, and reported nothing")
@@ -40,13 +40,13 @@ def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, 
 
 
 def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Run as the main program of such a module: read the plan, run it, print the result."""
+    """Run as the main program of such a module: read the plan, run it, report the result."""
     descriptor, parent, plan = sys.argv[1:]
     processes.die_with(int(parent), signal.SIGKILL)
-    os.set_inheritable(int(descriptor), False)  # or what it starts would keep the answer open
+    os.set_inheritable(int(descriptor), False)  # child processes would keep the pipe open
     report = run(json.loads(plan))
-    with os.fdopen(int(descriptor), "w", encoding="utf-8") as out:
-        json.dump(report, out)
+    with os.fdopen(int(descriptor), "w", encoding="utf-8") as stream:
+        json.dump(report, stream)
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
@@ -59,6 +59,6 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def failed(failure: Mapping[str, Any], note: str = "") -> ElsewhereError:
-    """Return the exception to raise here for one in a report."""
+def make_error(failure: Mapping[str, Any], note: str = "") -> ElsewhereError:
+    """Return the exception to raise in this process for one in a report."""
     return ElsewhereError(failure["kind"], failure["text"], failure["frames"], note)

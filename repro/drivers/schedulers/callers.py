@@ -1,7 +1,7 @@
-"""Callers that step an engine: one caller, two with or without a lock, or a server loop for all clients.
+"""Simulate threads that call one V0 engine: each caller is a generator, and `take_turns` switches between them.
 
-Each owner is a generator, suspended wherever another thread could run: in the forward pass, and while it waits for a
-lock. `take_turns` is the operating system that switches between them, always in the same order.
+A caller is suspended where another thread could run: in the forward pass, and while it waits for a lock. The order of
+switches is always the same.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Generator, Iterable, Sequence
 
 from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest, V0Engine
 
-Owner = Generator[None, None, list[Delivered]]
+Caller = Generator[None, None, list[Delivered]]
 
 
-def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Owner:
+def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
     """Generate like `LLM.generate`: submit, step until the engine is empty, return all completions that finished."""
     for request in requests:
         engine.add(request)
     return (yield from engine.run())
 
 
-def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Owner:
+def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Caller:
     """Generate like `generate`, with one lock held during the whole call."""
     yield from _acquire(lock)
     try:
@@ -32,7 +32,7 @@ def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock
 
 def generate_step_locked(
     engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock
-) -> Owner:
+) -> Caller:
     """Generate like `generate`, with the lock held during each step only."""
     for request in requests:
         engine.add(request)
@@ -45,11 +45,6 @@ def generate_step_locked(
             lock.release()
         yield  # another thread may run between two steps
     return finished
-
-
-def run_sequentially(*owners: Owner) -> list[list[Delivered]]:
-    """Run each owner to its end before the next starts, like a queue with one worker."""
-    return [take_turns([owner])[0] for owner in owners]
 
 
 class ServingLoop:
@@ -69,7 +64,7 @@ class ServingLoop:
         """Queue aborts, as a cancelled client coroutine does; the running step is not changed."""
         self._aborted += [request.id for request in requests]
 
-    def loop(self) -> Owner:
+    def loop(self) -> Caller:
         """Step the engine like `AsyncLLMEngine.engine_step` until no work is left."""
         while self._new or self._aborted or self.engine.unfinished:
             new, self._new = self._new, []
@@ -86,24 +81,24 @@ class ServingLoop:
         return [answer for answer in self._answers if answer.id in ids]
 
 
-def take_turns(owners: Sequence[Owner]) -> list[list[Delivered]]:
-    """Run owners in turn, each to its next suspension, until all have returned; return each owner's completions.
+def take_turns(callers: Sequence[Caller]) -> list[list[Delivered]]:
+    """Run callers in turn, each to its next suspension, until all have returned; return each caller's completions.
 
     Raises:
         RuntimeError: they only wait for each other.
     """
-    received: list[list[Delivered]] = [[] for _ in owners]
-    alive = dict(enumerate(owners))
+    received: list[list[Delivered]] = [[] for _ in callers]
+    running = dict(enumerate(callers))
     for _ in range(10_000):
-        for index, owner in list(alive.items()):
+        for index, caller in list(running.items()):
             try:
-                next(owner)
+                next(caller)
             except StopIteration as done:
                 received[index] = list(done.value)
-                del alive[index]
-        if not alive:
+                del running[index]
+        if not running:
             return received
-    raise RuntimeError("the owners of the engine wait for each other")
+    raise RuntimeError("the callers of the engine wait for each other")
 
 
 def _acquire(lock: threading.Lock) -> Generator[None, None, None]:

@@ -1,0 +1,29 @@
+"""Programs that layers of the matrix run in a cell; each prints one JSON document."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+
+def print_report(
+    observe: Callable[[], dict[str, Any]], describe: Callable[[dict[str, Any]], str], *, as_json: bool
+) -> None:
+    """Print a program's report and end the process, because threads of libraries may outlive `main`.
+
+    What libraries print goes to standard error. Ending by `os._exit` skips all clean-up at exit, so temporary files,
+    also of child processes, go to one folder that is removed here. Exit code 1: the outcome is `failed`.
+    """
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
+        document = observe()
+    print(json.dumps(document) if as_json else describe(document), file=answer)
+    answer.close()
+    sys.stderr.flush()
+    os._exit(1 if document["outcome"] == "failed" else 0)

@@ -1,1 +1,0 @@
-"""Programs that a layer of the matrix runs in a cell."""

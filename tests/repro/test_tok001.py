@@ -1,0 +1,64 @@
+"""TOK001: counts of ids without a text, and the effect of mitigations; with the engine in a cell."""
+
+import pytest
+
+from repro.base import InapplicableError
+from repro.drivers import whole_engine
+from repro.issues import REPROS
+from repro.issues import tok001 as repro
+from tests.cells import attempts_in_cell
+
+
+def test_an_id_beyond_the_tokenizers_end_has_no_text():
+    """The last token is in, the first row beyond it is out."""
+    ids = [0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1]
+    work = repro.count_with_text(ids, "and so on")
+    assert (work.finished, len(work.due)) == (2, 4)
+    assert work.describe() == "2 of 4 sampled tokens have a text; and so on"
+
+
+def test_allowed_and_biased_ids_are_all_rows_of_the_model():
+    """Each row is in one of them."""
+    allowed = repro.mitigation_params("allowed_ids")["allowed_token_ids"]
+    biased = repro.mitigation_params("logit_bias")["logit_bias"]
+    assert sorted([*allowed, *biased]) == list(range(whole_engine.VOCABULARY))
+    assert repro.mitigation_params(None) == {}
+
+
+@pytest.mark.slow  # it imports transformers
+def test_the_tokenizer_gives_its_words_back():
+    """A later loss of tokens comes from ids without a word, for no other reason."""
+    words = repro.tokenizer()
+    ids = list(range(repro.TOKENS))
+    assert len(words) == repro.TOKENS
+    assert words(words.decode(ids), add_special_tokens=False).input_ids == ids
+    assert words(words.decode([5, repro.TOKENS, 6]), add_special_tokens=False).input_ids == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("if max_input_id > tokenizer.max_token_id:", "the ids are what is refused"),
+        ("max_input_id > max(tokenizer.max_token_id,", "every id"),
+    ],
+)
+def test_the_check_in_the_source_decides_whether_ids_are_refused(monkeypatch, source, message):
+    """Where ids are refused, keeping them does not help."""
+    monkeypatch.setattr(repro.upstream, "source", lambda _: source)
+    with pytest.raises(InapplicableError, match=message):
+        REPROS["TOK001"].trigger("fed_back").run("token_ids")
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_the_real_engine_samples_them_and_the_text_loses_them():
+    """vLLM 0.31.0: 8 of 72 tokens have no text, none when the rows are cut off."""
+    options = ("--mitigation", "trimmed_model", "--timeout", "250")
+    attempts = attempts_in_cell("vllm-0.31.0+trl-1.16.0", "TOK001", *options)
+    bare = attempts["sampled", None]
+    assert (bare["outcome"], bare["finished"], bare["expected"]) == ("reproduced", 64, 72)
+    assert "72 tokens sampled, 64 came back" in attempts["re_encoded", None]["detail"]
+    assert attempts["fed_back", None]["outcome"] == "inapplicable"
+    for trigger in ("sampled", "re_encoded"):
+        assert attempts[trigger, "trimmed_model"]["outcome"] == "mitigated"
