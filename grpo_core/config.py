@@ -37,7 +37,7 @@ REMOVED: dict[str, Any] = {
     "loss.correction_gate": "none", "loss.gate_limit": 0.1, "loss.off_policy_limit": 0.0,
     "loss.cov_share": 0.0002, "loss.cov_low": 1.0, "loss.cov_high": 5.0, "loss.cov_kl": 1.0,
     "loss.entropy_quantile": 0.0, "loss.kl_placement": "loss",
-    "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
+    "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
     "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
     "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
     "model.loss_scale": 1024.0, "output.page": False, "reward.threads": 1,
@@ -318,8 +318,6 @@ class LossConfig:
     """Upper bound of the correction's weights."""
     correction_floor: float = option(0.0, low=0)
     """Lower bound of the correction's weights. 0: none."""
-    quadratic: float = option(0.001, low=0)
-    """moved: weight of the squared log-ratio (prime-rl's kl_tau)."""
     entropy_coefficient: float = option(0.0)
     """Subtract the mean entropy of the step's tokens, times this, from the loss."""
 

@@ -178,14 +178,14 @@ def vespo(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor
 
 
 def moved(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """prime-rl 0.8.0's default: the ratio to the engine's log-probs times A, minus the squared log-ratio.
+    """prime-rl 0.8.0's default: the ratio to the engine's log-probs times A, minus 0.001 (kl_tau) log-ratio squared.
 
     Only the latter remains at tokens whose probability moved beyond the clip's bounds in the advantage's direction.
     """
     log_ratio = terms.current - terms.behaviour
     distance = (terms.current.exp() - terms.behaviour.exp()).detach()
     out = torch.where(terms.advantages > 0, distance > options.clip_high, distance < -options.clip_low)
-    return log_ratio.exp() * terms.advantages * ~out - options.quadratic * log_ratio**2, out
+    return log_ratio.exp() * terms.advantages * ~out - 0.001 * log_ratio**2, out
 
 
 SURROGATES: dict[str, Surrogate] = {
