@@ -66,7 +66,9 @@ class DataSet:
     def prompt(self, name: str, row: int) -> Prompt:
         """Return a row as a prompt with this id."""
         ids, columns, source = self.rows[row]
-        text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self._tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
         return Prompt(name, text, ids, columns, source)
 
 

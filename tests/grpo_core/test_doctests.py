@@ -8,7 +8,6 @@ import pytest
 MODULES = (
     "grpo_core.learn.advantages",
     "grpo_core.learn.logprobs",
-    "grpo_core.learn.losses",
     "grpo_core.learn.dialects",
     "grpo_core.rollout.engine",
     "repro.questions.servers_start",
