@@ -169,7 +169,9 @@ def vespo(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor
     log_w = (log_ratio * terms.mask).sum(1, keepdim=True)
     if options.correction != "none":
         weights = importance_weights(terms.proximal, terms.behaviour, terms.mask, options)
-        log_w = log_w + masked(weights.log().clamp(least, 20.0), terms.mask).sum(1, keepdim=True)
+        logs = weights.log().clamp(least, 20.0)  # [B, 1] for the weights of sequences
+        logs = masked(logs, terms.mask) if options.correction_level == "token" else logs
+        log_w = log_w + logs.sum(1, keepdim=True)
     log_w = log_w.clamp(least, 20.0)
     good = terms.advantages >= 0
     power, rate = torch.where(good, 2.0, 3.0), torch.where(good, 3.0, 2.0)
