@@ -19,7 +19,6 @@ from grpo_core.probe import probe
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.settings import load
 
-
 TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")
 
 
