@@ -15,6 +15,7 @@ from torch.distributed.tensor import distribute_tensor
 from grpo_core.config import Config, ConfigError, ModelConfig
 from grpo_core.learn.batch import Batch
 from grpo_core.learn.logprobs import completion_logprobs
+from grpo_core.learn.precision import LoweredCopy
 from grpo_core.machine.resources import torch_device
 from grpo_core.machine.world import World
 from grpo_core.rollout.weights.digest import fingerprint_of
@@ -42,7 +43,7 @@ class Policy:
         causal: The transformers model.
         device: Its device.
         module: Holds the parameters, for the optimizer and for checkpoints.
-        reference: The model before training, if the loss or reward has a KL to it.
+        reference: The model before training, if the loss has a KL to it.
         lowered: The copy that computes, where the compute type is not float32.
         vocabulary: Number of token ids that can be sampled: those that model and tokenizer both have.
     """
@@ -203,13 +204,9 @@ def inject(causal: Any, options: ModelConfig, seed: int) -> None:
         ) from error
     targets = options.lora_targets
     adapters = LoraConfig(
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha,
+        r=options.lora_rank, lora_alpha=options.lora_alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
         target_modules=targets[0] if targets == ("all-linear",) else list(targets),
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -238,77 +235,3 @@ def merged(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
         else:
             delta = layers[layer].get_delta_weight("default") if rest == "weight" else 0
             yield f"{layer}.{rest}", value + delta
-
-
-class LoweredCopy:
-    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
-
-    Attributes:
-        module: The copy.
-        lost: Share of the last update's nonzero gradients that changed no weight of the copy; None before the first.
-    """
-
-    def __init__(self, trained: Any, options: ModelConfig) -> None:
-        """Copy and convert the module."""
-        self.lost: float | None = None
-        self.module = copy.deepcopy(trained)
-        _convert(self.module, getattr(torch, options.dtype), options.float32_parts)
-        masters = dict(trained.named_parameters(remove_duplicate=False))
-        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
-        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
-        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
-        self._copied = self._versions()
-
-    def connect(self) -> None:
-        """From now on send gradients to the trained weights; call it after the copy itself was copied."""
-        for trained, value in self._pairs:
-            value.register_post_accumulate_grad_hook(_adds_to(trained))
-
-    def refresh(self) -> None:
-        """Copy the weights if they were written to: a checkpoint, or an older version, was loaded."""
-        if self._copied != self._versions():
-            self.copy_weights()
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def copy_weights(self, *, updated: bool = False) -> None:
-        """Copy the trained weights; right after an update, while its gradients exist, also compute `lost`."""
-        lost = moved = 0
-        for trained, value in self._pairs:
-            rounded = trained.detach().to(value.dtype)
-            if updated and trained.grad is not None and value.dtype != torch.float32:
-                nonzero = trained.grad != 0
-                moved += int(nonzero.sum())
-                lost += int((nonzero & (rounded == value)).sum())
-            value.copy_(rounded)
-        self.lost, self._copied = lost / moved if moved else self.lost, self._versions()
-
-    def _versions(self) -> list[int]:
-        """Return how often each trained weight was written to."""
-        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
-
-
-def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a model except the parts that stay in float32, whose results are rounded."""
-    head = scorer.causal.get_output_embeddings()
-    if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
-        # Tied: the embedding is in the compute type.
-        head.weight = nn.Parameter(head.weight.detach().clone())
-    scorer.to(kind)
-    if "head" in float32_parts:
-        head.float()
-    if "norms" in float32_parts:
-        for name, module in scorer.causal.named_modules():
-            if "norm" in name.rpartition(".")[2]:
-                module.float()
-                module.register_forward_hook(lambda _, __, out: out.to(kind))
-
-
-def _adds_to(trained: torch.Tensor) -> Any:
-    """Return a hook that moves a gradient of the copy onto the trained weight's, in float32."""
-
-    def add(value: torch.Tensor) -> None:
-        assert value.grad is not None
-        grad, value.grad = value.grad.float(), None
-        trained.grad = grad if trained.grad is None else trained.grad.add_(grad)
-
-    return add

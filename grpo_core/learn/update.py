@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,15 +28,11 @@ class Part:
 
     Attributes:
         rows: Its samples.
-        counted_BT: True at the tokens that count.
-        weights_BT: Their weights in the whole window.
         proximal_BT: Log-probs before the first update; None until the first pass.
         entropy_BT: Entropies of the same pass.
     """
 
     rows: Batch
-    counted_BT: torch.Tensor
-    weights_BT: torch.Tensor
     proximal_BT: Any = None
     entropy_BT: Any = None
 
@@ -125,38 +121,25 @@ class Updater:
 
         With several windows the log-probs before the first update are computed for all of them at once.
         """
-        options, counted_BT = self._config.train, batch.mask_BT & batch.trained_B[:, None]
-        count = min(options.mini_batches, len(counted_BT))
-        rollout_weights_BT = self._weights(counted_BT) * count
+        options, size = self._config.train, len(batch)
+        count = min(options.mini_batches, size)
+        batch = replace(batch, weights_BT=self._weights(batch) * count)
         windows = []
         for number in range(count):
-            part = slice(len(counted_BT) * number // count, len(counted_BT) * (number + 1) // count)
-            rows = batch.select(part)
-            part_BT = counted_BT[part, : rows.mask_BT.shape[1]]
-            per_rollout = options.mini_batch_normaliser == "rollout"
-            weights_BT = (
-                rollout_weights_BT[part, : part_BT.shape[1]] if per_rollout else self._weights(part_BT)
-            )
-            windows.append(self._micro_batches(rows, part_BT, weights_BT))
+            rows = batch.select(slice(size * number // count, size * (number + 1) // count))
+            if options.mini_batch_normaliser == "mini_batch":
+                rows = replace(rows, weights_BT=self._weights(rows))
+            mine = rows.select(self._world.share(len(rows)))
+            windows.append([Part(mine.select(part)) for part in slices(len(mine), options.micro_batch)])
         if count > 1:
             for micro_batch in (part for window in windows for part in window):
                 with torch.no_grad():
                     micro_batch.proximal_BT, micro_batch.entropy_BT = self._logprobs(micro_batch.rows)
         return windows
 
-    def _weights(self, counted_BT: torch.Tensor) -> torch.Tensor:
-        return token_weights(counted_BT, self._config.loss.aggregation, self._config.sampling.max_tokens)
-
-    def _micro_batches(self, batch: Batch, counted_BT: torch.Tensor, weights_BT: torch.Tensor) -> list[Part]:
-        """Return this process's micro-batches of an accumulation window, with their weights in the whole window."""
-        share = self._world.share(len(batch.lengths_B))
-        mine, counted_BT, weights_BT = batch.select(share), counted_BT[share], weights_BT[share]
-        parts = []
-        for part in slices(len(mine.lengths_B), self._config.train.micro_batch):
-            rows = mine.select(part)
-            width = rows.behaviour_BT.shape[1]
-            parts.append(Part(rows, counted_BT[part, :width], weights_BT[part, :width]))
-        return parts
+    def _weights(self, batch: Batch) -> torch.Tensor:
+        loss, sampling = self._config.loss, self._config.sampling
+        return token_weights(batch.counted_BT, loss.aggregation, sampling.max_tokens)
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
         """Compute the gradients of the whole window; the first pass also sets the proximal log-probs.
@@ -178,7 +161,7 @@ class Updater:
                 reference_BT = reference and reference.logprobs(rows, self._temperature)
                 streams = Streams(rows.behaviour_BT, part.proximal_BT, reference_BT)
                 loss = policy_loss(
-                    current_BT, streams, rows.advantages_B, part.counted_BT, part.weights_BT,
+                    current_BT, streams, rows.advantages_B, rows.counted_BT, rows.weights_BT,
                     self._config.loss, entropy_BT,
                 )  # fmt: skip
                 # PyTorch's wrappers average gradients over processes; here they add up.
