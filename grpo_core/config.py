@@ -196,7 +196,7 @@ class SamplingConfig:
     """Completions truncated at max_tokens get a reward, but no gradient."""
 
     @property
-    def truncation(self) -> dict[str, float]:
+    def truncation(self) -> dict[str, Any]:
         """The parameters besides the temperature that change what is sampled, where they are set."""
         neutral = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         return {name: getattr(self, name) for name, value in neutral.items() if getattr(self, name) != value}

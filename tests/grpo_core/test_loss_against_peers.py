@@ -20,7 +20,6 @@ EXPECTED = {
         | {"sapo seq-mean-token-mean", "vanilla far"},
         {"grpo", "grpo no std", "grpo vectorized", "grpo vectorized no std", "rloo", "rloo vectorized"},
     ),
-    "verl_050_loss.py": ("0.5.0", set(MODES[:3]), {"grpo", "grpo no std", "rloo"}),
     "openrlhf_loss.py": (
         "0.11.2",
         {"ppo without KL", "ppo with KL", "gspo without KL"},

@@ -1,11 +1,13 @@
 """Settings are read, overridden and refused by name."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from grpo_core.config import Config, ConfigError
+from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.settings import describe_settings, load
 
 
@@ -128,6 +130,22 @@ def test_a_bad_command_line_is_refused(arguments, says):
 def test_a_removed_option_may_have_its_former_default():
     """Settings of a run, or of a record, of an earlier release are read."""
     assert load(None, ["--loss.reject=none", "--output.page=False", "--loss.gate_limit=0.1"]) == Config()
+
+
+@pytest.mark.parametrize(("value", "resumes"), [("none", True), ("token_k3", False)])
+def test_a_run_of_an_earlier_release_resumes_unless_it_used_a_removed_option(tmp_path, value, resumes):
+    """Its config.json has keys that are no longer there."""
+    config = load(None, [f"--output.dir={tmp_path}", "--output.name=run"])
+    settings = config.as_dict()
+    settings["loss"]["reject"] = value
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "config.json"
+    path.write_text(json.dumps(settings))
+    if resumes:
+        check_resumable(path, config)
+    else:
+        with pytest.raises(ConfigError, match="loss.reject is not set, begun with 'token_k3'"):
+            check_resumable(path, config)
 
 
 @pytest.mark.parametrize(("correction", "consequence"), [("truncate", "weighs"), ("none", "does not weigh")])

@@ -41,18 +41,6 @@ def tensors(seed):
     )
 
 
-def make_data(seed, *, by_token):
-    """Make the tensors, with parts of each completion from an environment, whose log-probs are nonsense."""
-    data, generator = tensors(seed), torch.Generator().manual_seed(seed)
-    holes = torch.rand(data.mask.shape, generator=generator) < 0.4
-    holes[:, 0] = False
-    data.mask &= ~holes
-    data.behaviour = torch.where(holes, 5.0, data.behaviour)
-    if by_token:
-        data.advantages = torch.randn(data.mask.shape, generator=generator, dtype=torch.float64)
-    return data
-
-
 def of_tokens(data):
     """The advantages as peers have them: one a token."""
     return (data.advantages if data.advantages.dim() > 1 else data.advantages[:, None]) * data.mask
