@@ -144,7 +144,7 @@ def test_a_run_of_an_earlier_release_resumes_unless_it_used_a_removed_option(tmp
     if resumes:
         check_resumable(path, config)
     else:
-        with pytest.raises(ConfigError, match="loss.reject is not set, begun with 'token_k3'"):
+        with pytest.raises(ConfigError, match=r"loss\.reject is not set, begun with 'token_k3'"):
             check_resumable(path, config)
 
 
