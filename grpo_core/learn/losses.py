@@ -111,7 +111,7 @@ class Terms:
         proximal: See the module.
         behaviour: See the module.
         ratio: Current / proximal, [B, T] or [B, 1].
-        advantages: [B, 1] or [B, T].
+        advantages: [B, 1].
         mask: True at real tokens.
     """
 
@@ -223,7 +223,7 @@ def kl_estimate(
 
 
 def policy_loss(
-    current_BT: torch.Tensor, streams: Streams, advantages: torch.Tensor, mask_BT: torch.Tensor,
+    current_BT: torch.Tensor, streams: Streams, advantages_B: torch.Tensor, mask_BT: torch.Tensor,
     weights_BT: torch.Tensor, options: LossConfig, entropy_BT: torch.Tensor | None = None,
 ) -> PolicyLoss:  # fmt: skip
     """Compute the surrogate per token, plus the KL to a reference, weighed by `token_weights`.
@@ -231,7 +231,7 @@ def policy_loss(
     Args:
         current_BT: The trainer's log-probs, with gradient.
         streams: The other log-probs.
-        advantages: One per sample [B], or one per token [B, T].
+        advantages_B: One per sample.
         mask_BT: True at real tokens; values elsewhere have no influence, even NaN.
         weights_BT: This part's rows of the whole step's `token_weights`.
         options: Ratio, surrogate, KL and correction.
@@ -239,9 +239,8 @@ def policy_loss(
     """
     current, proximal = masked(current_BT, mask_BT), masked(streams.proximal, mask_BT)
     behaviour = masked(streams.behaviour, mask_BT)
-    gains = masked(advantages, mask_BT) if advantages.dim() > 1 else advantages[:, None]
     ratio = ratios(current, proximal, mask_BT, options)
-    terms = Terms(current, proximal, behaviour, ratio, gains, mask_BT)
+    terms = Terms(current, proximal, behaviour, ratio, advantages_B[:, None], mask_BT)
     gain, clipped = SURROGATES[options.surrogate](terms, options)
     if options.correction != "none" and options.surrogate != "vespo":
         gain = gain * importance_weights(proximal, behaviour, mask_BT, options)

@@ -386,17 +386,6 @@ def test_a_sequences_ratio_with_each_tokens_gradient():
     assert (gradients[0] - gradients[1]).abs().max() > 0.01  # token weights distinguish the two: verl's gspo
 
 
-def test_an_advantage_per_token_moves_the_gradient_of_that_token():
-    """One per sample, written out, is the same."""
-    options = {"correction": "none", "clip_low": 1.0, "clip_high": 1e9}
-    value, gradient = four_completions(torch.tensor(ADVANTAGES), **options)
-    per_token = torch.tensor(ADVANTAGES)[:, None].repeat(1, 5)
-    assert torch.equal(four_completions(per_token, **options)[0], value)
-    per_token[0, 1] = 7.0
-    changed = (four_completions(per_token, **options)[1] != gradient).nonzero().tolist()
-    assert changed == [[0, 1]]
-
-
 def test_every_surrogate_has_a_name():
     """The setting and the functions are the same list."""
     assert tuple(SURROGATES) == NAMES

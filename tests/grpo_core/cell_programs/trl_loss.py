@@ -67,7 +67,7 @@ def tensors(seed):
     }
     streams = {name: values.to(torch.get_default_dtype()) for name, values in streams.items()}
     mask = torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None]
-    return SimpleNamespace(mask=mask, tool=None, **streams)
+    return SimpleNamespace(mask=mask, **streams)
 
 
 class Accelerator:
@@ -119,7 +119,7 @@ def correction_weights(data, correction):
         "math": math,
         "torch": torch,
         "completion_mask": data.mask.to(torch.get_default_dtype()),
-        "tool_mask": data.tool,
+        "tool_mask": None,
         "old_per_token_logps": data.proximal,
         "sampling_per_token_logps": data.behaviour,
     }
@@ -177,10 +177,8 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, bonus=0.0, 
         "old_per_token_logps": data.proximal,
         "ref_per_token_logps": data.reference,
         "sampling_per_token_logps": data.behaviour,
-        "num_items_in_batch": mask.sum() if data.tool is None else (mask * data.tool).sum(),
+        "num_items_in_batch": mask.sum(),
     }
-    if data.tool is not None:
-        inputs["tool_mask"] = data.tool
     if correction:
         inputs["importance_sampling_ratio"] = correction_weights(data, correction)
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
@@ -191,9 +189,8 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, bonus=0.0, 
 def ours(data, options, bonus=None):
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
-    mask = data.mask if data.tool is None else data.mask & (data.tool > 0)
-    weights = token_weights(mask, options.aggregation, LONGEST)
-    loss = policy_loss(current, streams, data.advantages, mask, weights, options, bonus).value
+    weights = token_weights(data.mask, options.aggregation, LONGEST)
+    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options, bonus).value
     loss.backward()
     return loss.detach(), current.grad
 
@@ -277,31 +274,6 @@ def side_effects():
     return {"beside": worst}
 
 
-def make_data(types):
-    """Return the largest differences if a tool wrote part or all of a completion; advantages per sample and token."""
-    torch.set_default_dtype(torch.float64)
-    worst, cases = {}, 0
-    corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
-    for loss_type, level, beta, correction, by_token, seed in itertools.product(
-        types,
-        ("token", "sequence"),
-        (0.0, 0.04),
-        corrections,
-        (False, True),
-        range(2),
-    ):
-        case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": None, "bias": False}
-        case |= {"correction": correction}
-        data, generator = tensors(seed), torch.Generator().manual_seed(seed)
-        data.tool = torch.randint(0, 2, data.mask.shape, generator=generator).double()
-        if by_token:
-            data.advantages = torch.randn(data.mask.shape, generator=generator)
-        actual = differences([(ours(data, options_for(**case)), theirs(data, **case))])
-        worst[loss_type] = max(worst.get(loss_type, 0.0), actual)
-        cases += 1
-    return {"spoken": worst, "spoken_cases": cases}
-
-
 def their_advantages(rewards, weights, scale, group):
     from trl import GRPOTrainer
     from trl.trainer.utils import nanstd
@@ -377,7 +349,6 @@ def main() -> None:
     report = {
         **losses(types),
         **side_effects(),
-        **make_data(types),
         "advantages": advantages(scales, their_advantages, (4, 2, 1)),
         "defaults": defaults(),
     }

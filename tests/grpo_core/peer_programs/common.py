@@ -43,7 +43,7 @@ def tensors(seed):
 
 def of_tokens(data):
     """The advantages as peers have them: one a token."""
-    return (data.advantages if data.advantages.dim() > 1 else data.advantages[:, None]) * data.mask
+    return data.advantages[:, None] * data.mask
 
 
 def ours(data, settings, length_epsilon=0.0, parts=PARTS):
