@@ -17,6 +17,7 @@ MODULES = (
     "grpo_core.errors",
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
+    "grpo_core.tasks.rewards",
     "grpo_core.rollout.weights.digest",
     "grpo_core.tasks.task",
     "grpo_core.types",
