@@ -31,14 +31,14 @@ def scored(function, texts, **columns):
     return by_function(RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)))["it"]
 
 
-def totals(found):
+def totals(scores):
     """The rewards."""
-    return [total for total, _ in found]
+    return [total for total, _ in scores]
 
 
-def by_function(found):
+def by_function(rewards):
     """Return rewards by function, one list each."""
-    return {name: [scores[name] for _, scores in found] for name in found[0][1]}
+    return {name: [scores[name] for _, scores in rewards] for name in rewards[0][1]}
 
 
 def settings(tokens=8, data="", **reward):

@@ -112,10 +112,10 @@ def test_a_prefix_continues_the_same_completion(model_dir):
         TransformersEngine(model_dir, max_model_len=32),
         replace(NONE, repetition_penalty=2.0, top_k=6),
     )
-    (whole,) = engine.generate([Request("r", (1, 2), seed=3)], params)
-    (rest,) = engine.generate([Request("r", (1, 2), seed=3, prefix=whole.ids[:3])], params)
-    assert whole.ids == whole.ids[:3] + rest.ids
-    assert rest.logprobs == pytest.approx(whole.logprobs[3:], abs=1e-5)
+    (uninterrupted,) = engine.generate([Request("r", (1, 2), seed=3)], params)
+    (rest,) = engine.generate([Request("r", (1, 2), seed=3, prefix=uninterrupted.ids[:3])], params)
+    assert uninterrupted.ids == uninterrupted.ids[:3] + rest.ids
+    assert rest.logprobs == pytest.approx(uninterrupted.logprobs[3:], abs=1e-5)
 
 
 def test_every_engine_gets_the_parameters():
