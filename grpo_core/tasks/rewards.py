@@ -120,6 +120,7 @@ class RewardSet:
                 text if isinstance(source, str) else [{"role": "assistant", "content": text}]
                 for source, text in zip(columns["prompts"], texts, strict=True)
             ]
+            columns.pop("completion", None)  # of a data set for SFT: TRL's functions don't get it
             extra |= {"log_metric": self._log_metric, "log_extra": lambda *_, **__: None}
         return columns, extra
 
