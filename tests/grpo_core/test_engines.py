@@ -229,7 +229,7 @@ def test_other_parameters_are_refused_by_name():
         assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
-ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
 
 
 def test_capabilities_go_over_the_wire():
@@ -242,7 +242,7 @@ def test_an_older_or_newer_side_is_understood():
     """Fields that the other side does not send have defaults; unknown fields are ignored."""
     found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
     unsaid = "the other side does not say that it can"
-    assert found == ABLE.without(abort=unsaid)
+    assert found == ABLE.without(abort=unsaid, truncation=unsaid)
 
 
 @pytest.mark.parametrize(
