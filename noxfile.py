@@ -47,9 +47,8 @@ QUICKLY = f"({WITHOUT_CELLS}) and not slow"
 # One worker more than there are cores, since a third of a test's time goes by in waiting for a process of its own.
 WORKERS = str(min(8, (os.cpu_count() or 2) + 1))
 PYTEST = ("python", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup")
-# Other trainers, whose losses ours is compared to; in a folder there an older verl, which weighs by the micro-batch.
+# Other trainers, whose losses ours is compared to.
 PEERS = ROOT / ".matrix" / "peers"
-OLDER_VERL = "verl==0.5.0"
 OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
 
 
@@ -119,8 +118,6 @@ def build_peers(session: nox.Session) -> Path:
         python, pins = str(folder / "bin" / "python"), ROOT / "tests" / "grpo_core" / f"{folder.name}.txt"
         session.run(uv, "venv", "--quiet", "--allow-existing", "--python", "3.11", str(folder), external=True)
         session.run(uv, *arguments, python, *cpu, "--requirement", str(pins), external=True)
-    older = ["--target", str(PEERS / "verl-0.5.0"), OLDER_VERL]
-    session.run(uv, *arguments, str(PEERS / "bin" / "python"), *older, external=True)
     return PEERS / "bin" / "python"
 
 

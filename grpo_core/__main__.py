@@ -40,14 +40,13 @@ _FLAGS = ("--json", "--resume", "--help", "-h", *_SERVE_FLAGS)
 def main(arguments: list[str]) -> int:
     """Run a command and return the exit code."""
     flags = {argument for argument in arguments if argument in _FLAGS}
-    rest = [argument for argument in arguments if argument not in _FLAGS]
+    name, *rest = [argument for argument in arguments if argument not in _FLAGS] or [""]
     with _stdout_for_the_answer() as answer:
-        if flags & {"--help", "-h"} or "--help-settings" in rest:
-            answer(_help_text(rest))
+        if flags & {"--help", "-h"} or "--help-settings" in (name, *rest):
+            answer(_help_text([name, *rest]))
             return 0
         try:
             with _interruptible():
-                name, *rest = rest or [""]
                 return _command(name)(rest, flags, answer)
         except (ConfigError, RecordError) as error:
             code, outcome, text = 2, "error", str(error)
@@ -199,24 +198,16 @@ def _help_text(words: list[str]) -> str:
 
     if "--help-settings" in words:
         return describe_settings(" ".join(words[words.index("--help-settings") + 1 :][:1]))
-    name = next(iter(words), "")
     helps = {command: inspect.getdoc(function) or "" for command, function in COMMANDS.items()}
-    if name in COMMANDS:
-        summary, usage, *rest = helps[name].split("\n\n")
-        settings = (
-            f"Settings, {len(fields())} of them with their defaults: {_PROGRAM} {name} --help-settings [WORD]"
-        )
+    if words[0] in helps:
+        summary, usage, *rest = helps[words[0]].split("\n\n")
         usage = usage.replace("usage:", f"usage: {_PROGRAM}")
+        search = f"{_PROGRAM} {words[0]} --help-settings [WORD]"
+        settings = f"Settings, {len(fields())} of them with their defaults: {search}"
         return "\n\n".join([usage, summary, *rest, settings])
-    return "\n".join(
-        [
-            f"usage: {_PROGRAM} COMMAND ...",
-            "",
-            *(f"{command:<7} {text.partition(chr(10))[0]}" for command, text in helps.items()),
-            "",
-            "COMMAND --help shows more; --help-settings [WORD] lists the settings.",
-        ]
-    )
+    commands = [f"{command:<7} {text.partition(chr(10))[0]}" for command, text in helps.items()]
+    end = "COMMAND --help shows more; --help-settings [WORD] lists the settings."
+    return "\n".join([f"usage: {_PROGRAM} COMMAND ...", "", *commands, "", end])
 
 
 def _document_text(document: dict[str, Any], flags: set[str]) -> str:
@@ -226,17 +217,11 @@ def _document_text(document: dict[str, Any], flags: set[str]) -> str:
 
 
 def _summary(document: dict[str, Any]) -> str:
-    return "\n".join(
-        [
-            f"{document['mode']}, engine {document['engine']}: {document['outcome']} after {document['steps']} "
-            f"steps, {document['seconds']:.0f} s",
-            f"reward {document['reward_first']:.3f} -> {document['reward_last']:.3f} "
-            "(first and last tenth of the steps)",
-            f"weight syncs proven: {document['syncs_proven']} of {document['syncs']}",
-            f"metrics     {document['metrics']}",
-            f"completions {document['completions']}",
-        ]
-    )
+    return """{mode}, engine {engine}: {outcome} after {steps} steps, {seconds:.0f} s
+reward {reward_first:.3f} -> {reward_last:.3f} (first and last tenth of the steps)
+weight syncs proven: {syncs_proven} of {syncs}
+metrics     {metrics}
+completions {completions}""".format(**document)
 
 
 @contextlib.contextmanager

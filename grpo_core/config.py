@@ -28,18 +28,21 @@ def option(default: Any, **limits: Any) -> Any:
     return field(default=default, metadata=limits)
 
 
-SURROGATES = (
-    "clip", "cispo", "sapo", "vespo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "geo_mean", "moved", "dro",
-)  # fmt: skip
-REJECTIONS = tuple(
-    f"{level}_{estimator}"
-    for level in ("token", "seq_sum", "seq_mean", "seq_max")
-    for estimator in ("k1", "k2", "k3")
-    if (level, estimator) != ("seq_max", "k1")
-)
-GATES = ("token_kl", "token_tv", "sequence_ratio", "sequence_kl", "sequence_tv")
+SURROGATES = ("clip", "cispo", "sapo", "vespo", "moved")
 TYPES = ("float32", "bfloat16", "float16")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Options of earlier releases, with the value that means what is still done. Any other value is refused.
+REMOVED: dict[str, Any] = {
+    "loss.advantage_deviation": "rewards", "loss.advantage_rewards": "sum", "loss.advantage_whiten": "none",
+    "loss.correction_gate": "none", "loss.gate_limit": 0.1, "loss.off_policy_limit": 0.0,
+    "loss.cov_share": 0.0002, "loss.cov_low": 1.0, "loss.cov_high": 5.0, "loss.cov_kl": 1.0,
+    "loss.entropy_quantile": 0.0, "loss.kl_placement": "loss",
+    "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
+    "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
+    "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
+    "model.loss_scale": 1024.0, "output.page": False, "reward.threads": 1,
+    "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,6 @@ class RewardConfig:
     """Soft overlong penalty (DAPO): it rises linearly over this many tokens before sampling.max_tokens. 0: none."""
     overlong_penalty: float = option(1.0, low=0)
     """The penalty of a completion of full length."""
-    threads: int = option(1, low=1)
-    """Functions that run at the same time, each in its own thread."""
     convention: str = option("text", choices=("text", "trl"))
     """Arguments of functions. `text`: prompts and completions as texts with special tokens. `trl`: as in TRL, without
     special tokens, and as lists of messages where the prompts are messages."""
@@ -117,12 +118,10 @@ class ModelConfig:
     """Names of the layers that get adapters."""
     gradient_checkpointing: bool = option(default=False)
     """Recompute activations in the backward pass instead of storing them."""
-    dtype: str = option("float32", choices=TYPES)
+    dtype: str = option("float32", choices=("float32", "bfloat16"))
     """The trainer's compute type. Weights, gradients and the optimizer stay in float32."""
     float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))
-    """With a lower dtype: the parts that compute in float32."""
-    loss_scale: float = option(1024.0, above=0)
-    """With float16: the factor by which gradients are scaled."""
+    """With bfloat16: the parts that compute in float32."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class RolloutConfig:
     mode: str = option("colocate", choices=("colocate", "async", "server"))
     """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own process.
     `server`: the engine is behind HTTP."""
-    engine: str = option("transformers", choices="engines")
+    engine: str = option("transformers", choices=("transformers", "vllm"))
     """The engine that samples, also of a server that is started for the run."""
     max_staleness: int = option(1, low=0)
     """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
@@ -180,12 +179,27 @@ class SamplingConfig:
     """Longest completion, in tokens."""
     temperature: float = option(1.0, low=0.01)
     """Divides the logits, in sampling and in training."""
+    top_p: float = option(1.0, above=0, high=1)
+    """Sample from the most probable tokens that together have this probability. This and the next three change what is
+    sampled and its log-probs, but not the distribution that is trained (docs/trainer.md)."""
+    top_k: int = option(0, low=0)
+    """Sample from this many most probable tokens. 0: from all."""
+    min_p: float = option(0.0, low=0, high=1)
+    """Sample from tokens with at least this share of the highest probability. 0: from all."""
+    repetition_penalty: float = option(1.0, above=0)
+    """Divides the positive logits of tokens of the prompt and completion so far, and multiplies the negative ones."""
     dynamic: bool = option(default=False)
     """Dynamic sampling (DAPO): replace groups of equal rewards by groups of further prompts."""
     max_resample_times: int = option(3, low=1)
     """Further rollouts that a step may sample; then groups without a signal fill it."""
     overlong_filter: bool = option(default=False)
     """Completions truncated at max_tokens get a reward, but no gradient."""
+
+    @property
+    def truncation(self) -> dict[str, Any]:
+        """The parameters besides the temperature that change what is sampled, where they are set."""
+        neutral = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        return {name: getattr(self, name) for name, value in neutral.items() if getattr(self, name) != value}
 
 
 @dataclass(frozen=True)
@@ -253,12 +267,8 @@ class LossConfig:
 
     dialect: str = option("")
     """Another trainer's loss, such as verl-0.9.1/grpo (grpo_core/learn/dialects.py): defaults of the other keys."""
-    advantage_baseline: str = option(
-        "group", choices=("group", "leave_one_out", "batch", "none", "length", "best_other")
-    )
-    """Subtracted from a reward: the mean of its group, of the others in its group, of the batch, or 0. `length`: the
-    group's mean weighed by lengths (OPO). `best_other`: the best counts by its lead over the second, others not
-    (pass@k)."""
+    advantage_baseline: str = option("group", choices=("group", "leave_one_out", "batch", "none"))
+    """Subtracted from a reward: the mean of its group, of the others in its group, of the batch, or 0."""
     advantage_scale: str = option("group", choices=("group", "leave_one_out", "batch", "none"))
     """Divides the difference: the standard deviation of the rewards of its group, of the others in its group, of the
     batch, or 1. Equal rewards divide by 1, too."""
@@ -271,8 +281,7 @@ class LossConfig:
     of `sequence`, with the gradient of each token (verl's gspo)."""
     surrogate: str = option("clip", choices=SURROGATES)
     """`clip`: PPO's clipped ratio. `cispo`: the ratio, clipped and without gradient, times the log-prob. `sapo`: a
-    sigmoid of the ratio. `vespo`, `dppo_tv`, `dppo_kl`, `clip_cov`, `kl_cov`, `geo_mean` (GMPO), `moved` (prime-rl),
-    `dro`: see grpo_core/learn/losses.py."""
+    sigmoid of the ratio. `vespo` (TRL) and `moved` (prime-rl): see grpo_core/learn/losses.py."""
     clip_low: float = option(0.2, low=0)
     """The ratio is clipped at 1 minus this. 1: no lower clipping."""
     clip_high: float = option(0.2, low=0)
@@ -289,8 +298,6 @@ class LossConfig:
     """sapo: temperature for other advantages."""
     kl_coefficient: float = option(0.0, low=0)
     """Weight of the KL to the model before training. 0: no reference model."""
-    kl_placement: str = option("loss", choices=("loss", "reward"))
-    """Add the KL to the loss, or subtract its sum over a completion from the reward."""
     kl_estimator: str = option("k3", choices=("k1", "k2", "k3"))
     """Schulman's estimator."""
     kl_importance: bool = option(default=False)
@@ -299,11 +306,9 @@ class LossConfig:
     """The log of reference / current is clamped to plus or minus this in the KL. 0: no clamp."""
     kl_limit: float = option(0.0, low=0)
     """A token's KL estimate is clamped to plus or minus this. 0: no clamp."""
-    entropy_quantile: float = option(0.0, low=0, below=1)
-    """This share of a step's tokens, those of lowest entropy, gets no gradient except the KL's. 0: none."""
-    aggregation: str = option("token", choices=("token", "sequence", "sequence_sum", "constant", "token_sum"))
+    aggregation: str = option("token", choices=("token", "sequence", "sequence_sum", "constant"))
     """Equal weight for: every token of the batch, every sequence's mean, every sequence's sum, or every position up to
-    max_tokens (`constant`). `token_sum`: every token weighs 1."""
+    max_tokens (`constant`)."""
     correction: str = option("truncate", choices=("none", "truncate", "mask"))
     """Importance correction for the mismatch of trainer and engine, and for staleness. Weights out of bounds become the
     bound (`truncate`) or 0 (`mask`)."""
@@ -313,49 +318,8 @@ class LossConfig:
     """Upper bound of the correction's weights."""
     correction_floor: float = option(0.0, low=0)
     """Lower bound of the correction's weights. 0: none."""
-    advantage_deviation: str = option("rewards", choices=("rewards", "differences"))
-    """The scale is the deviation of rewards, or of rewards minus the baseline (ms-swift's reinforce_plus_plus)."""
-    advantage_rewards: str = option("sum", choices=("sum", "each"))
-    """Advantages of the summed reward, or of each reward: then their weighted sum is divided by its deviation over the
-    batch (GDPO; TRL's normalize_then_sum)."""
-    advantage_whiten: str = option("none", choices=("none", "tokens"))
-    """`tokens`: finally centre the advantages of all tokens of the step and divide by their deviation (REINFORCE++)."""
-    vespo_power_positive: float = option(2.0, above=0)
-    """vespo: k for advantages that are not negative."""
-    vespo_rate_positive: float = option(3.0, above=0)
-    """vespo: lambda for advantages that are not negative."""
-    vespo_power_negative: float = option(3.0, above=0)
-    """vespo: k for negative advantages."""
-    vespo_rate_negative: float = option(2.0, above=0)
-    """vespo: lambda for negative advantages."""
-    cov_share: float = option(0.0002, above=0)
-    """clip_cov, kl_cov: the share of a step's tokens that are selected by covariance."""
-    cov_low: float = option(1.0)
-    """clip_cov: selects tokens with a covariance above this."""
-    cov_high: float = option(5.0)
-    """clip_cov: selects tokens with a covariance below this."""
-    cov_kl: float = option(1.0, low=0)
-    """kl_cov: weight of |log ratio| at the selected tokens."""
-    quadratic: float = option(0.001, low=0)
-    """moved: weight of the squared log-ratio (prime-rl's kl_tau). dro: beta / 2."""
     entropy_coefficient: float = option(0.0)
     """Subtract the mean entropy of the step's tokens, times this, from the loss."""
-    correction_gate: str = option("none", choices=("none", *GATES))
-    """With correction = mask: tokens keep their weight where this is within bounds: the ratio (correction_floor to
-    correction_cap), the KL between two Bernoulli distributions, or the difference of probabilities, of the token or as
-    a mean of its completion (OpenRLHF's is_correction). The others still count in the normaliser."""
-    gate_limit: float = option(0.1, above=0)
-    """Upper bound of `kl` and `tv`."""
-    off_policy_limit: float = option(0.0, low=0)
-    """Mask a completion of negative advantage if the mean of behaviour - current over its tokens is above this
-    (DeepSeek-V3.2; TRL's off_policy_mask_threshold). 0: none."""
-    reject: str = option("none", choices=("none", *REJECTIONS))
-    """Leave out tokens or completions whose mismatch of trainer and engine is out of bounds: level and estimator
-    (verl's rollout_rs). k1 = log(behaviour / proximal) has two bounds, k2 and k3 the upper one."""
-    reject_low: float = option(0.5, above=0)
-    """Lower bound of k1, as a ratio."""
-    reject_high: float = option(2.0, above=0)
-    """Upper bound. k1: as a ratio. k2 and k3: as the value itself."""
 
 
 @dataclass(frozen=True)
@@ -400,8 +364,6 @@ class OutputConfig:
     """Write metrics for TensorBoard."""
     wandb: bool = option(default=False)
     """Write metrics for Weights & Biases, offline."""
-    page: bool = option(default=False)
-    """No effect: pages are no longer written. Earlier runs have this key in their settings."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rules between settings: contradictions, and settings without effect."""
+"""Rules between settings: contradictions, settings without effect, and sampling that is not what is trained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from grpo_core.config import LOOPBACK, Config, ConfigError, LossConfig
+from grpo_core.config import LOOPBACK, Config, ConfigError
 
 
 def check(config: Config, sources: dict[str, str] | None = None) -> None:
@@ -21,10 +21,10 @@ def check(config: Config, sources: dict[str, str] | None = None) -> None:
     """
     for keys, broken, fix in _contradictions(config):
         if broken:
-            places = (
+            settings = (
                 f"{key} = {_value(config, key)!r} ({(sources or {}).get(key, 'default')})" for key in keys
             )
-            raise ConfigError(f"{', '.join(places)}: {fix}")
+            raise ConfigError(f"{', '.join(settings)}: {fix}")
 
 
 def check_folders(config: Config) -> None:
@@ -39,27 +39,49 @@ def check_folders(config: Config) -> None:
             raise ConfigError(f"{key} = {folder!r}: no such folder; expected a transformers checkpoint")
 
 
+def mismatches(config: Config) -> list[str]:
+    """Describe sampling from another distribution than the one that is trained (NUM002)."""
+    if not (changed := config.sampling.truncation):
+        return []
+    settings = ", ".join(f"sampling.{key} = {value!r}" for key, value in changed.items())
+    correction = "loss.correction weighs them"
+    if config.loss.correction == "none":
+        correction = "loss.correction = 'none' does not weigh them"
+    return [
+        f"{settings}: the engine's log-probs are of the distribution that it samples from, the trainer's of the full "
+        f"one: importance ratios differ from 1 before the first update; {correction}"
+    ]
+
+
 def ignored(config: Config) -> list[tuple[str, str]]:
     """Return keys without effect in these settings: (key, reason)."""
     mode, external = config.rollout.mode, config.rollout.mode == "server" and config.rollout.port != 0
+    loss = config.loss
     rules = [
-        (external, ("engine", "device", "max_batch"), "the server that runs already has its own"),
-        (mode != "async", ("max_staleness", "partial_tokens"), f"nothing is sampled ahead in {mode} mode"),
-        (mode != "server", ("server", "host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
-        (mode == "colocate", ("timeout_s", "sync"), "the engine is in this process"),
-        (mode == "server" and not external, ("reconnect_s",), "a server started for the run ends with it"),
-        (not external, ("token_file",), "no server is called that runs already"),
-        (True, ("on_update",), "it is a setting of `serve`"),
+        (external, "rollout", ("engine", "device", "max_batch"), "the server that runs already has its own"),
+        (mode != "async", "rollout", ("max_staleness", "partial_tokens"), f"nothing is sampled ahead in {mode} mode"),
+        (mode != "server", "rollout", ("server", "host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
+        (mode == "colocate", "rollout", ("timeout_s", "sync"), "the engine is in this process"),
+        (mode == "server" and not external, "rollout", ("reconnect_s",), "a server started for the run ends with it"),
+        (not external, "rollout", ("token_file",), "no server is called that runs already"),
+        (True, "rollout", ("on_update",), "it is a setting of `serve`"),
+        (bool(config.data.path), "task", [key.name for key in dataclasses.fields(config.task)], "data.path is set"),
+        (config.train.epochs > 0, "train", ("steps",), "train.epochs is set"),
+        (bool(config.model.path), "model", ("hidden_size", "layers"), "model.path is set"),
+        (loss.advantage_scale == "none", "loss", ("advantage_ddof", "advantage_epsilon"), "no deviation divides"),
+        (loss.surrogate == "sapo", "loss", ("clip_low", "clip_high"), "sapo has a sigmoid in place of the clip"),
+        (loss.surrogate != "clip", "loss", ("ratio_cap", "dual_clip"),
+         f"it is of the surrogate clip, not of {loss.surrogate}"),
+        (loss.surrogate != "sapo", "loss", ("sapo_temperature_positive", "sapo_temperature_negative"),
+         "it is of the surrogate sapo"),
+        (loss.kl_coefficient == 0, "loss", ("kl_estimator", "kl_importance", "kl_log_ratio_limit", "kl_limit"),
+         "loss.kl_coefficient is 0"),
+        (loss.correction == "none", "loss", ("correction_level", "correction_cap", "correction_floor"),
+         "loss.correction is none"),
+    ]  # fmt: skip
+    return [
+        (f"{section}.{key}", reason) for applies, section, keys, reason in rules if applies for key in keys
     ]
-    unused = [(f"rollout.{key}", reason) for applies, keys, reason in rules if applies for key in keys]
-    unused.append(("output.page", "curves are for TensorBoard and W&B (output.tensorboard, output.wandb)"))
-    if config.data.path:
-        unused += [(f"task.{key.name}", "data.path is set") for key in dataclasses.fields(config.task)]
-    if config.train.epochs:
-        unused.append(("train.steps", "train.epochs is set"))
-    if config.model.path:
-        unused += [(f"model.{key}", "model.path is set") for key in ("hidden_size", "layers")]
-    return unused + _unused_loss(config.loss)
 
 
 def _value(config: Config, key: str) -> Any:
@@ -75,7 +97,6 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
     ahead, server = rollout.mode == "async", rollout.mode == "server"
     starts, external = server and rollout.port == 0, server and rollout.port != 0
     completions = train.prompts_per_step * sampling.group_size
-    by_covariance, corrects = loss.surrogate in ("clip_cov", "kl_cov"), loss.correction != "none"
     return [
         (("task.min_length", "task.max_length"), task.min_length > task.max_length, "min_length must not be greater"),
         (("output.name",), config.output.name.startswith("/") or ".." in config.output.name.split("/"),
@@ -89,6 +110,8 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          f"the longest prompt and completion need {needed} tokens; raise model.max_length"),
         (("sampling.max_tokens", "task.max_length"), not data.path and sampling.max_tokens <= task.max_length,
          "the longest word and the end token don't fit; raise sampling.max_tokens"),
+        (("sampling.top_p", "sampling.min_p"), sampling.top_p < 1 and sampling.min_p > 0,
+         "engines apply these two in different orders, with different results; set one of them"),
         (("rollout.partial_tokens", "rollout.max_staleness", "train.iterations"),
          ahead and rollout.partial_tokens > 0 and rollout.max_staleness < 2 * train.updates,
          f"a completion that goes on under a later version is at least {2 * train.updates} versions old in the "
@@ -105,8 +128,6 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "expected one weight for each function (and one for reward.model, last), or none"),
         (("reward.overlong_buffer", "sampling.max_tokens"), reward.overlong_buffer > sampling.max_tokens,
          "the buffer is the end of max_tokens and can't be longer"),
-        (("loss.kl_placement", "loss.kl_importance"), loss.kl_placement == "reward" and loss.kl_importance,
-         "a KL in the reward has no gradient that could be corrected"),
         (("model.lora_rank", "train.sharding"), model.lora_rank > 0 and train.sharding == "fsdp2",
          "adapters are not sharded; set train.sharding = 'replicate'"),
         (("loss.correction_floor", "loss.correction_cap"), loss.correction_floor > loss.correction_cap,
@@ -118,46 +139,15 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
          "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"),
         (("rollout.host", "rollout.port"), starts and rollout.host not in LOOPBACK,
          "port 0 starts a server on this machine; give the port of the server that runs there"),
-        (("loss.surrogate", "train.micro_batch"),
-         by_covariance and train.micro_batch * train.mini_batches < completions,
-         f"it chooses among all {completions} completions of a step: they must be one micro-batch"),
-        (("loss.surrogate", "loss.correction"), loss.surrogate == "moved" and corrects,
+        (("loss.surrogate", "loss.correction"), loss.surrogate == "moved" and loss.correction != "none",
          "its ratio is to the engine's log-probs already; set loss.correction = 'none'"),
-        (("loss.surrogate", "loss.correction_level"),
-         loss.surrogate == "vespo" and corrects and loss.correction_level != "token",
+        (("loss.surrogate", "loss.correction", "loss.correction_level"),
+         loss.surrogate == "vespo" and loss.correction != "none" and loss.correction_level != "token",
          "its weights of a sequence are made of those of tokens, as in TRL; set loss.correction_level = 'token'"),
-        (("loss.surrogate", "loss.aggregation"), loss.surrogate == "geo_mean" and loss.aggregation != "sequence",
-         "a sequence has one value; set loss.aggregation = 'sequence'"),
-        (("loss.correction_gate", "loss.correction", "loss.correction_level", "loss.surrogate"),
-         loss.correction_gate != "none"
-         and ((loss.correction, loss.correction_level) != ("mask", "token") or loss.surrogate in ("vespo", "geo_mean")),
-         "it masks weights of tokens; set loss.correction = 'mask' and loss.correction_level = 'token'"),
-        (("loss.reject", "loss.reject_low", "loss.reject_high"),
-         loss.reject.endswith("k1") and loss.reject_low > loss.reject_high,
-         "the lower bound must not be above the upper"),
         (("train.mini_batches", "train.prompts_per_step", "sampling.group_size"), train.mini_batches > completions,
          "there are fewer completions in a step than mini-batches"),
         (("model.dtype", "loss.entropy_coefficient"), config.lowered and bool(loss.entropy_coefficient),
          "a lower dtype is not tried with an entropy bonus; use float32"),
         (("rollout.dtype", "rollout.mode", "rollout.port"), config.engine_dtype != "float32" and external,
          "a running server has its own dtype; leave rollout.dtype out, or set rollout.port = 0"),
-        (("loss.advantage_rewards", "loss.advantage_scale"),
-         loss.advantage_rewards == "each" and loss.advantage_scale == "batch",
-         "the sum is divided by the batch's deviation; each reward by its group's, or none"),
     ]  # fmt: skip
-
-
-def _unused_loss(loss: LossConfig) -> list[tuple[str, str]]:
-    """Return keys of `[loss]` without effect: (key, reason)."""
-    clips, corrects, weighs = loss.surrogate == "clip", loss.correction != "none", loss.kl_coefficient > 0
-    rules = [
-        (loss.advantage_scale == "none", ("advantage_ddof", "advantage_epsilon"), "no deviation divides"),
-        (loss.surrogate == "sapo", ("clip_low", "clip_high"), "sapo has a sigmoid in place of the clip"),
-        (not clips, ("ratio_cap", "dual_clip"), f"it is of the surrogate clip, not of {loss.surrogate}"),
-        (loss.surrogate != "sapo", ("sapo_temperature_positive", "sapo_temperature_negative"),
-         "it is of the surrogate sapo"),
-        (not weighs, ("kl_placement", "kl_estimator", "kl_importance", "kl_log_ratio_limit", "kl_limit"),
-         "loss.kl_coefficient is 0"),
-        (not corrects, ("correction_level", "correction_cap", "correction_floor"), "loss.correction is none"),
-    ]  # fmt: skip
-    return [(f"loss.{key}", reason) for applies, keys, reason in rules if applies for key in keys]

@@ -96,8 +96,10 @@ def _summary(trainer: Trainer, folder: Path) -> dict[str, Any]:
     history, proofs, options = trainer.history, trainer.proofs, trainer.config.rollout
     curve = [entry["reward/mean"] for entry in history]
     tenth = max(len(curve) // 10, 1)
-    # If a rollout has the policy's own version, trainer and engine agree up to rounding.
+    # A rollout of the policy's own version: trainer and engine agree up to rounding, unless sampling was truncated.
     fresh = [entry["logprob_difference/max"] for entry in history if entry["staleness/max"] == 0]
+    if trainer.config.sampling.truncation:
+        fresh = []
     return {
         "schema": SCHEMA,
         "mode": options.mode,

@@ -11,11 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grpo_core.config import Config
+from grpo_core.config import Config, ConfigError
 from grpo_core.learn.advantages import with_advantages
+from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.pool import Pool, staleness
-from grpo_core.learn.update import Updater, subtract_kl
+from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
 from grpo_core.machine.process import Interrupts, Watchdog, make_deterministic
 from grpo_core.machine.resources import resolve
@@ -79,7 +80,9 @@ class Trainer:
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop = self.tokenizer.eos_token_id
         stops = () if stop is None else (int(stop),)
-        self.sampling = SamplingParams(config.sampling.max_tokens, config.sampling.temperature, stops)
+        self.sampling = SamplingParams(
+            config.sampling.max_tokens, config.sampling.temperature, stops, **config.sampling.truncation
+        )
         self.prompts = build_prompts(config, self.tokenizer)
         self.config = config = with_steps(config, self.prompts)
         self._scorer = Scorer(config, self.tokenizer, self.world)
@@ -117,7 +120,14 @@ class Trainer:
             yield self.step
 
     def publisher(self, engine: Engine) -> Publisher:
-        """Build the publisher of this policy to an engine."""
+        """Build the publisher of this policy to an engine.
+
+        Raises:
+            ConfigError: The engine can't sample as configured.
+        """
+        if (unable := self.config.sampling.truncation) and not engine.capabilities.truncation:
+            keys = ", ".join(f"sampling.{key} = {value!r}" for key, value in unable.items())
+            raise ConfigError(f"{keys}: the {engine.name} engine samples at a temperature only")
         ids = self.prompts.batch(0, 1)[0].ids
         probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
         tolerance = self.config.rollout.sync_tolerance
@@ -152,10 +162,12 @@ class Trainer:
             check_answers(completions, requests, engine.name, vocabulary=self.policy.vocabulary)
             staleness(completions, self.version, 0)
             groups = self._scorer.groups(prompts, completions)
+        logged = self._scorer.logged()
         self._eval_metrics = {
             "eval/policy_version": self.version,
             "eval/reward/mean": mean([reward for group in groups for reward in group.rewards]),
             "eval/completions/mean_length": mean([len(completion.ids) for completion in completions]),
+            **{f"eval/{name}": value for name, value in logged.items()},
         }
         self._evaluated_step = self.step  # set last: an engine that failed is called again when it is back
 
@@ -193,12 +205,9 @@ class Trainer:
         pool, self._pool = self._pool, Pool(self.config)
         version, recorder = self.version, self._recorder
         with self.timed("train"):
-            groups, penalty, loss = pool.select(), dict[str, float](), self.config.loss
-            if loss.kl_coefficient and loss.kl_placement == "reward":
-                groups, penalty = subtract_kl(groups, self.policy, self.config, self.world)
-            groups = with_advantages(groups, self.config)
+            groups = with_advantages(pool.select(), self.config)
             samples = [sample for group in groups for sample in group.samples]
-            batch = self.policy.make_batch(samples, self.policy.device)
+            batch = make_batch(samples, self.policy.device)
             on_gradients = recorder.begin_step(self.step + 1, self.policy) if recorder else None
             updated = self._updater.update(batch, on_gradients)
         self.step += 1
@@ -206,7 +215,7 @@ class Trainer:
             "step": self.step,
             "policy_version": version,
             **pool.metrics(),
-            **penalty,
+            **self._scorer.logged(),
             "completions/filtered": mean([not sample.trained for sample in samples]),
             **updated,
             "sync/difference": self.proofs[-1].difference,

@@ -51,11 +51,20 @@ class SamplingParams:
         max_tokens: Longest completion, in tokens.
         temperature: Logits are divided by it; above zero.
         stop_ids: A completion ends with the first of these ids, which is its last token.
+        top_p: Only the most probable ids that together have this probability are sampled; 1: all.
+        top_k: Only this many most probable ids are sampled; 0: all.
+        min_p: Only ids with at least this share of the highest probability are sampled; 0: all.
+        repetition_penalty: Divides the positive logits of ids of the prompt and completion so far, and multiplies the
+            negative ones; 1: none.
     """
 
     max_tokens: int
     temperature: float = 1.0
     stop_ids: tuple[int, ...] = ()
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Completion:
     Attributes:
         request_id: The id of the request.
         ids: Sampled token ids, the stop id included.
-        logprobs: Natural log-prob of each id under the sampling distribution (temperature applied).
+        logprobs: Natural log-prob of each id under the sampling distribution (all of `SamplingParams` applied).
         versions: The policy version that sampled each id.
         finish_reason: `stop` (a stop id was sampled), `length` or `abort`.
     """

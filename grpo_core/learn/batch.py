@@ -22,6 +22,7 @@ class Batch:
         advantages_B: One per sample.
         behaviour_BT: The engine's log-probs; zero after the end of a completion.
         trained_B: False for samples without a gradient (the overlong filter).
+        weights_BT: Each token's share in the loss of an optimizer step; zero until the update sets it.
     """
 
     ids_BL: torch.Tensor
@@ -30,18 +31,32 @@ class Batch:
     advantages_B: torch.Tensor
     behaviour_BT: torch.Tensor
     trained_B: torch.Tensor
+    weights_BT: torch.Tensor
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.lengths_B)
 
     @property
     def mask_BT(self) -> torch.Tensor:
         """True at the tokens of completions, by length."""
         return length_mask(self.lengths_B, self.behaviour_BT.shape[1])
 
+    @property
+    def counted_BT(self) -> torch.Tensor:
+        """True at the tokens that have a gradient."""
+        return self.mask_BT & self.trained_B[:, None]
+
     def select(self, part: slice) -> Batch:
         """Return some of the samples, cut to the longest of them."""
         lengths, prompts = self.lengths_B[part], self.prompt_lengths_B[part]
         ids_BL = self.ids_BL[part, : int((prompts + lengths).max())]
-        behaviour_BT = self.behaviour_BT[part, : int(lengths.max())]
-        return Batch(ids_BL, prompts, lengths, self.advantages_B[part], behaviour_BT, self.trained_B[part])
+        behaviour_BT, weights_BT = (
+            stream[part, : int(lengths.max())] for stream in (self.behaviour_BT, self.weights_BT)
+        )
+        return Batch(
+            ids_BL, prompts, lengths, self.advantages_B[part], behaviour_BT, self.trained_B[part], weights_BT
+        )
 
 
 def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
@@ -65,11 +80,13 @@ def completion_batch(pairs: Sequence[tuple[tuple[int, ...], Completion]], device
         width = max(map(len, rows))
         return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=dtype, device=device)
 
+    behaviour_BT = padded([list(completion.logprobs) for _, completion in pairs], torch.float32)
     return Batch(
         ids_BL=padded([[*prompt, *completion.ids] for prompt, completion in pairs], torch.long),
         prompt_lengths_B=torch.tensor([len(prompt) for prompt, _ in pairs], device=device),
         lengths_B=torch.tensor([len(completion.ids) for _, completion in pairs], device=device),
         advantages_B=torch.zeros(len(pairs), device=device),
-        behaviour_BT=padded([list(completion.logprobs) for _, completion in pairs], torch.float32),
+        behaviour_BT=behaviour_BT,
         trained_B=torch.ones(len(pairs), dtype=torch.bool, device=device),
+        weights_BT=torch.zeros_like(behaviour_BT),
     )

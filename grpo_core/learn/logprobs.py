@@ -7,14 +7,12 @@ logits again. A prompt goes through the model once: its keys and values serve ev
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from grpo_core.kv_cache import cache_kwargs, output_cache
 
 
 def chunked_logprobs(
@@ -24,7 +22,7 @@ def chunked_logprobs(
     """Compute the log-prob of each id at its position, and the entropy there.
 
     Args:
-        hidden_NH: Last hidden states, one per position.
+        hidden_NH: Last hidden states, one per position; converted to the output layer's type.
         weight_VH: The output layer (without bias).
         ids_N: The id at each position.
         temperature: Divides the logits, as it did in sampling.
@@ -35,12 +33,9 @@ def chunked_logprobs(
         Log-probs [N] with a gradient and entropies [N], both in nats and in float32 or wider.
     """
     logprobs_N, entropies_N = ChunkedLogprobs.apply(
-        hidden_NH, weight_VH, ids_N, temperature, chunk, entropy_gradient
+        hidden_NH.to(weight_VH.dtype), weight_VH, ids_N, temperature, chunk, entropy_gradient
     )
     return logprobs_N, entropies_N
-
-
-logprobs_and_entropies = functools.partial(chunked_logprobs, entropy_gradient=True)
 
 
 class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
@@ -134,7 +129,7 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 def completion_logprobs(
     model: Any, ids_BL: torch.Tensor, prompt_lengths_B: torch.Tensor, completion_lengths_B: torch.Tensor, *,
-    temperature: float, chunk: int, head: Any = chunked_logprobs, known: int | None = None,
+    temperature: float, chunk: int, known: int | None = None, entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
 
@@ -146,8 +141,8 @@ def completion_logprobs(
         completion_lengths_B: Tokens of each completion.
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
-        head: Computes log-probs from hidden states.
         known: Ids from this one on are outside of the distribution: the tokenizer lacks them. None: all are in it.
+        entropy_gradient: See `chunked_logprobs`.
 
     Returns:
         Two tensors [B, T] with T the longest completion; zero after the end of a completion.
@@ -165,7 +160,9 @@ def completion_logprobs(
     head_VH, ids_N = model.get_output_embeddings().weight, ids_BL[rows_N, places_N + 1]
     if known is not None and known < len(head_VH):
         head_VH = head_VH[:known]
-    logprobs_N, entropies_N = head(hidden_NH, head_VH, ids_N, temperature=temperature, chunk=chunk)
+    logprobs_N, entropies_N = chunked_logprobs(
+        hidden_NH, head_VH, ids_N, temperature=temperature, chunk=chunk, entropy_gradient=entropy_gradient
+    )
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)
 
@@ -260,3 +257,19 @@ def keys_and_values(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if hasattr(cache, "layers"):
         return [(layer.keys, layer.values) for layer in cache.layers]
     return list(zip(cache.key_cache, cache.value_cache))  # noqa: B905 - Python 3.10
+
+
+def cache_kwargs(model: Any, cache: Any) -> dict[str, Any]:
+    """Return the keyword argument that passes `cache` to `model.forward`.
+
+    transformers 5.24 renames `past_key_values` to `cache` (removal announced for 5.40) and warns for the old name. The
+    model's own signature decides, because models are renamed one by one.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name = "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
+    return {name: cache}
+
+
+def output_cache(output: Any) -> Any:
+    """Return the key-value cache of a model output."""
+    return output["cache" if "cache" in output else "past_key_values"]

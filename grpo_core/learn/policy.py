@@ -13,8 +13,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 from grpo_core.config import Config, ConfigError, ModelConfig
-from grpo_core.learn.batch import Batch, make_batch
-from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
+from grpo_core.learn.batch import Batch
+from grpo_core.learn.logprobs import completion_logprobs
+from grpo_core.learn.precision import LoweredCopy
 from grpo_core.machine.resources import torch_device
 from grpo_core.machine.world import World
 from grpo_core.rollout.weights.digest import fingerprint_of
@@ -22,25 +23,17 @@ from grpo_core.tasks import model
 
 
 class _Scorer(nn.Module):  # type: ignore[misc]
-    """Log-probs as a module's forward pass: the hook of PyTorch's data parallel wrappers."""
+    """Log-probs and entropies as a module's forward pass: the hook of PyTorch's data parallel wrappers."""
 
-    def __init__(self, causal: Any, chunk: int, known: int) -> None:
+    def __init__(self, causal: Any, **options: Any) -> None:
         super().__init__()
-        self.causal, self._chunk, self._known, self.head = causal, chunk, known, chunked_logprobs
+        self.causal, self._options = causal, options
 
-    def forward(
-        self, ids_BL: torch.Tensor, prompts_B: torch.Tensor, lengths_B: torch.Tensor, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         return completion_logprobs(
-            self.causal, ids_BL, prompts_B, lengths_B,
-            temperature=temperature, chunk=self._chunk, head=self.head, known=self._known,
+            self.causal, rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B,
+            temperature=temperature, **self._options,
         )  # fmt: skip
-
-
-def _score(scorer: Any, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log-probs and entropies [B, T] by a scorer, or by what PyTorch has wrapped it in."""
-    logprobs, entropies = scorer(rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B, temperature)
-    return logprobs, entropies
 
 
 class Policy:
@@ -50,12 +43,10 @@ class Policy:
         causal: The transformers model.
         device: Its device.
         module: Holds the parameters, for the optimizer and for checkpoints.
-        reference: The model before training, if the loss or reward has a KL to it.
+        reference: The model before training, if the loss has a KL to it.
         lowered: The copy that computes, where the compute type is not float32.
         vocabulary: Number of token ids that can be sampled: those that model and tokenizer both have.
     """
-
-    make_batch = staticmethod(make_batch)
 
     def __init__(self, model_dir: str, config: Config, world: World | None = None) -> None:
         """Load the model and add adapters, recomputation, a lower type and sharding, as configured.
@@ -76,7 +67,10 @@ class Policy:
         self._adapters = bool(config.model.lora_rank)
         if self._adapters:
             inject(self.causal, config.model, config.train.seed)
-        self.module = _Scorer(self.causal, config.train.logprob_chunk, self.vocabulary)
+        self.module = _Scorer(
+            self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary,
+            entropy_gradient=config.loss.entropy_coefficient != 0,
+        )  # fmt: skip
         self._engine_type = getattr(torch, config.engine_dtype)
         self.lowered = LoweredCopy(self.module, config.model) if config.model.dtype != "float32" else None
         computing = self.lowered.module if self.lowered else self.module
@@ -94,12 +88,14 @@ class Policy:
 
     def logprobs(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute float32 log-probs and entropies [B, T] of completions; with a gradient where enabled."""
+        module = self.module
         if self.lowered:
             self.lowered.refresh()
-            logprobs, entropies = _score(self.lowered.module, rows, temperature)
-            return self.lowered.scaled(logprobs), entropies
-        training = self._training is not None and torch.is_grad_enabled()
-        return _score(self._training if training else self.module, rows, temperature)
+            module = self.lowered.module
+        elif self._training is not None and torch.is_grad_enabled():
+            module = self._training
+        logprobs, entropies = module(rows, temperature)
+        return logprobs, entropies
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -156,7 +152,8 @@ class ReferencePolicy:
             for layer in self._adapters:
                 layer.enable_adapters(enabled=False)
                 stack.callback(layer.enable_adapters, enabled=True)
-            return _score(self._scorer, rows, temperature)[0]
+            logprobs: torch.Tensor = self._scorer(rows, temperature)[0]
+            return logprobs
 
 
 def recompute_activations(causal: Any) -> None:
@@ -207,13 +204,9 @@ def inject(causal: Any, options: ModelConfig, seed: int) -> None:
         ) from error
     targets = options.lora_targets
     adapters = LoraConfig(
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha,
+        r=options.lora_rank, lora_alpha=options.lora_alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
         target_modules=targets[0] if targets == ("all-linear",) else list(targets),
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -242,113 +235,3 @@ def merged(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
         else:
             delta = layers[layer].get_delta_weight("default") if rest == "weight" else 0
             yield f"{layer}.{rest}", value + delta
-
-
-class LoweredCopy:
-    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
-
-    Attributes:
-        module: The copy.
-        lost: Share of the last update's nonzero gradients that changed no weight of the copy; None before the first.
-    """
-
-    def __init__(self, trained: Any, options: ModelConfig) -> None:
-        """Copy and convert the module."""
-        self.lost: float | None = None
-        self._type = getattr(torch, options.dtype)
-        self.module = copy.deepcopy(trained)
-        _convert(self.module, self._type, options.float32_parts)
-        masters = dict(trained.named_parameters(remove_duplicate=False))
-        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
-        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
-        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
-        self._scale, self._copied = options.loss_scale, self._versions()
-
-    def connect(self) -> None:
-        """From now on send gradients to the trained weights; call it after the copy itself was copied."""
-        for trained, value in self._pairs:
-            value.register_post_accumulate_grad_hook(_adds_to(trained))
-
-    def scaled(self, logprobs: torch.Tensor) -> torch.Tensor:
-        """Return log-probs whose gradient is scaled up in float16, which would round a small one to zero."""
-        if self._type == torch.float16 and torch.is_grad_enabled():
-            return _ScaledGradient.apply(logprobs, self._scale)
-        return logprobs
-
-    def refresh(self) -> None:
-        """Copy the weights if they were written to: a checkpoint, or an older version, was loaded."""
-        if self._copied != self._versions():
-            self.copy_weights()
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def copy_weights(self, *, updated: bool = False) -> None:
-        """Copy the trained weights; right after an update, while its gradients exist, also compute `lost`."""
-        lost = moved = 0
-        for trained, value in self._pairs:
-            rounded = trained.detach().to(value.dtype)
-            if updated and trained.grad is not None and value.dtype != torch.float32:
-                nonzero = trained.grad != 0
-                moved += int(nonzero.sum())
-                lost += int((nonzero & (rounded == value)).sum())
-            value.copy_(rounded)
-        self.lost, self._copied = lost / moved if moved else self.lost, self._versions()
-
-    def unscale(self) -> None:
-        """Divide the gradients by the scale of float16."""
-        if self._type != torch.float16:
-            return
-        for trained in {id(trained): trained for trained, _ in self._pairs}.values():
-            if trained.grad is not None:
-                trained.grad.div_(self._scale)
-
-    def _versions(self) -> list[int]:
-        """Return how often each trained weight was written to."""
-        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
-
-
-class _ScaledGradient(torch.autograd.Function):  # type: ignore[misc]
-    """Return the same values; multiply the gradient by a number."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, scale: float) -> torch.Tensor:
-        ctx.scale = scale
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return upstream * ctx.scale, None
-
-
-def float32_logprobs(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, **options: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply the output layer in float32, for hidden states of any type."""
-    return chunked_logprobs(hidden_NH.float(), weight_VH, ids_N, **options)
-
-
-def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a model except the parts that stay in float32, whose results are rounded."""
-    head = scorer.causal.get_output_embeddings()
-    if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
-        # Tied: the embedding is in the compute type.
-        head.weight = torch.nn.Parameter(head.weight.detach().clone())
-    scorer.to(kind)
-    if "head" in float32_parts:
-        head.float()
-        scorer.head = float32_logprobs
-    if "norms" in float32_parts:
-        for name, module in scorer.causal.named_modules():
-            if "norm" in name.rpartition(".")[2]:
-                module.float()
-                module.register_forward_hook(lambda _, __, out: out.to(kind))
-
-
-def _adds_to(trained: torch.Tensor) -> Any:
-    """Return a hook that moves a gradient of the copy onto the trained weight's, in float32."""
-
-    def add(value: torch.Tensor) -> None:
-        assert value.grad is not None
-        grad, value.grad = value.grad.float(), None
-        trained.grad = grad if trained.grad is None else trained.grad.add_(grad)
-
-    return add

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from grpo_core.config import Config
 from grpo_core.learn.batch import Batch
-from grpo_core.learn.logprobs import logprobs_and_entropies, slices
-from grpo_core.learn.losses import Streams, accepted_tokens, completion_kl, policy_loss, token_weights
+from grpo_core.learn.logprobs import slices
+from grpo_core.learn.losses import Streams, policy_loss, token_weights
 from grpo_core.learn.policy import Policy, full_tensor, local_shard
 from grpo_core.machine.world import World
-from grpo_core.metrics import mean
-from grpo_core.types import Group, RunError
+from grpo_core.types import RunError
 
 
 class NotFiniteError(RunError):
@@ -29,17 +28,11 @@ class Part:
 
     Attributes:
         rows: Its samples.
-        counted_BT: True at the tokens that count.
-        weights_BT: Their weights in the whole window.
-        learned_BT: True at the tokens that the surrogate is computed for (the entropy mask); None: at all.
         proximal_BT: Log-probs before the first update; None until the first pass.
         entropy_BT: Entropies of the same pass.
     """
 
     rows: Batch
-    counted_BT: torch.Tensor
-    weights_BT: torch.Tensor
-    learned_BT: torch.Tensor | None = None
     proximal_BT: Any = None
     entropy_BT: Any = None
 
@@ -57,16 +50,12 @@ class Updater:
         self.updates = 0
         self._policy, self._config, self._world = policy, config, world
         self._temperature = config.sampling.temperature
-        options, loss = config.train, config.loss
-        # A KL in the reward is subtracted before.
-        self._reference = policy.reference if loss.kl_placement == "loss" else None
+        options = config.train
         trained = [value for _, value in policy.trained()]
         self.optimizer = torch.optim.AdamW(
             trained, lr=options.learning_rate, weight_decay=options.weight_decay,
             betas=(options.beta1, options.beta2), eps=options.epsilon,
         )  # fmt: skip
-        if loss.entropy_coefficient:
-            policy.module.head = logprobs_and_entropies
 
     def update(
         self, batch: Batch, on_gradients: Callable[[Policy, float], None] | None = None
@@ -128,74 +117,29 @@ class Updater:
             self.optimizer.state[parameters[name]][key] = saved
 
     def _windows(self, batch: Batch) -> list[list[Part]]:
-        """Build one window per mini-batch; the log-probs before the first update are computed for all at once."""
-        options, counted_BT = self._config.train, self._counted_tokens(batch)
-        count = min(options.mini_batches, len(counted_BT))
-        if count == 1:
-            return [self._window(batch, counted_BT, self._weights(counted_BT))]
-        weights_BT = self._weights(counted_BT) * count
+        """Split a batch into one window per mini-batch: this process's micro-batches with their weights.
+
+        With several windows the log-probs before the first update are computed for all of them at once.
+        """
+        options, size = self._config.train, len(batch)
+        count = min(options.mini_batches, size)
+        batch = replace(batch, weights_BT=self._weights(batch) * count)
         windows = []
         for number in range(count):
-            part = slice(len(counted_BT) * number // count, len(counted_BT) * (number + 1) // count)
-            rows = batch.select(part)
-            part_BT = counted_BT[part, : rows.mask_BT.shape[1]]
-            per_rollout = options.mini_batch_normaliser == "rollout"
-            weights = weights_BT[part, : part_BT.shape[1]] if per_rollout else self._weights(part_BT)
-            windows.append(self._window(rows, part_BT, weights))
-        for window in windows:
-            for micro_batch in window:
+            rows = batch.select(slice(size * number // count, size * (number + 1) // count))
+            if options.mini_batch_normaliser == "mini_batch":
+                rows = replace(rows, weights_BT=self._weights(rows))
+            mine = rows.select(self._world.share(len(rows)))
+            windows.append([Part(mine.select(part)) for part in slices(len(mine), options.micro_batch)])
+        if count > 1:
+            for micro_batch in (part for window in windows for part in window):
                 with torch.no_grad():
                     micro_batch.proximal_BT, micro_batch.entropy_BT = self._logprobs(micro_batch.rows)
         return windows
 
-    def _counted_tokens(self, batch: Batch) -> torch.Tensor:
-        """Return True at tokens that count in a normaliser: not filtered, nor rejected by `loss.reject`. [B, T]."""
-        counted_BT = batch.mask_BT & batch.trained_B[:, None]
-        if self._config.loss.reject == "none":
-            return counted_BT
-        mine, accepted = batch.select(self._world.share(len(counted_BT))), list[list[bool]]()
-        for part in slices(len(mine.lengths_B), self._config.train.micro_batch):
-            rows = mine.select(part)
-            with torch.no_grad():
-                proximal_BT = self._logprobs(rows)[0]
-            accepted += accepted_tokens(
-                proximal_BT, rows.behaviour_BT, rows.mask_BT, self._config.loss
-            ).tolist()
-        width = counted_BT.shape[1]
-        every_row = [row for share in self._world.gather(accepted) for row in share]
-        padded = [row + [False] * (width - len(row)) for row in every_row]
-        return counted_BT & torch.tensor(padded, device=counted_BT.device)
-
-    def _weights(self, counted_BT: torch.Tensor) -> torch.Tensor:
-        return token_weights(counted_BT, self._config.loss.aggregation, self._config.sampling.max_tokens)
-
-    def _window(self, batch: Batch, counted_BT: torch.Tensor, weights_BT: torch.Tensor) -> list[Part]:
-        """Build this process's micro-batches of an accumulation window, with their weights in the whole window."""
-        share = self._world.share(len(batch.lengths_B))
-        mine, counted_BT, weights_BT = batch.select(share), counted_BT[share], weights_BT[share]
-        window = []
-        for part in slices(len(mine.lengths_B), self._config.train.micro_batch):
-            rows = mine.select(part)
-            width = rows.behaviour_BT.shape[1]
-            window.append(Part(rows, counted_BT[part, :width], weights_BT[part, :width]))
-        if self._config.loss.entropy_quantile:
-            self._mask_low_entropy(window)
-        return window
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _mask_low_entropy(self, window: list[Part]) -> None:
-        """Set `learned_BT` of each part, by a threshold over the whole step: this takes a pass of its own."""
-        values = [self._logprobs(part.rows)[1][part.counted_BT].tolist() for part in window]
-        shares = self._world.gather([value for row in values for value in row])
-        entropy = torch.tensor([value for share in shares for value in share])
-        everywhere = torch.ones_like(entropy, dtype=torch.bool)
-        learned = entropy_mask(entropy, everywhere, self._config.loss.entropy_quantile)
-        counts = [len(row) for row in values]
-        before = sum(map(len, shares[: self._world.rank]))
-        mine = learned[before : before + sum(counts)].split(counts)
-        for part, learned_N in zip(window, mine, strict=True):
-            mask_BT = torch.zeros_like(part.counted_BT)
-            part.learned_BT = mask_BT.masked_scatter(part.counted_BT, learned_N.to(mask_BT.device))
+    def _weights(self, batch: Batch) -> torch.Tensor:
+        loss, sampling = self._config.loss, self._config.sampling
+        return token_weights(batch.counted_BT, loss.aggregation, sampling.max_tokens)
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
         """Compute the gradients of the whole window; the first pass also sets the proximal log-probs.
@@ -213,16 +157,17 @@ class Updater:
                 current_BT, entropy_BT = self._logprobs(rows)
                 if part.proximal_BT is None:
                     part.proximal_BT, part.entropy_BT = current_BT.detach(), entropy_BT.detach()
-                reference = self._reference and self._reference.logprobs(rows, self._temperature)
-                streams = Streams(rows.behaviour_BT, part.proximal_BT, reference)
-                tokens = (part.counted_BT, part.weights_BT, self._config.loss, part.learned_BT)
-                loss = policy_loss(current_BT, streams, rows.advantages_B, *tokens, entropy_BT)
+                reference = self._policy.reference
+                reference_BT = reference and reference.logprobs(rows, self._temperature)
+                streams = Streams(rows.behaviour_BT, part.proximal_BT, reference_BT)
+                loss = policy_loss(
+                    current_BT, streams, rows.advantages_B, rows.counted_BT, rows.weights_BT,
+                    self._config.loss, entropy_BT,
+                )  # fmt: skip
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
             value += float(loss.value.detach())
             sums.append((loss.kl_sum, float(loss.clipped), loss.ratio_sum))
-        if self._policy.lowered:
-            self._policy.lowered.unscale()
         return value, sums
 
     def _step(self, loss: float) -> float:
@@ -275,46 +220,3 @@ class Updater:
             "importance_ratio/mean": ratio_sum / tokens,
             "importance_ratio/max": max(ratio for _, ratio in largest),
         }
-
-
-def entropy_mask(entropy_BT: torch.Tensor, mask_BT: torch.Tensor, quantile: float) -> torch.Tensor:
-    """Return True at the real tokens whose entropy is at or above this quantile of all real tokens'. [B, T].
-
-    Source: arXiv 2506.01939; `get_high_entropy_mask` of TRL 1.16.0, with `top_entropy_quantile = 1 - quantile`.
-    Called once per step, before it is split. TRL and ms-swift 4.6.0 take the quantile of each micro-batch: there, which
-    tokens are trained depends on the other samples in the micro-batch.
-
-    Args:
-        entropy_BT: Entropy of the distribution each token was sampled from.
-        mask_BT: True at real tokens.
-        quantile: The share that is excluded, from 0 to 1; the threshold is interpolated linearly.
-    """
-    if quantile <= 0 or not mask_BT.any():
-        return mask_BT
-    entropy = entropy_BT.float()
-    return mask_BT & (entropy >= torch.quantile(entropy[mask_BT], quantile))
-
-
-def subtract_kl(
-    groups: list[Group], policy: Policy, config: Config, world: World
-) -> tuple[list[Group], dict[str, float]]:
-    """Subtract the KL from the rewards of groups, for `kl_placement = "reward"`; also returns its metric."""
-    samples = [sample for group in groups for sample in group.samples]
-    sums = kl_sums(policy.make_batch(samples, policy.device), policy, config, world)
-    rewards = iter([s.reward - config.loss.kl_coefficient * kl for s, kl in zip(samples, sums, strict=True)])
-    reduced = [group.with_values("reward", [next(rewards) for _ in group.samples]) for group in groups]
-    return reduced, {"kl/reward": mean(sums)}
-
-
-@torch.no_grad()  # type: ignore[untyped-decorator]
-def kl_sums(batch: Batch, policy: Policy, config: Config, world: World) -> list[float]:
-    """Estimate each sample's KL to the reference, summed over its tokens."""
-    assert policy.reference is not None
-    mine, temperature = batch.select(world.share(len(batch.lengths_B))), config.sampling.temperature
-    sums: list[float] = []
-    for part in slices(len(mine.lengths_B), config.train.micro_batch):
-        rows = mine.select(part)
-        reference = policy.reference.logprobs(rows, temperature)
-        proximal = policy.logprobs(rows, temperature)[0]
-        sums += completion_kl(proximal, reference, rows.mask_BT, config.loss).tolist()
-    return [value for part in world.gather(sums) for value in part]

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from grpo_core.config import Config, ConfigError
+from grpo_core.config import REMOVED, Config, ConfigError
 from grpo_core.types import Completion
 
 SCHEMA = "grpo-doctor.checkpoint.v1"
@@ -94,7 +94,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 # A resumed run may change these: they change no number of the training.
 _FREE = (
-    "output.", "checkpoint.", "eval.", "reward.threads",
+    "output.", "checkpoint.", "eval.",
     "train.steps", "train.epochs", "train.stall_s", "train.stall_look", "rollout.timeout_s",
     "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file",
 )  # fmt: skip
@@ -127,7 +127,9 @@ def _refuse_changes(path: Path, config: Config) -> None:
         if before.get(key, value) != value and not key.startswith(_FREE):
             default = " (its default)" if value == defaults[key] else ""
             changed.append(f"{key} = {value!r}{default}, begun with {before[key]!r}")
-    changed += [f"{key} is not set, begun with {before[key]!r}" for key in before if key not in now]
+    for key, value in before.items():
+        if key not in now and (key not in REMOVED or value != REMOVED[key]):
+            changed.append(f"{key} is not set, begun with {value!r}")
     if changed:
         where = " (its config.json has them all)" if len(changed) > 1 else ""
         raise ConfigError(

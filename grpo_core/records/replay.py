@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.learn.advantages import with_advantages
+from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.learn.update import Updater
 from grpo_core.machine.process import make_deterministic
@@ -73,7 +74,7 @@ def _compare(
     # The recorded advantages are used, unless an override changes them.
     recompute = any(override.startswith("--loss.advantage_") for override in overrides)
     samples = _with_new_advantages(recorded, config) if recompute else recorded.samples
-    batch = policy.make_batch(samples, policy.device)
+    batch = make_batch(samples, policy.device)
     then = {key: recorded.entry["result"].get(key) for key in ("policy", "loss", "gradient")}
     loss = updater.gradients(batch)
     gradient = gradient_digest(policy, str(then["gradient"] or EXACT))

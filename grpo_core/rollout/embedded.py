@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo_core.kv_cache import cache_kwargs, output_cache
-from grpo_core.learn.logprobs import can_share
+from grpo_core.learn.logprobs import cache_kwargs, can_share, output_cache
 from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
+from grpo_core.rollout.truncation import SamplingDistribution
 from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.tasks.model import known_ids, load_model
 from grpo_core.types import Completion
@@ -37,7 +37,7 @@ class TransformersEngine:
     """
 
     name = "transformers"
-    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
 
     def __init__(
         self, model_dir: Path | str, *, max_model_len: int,
@@ -132,7 +132,10 @@ class TransformersEngine:
         if self._aborted.is_set():
             return [self._completion(request, [], [], params) for request in requests]
         prompts = [request.prompt_ids + request.prefix for request in requests]
-        decoder = self._decoder(self._model, prompts, limit)
+        decoder, distribution = (
+            self._decoder(self._model, prompts, limit),
+            SamplingDistribution(params, prompts),
+        )
         uniform_BT = _uniform_numbers(requests, limit).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -140,9 +143,9 @@ class TransformersEngine:
         for step in range(limit):
             if step:
                 decoder.append(ids[-1])
-            id_B, logprob_B = sample_tokens(
-                decoder.logits_BV[:, : self._known_ids], uniform_BT[:, step], params.temperature
-            )
+                distribution.append(ids[-1])
+            logits_BV = distribution.logits(decoder.logits_BV[:, : self._known_ids])
+            id_B, logprob_B = sample_tokens(logits_BV, uniform_BT[:, step])
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)
@@ -166,11 +169,9 @@ class TransformersEngine:
         return Completion(request.id, complete, tuple(logprobs[:end]), versions, reason)
 
 
-def sample_tokens(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token for each uniform number in [0, 1), and its log-prob under the sampling distribution."""
-    logprobs_BV = torch.log_softmax(logits_BV.float() / temperature, -1)
+def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the token for each uniform number in [0, 1), and its log-prob, both by the softmax of the logits."""
+    logprobs_BV = torch.log_softmax(logits_BV, -1)
     # In float64 the sums are exact enough that a number near 1 can't fall behind the last token.
     cumulative = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
     # `right`: the first token whose sum exceeds the number, so never one of probability zero.

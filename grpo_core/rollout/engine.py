@@ -45,6 +45,7 @@ class Capabilities:
         abort: `abort` ends a running `generate` from another thread.
         partial: The engine continues after a `Request.prefix`, and respects a `Request.budget`.
         update: `update_weights` works.
+        truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
         why_not: For each of these that the engine lacks, the reason in one sentence. Also `slices`: why a completion
             sampled in slices (`partial`) differs from the same request sampled at once.
     """
@@ -55,6 +56,7 @@ class Capabilities:
     abort: bool = False
     partial: bool = True
     update: bool = True
+    truncation: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def without(self, **why_not: str) -> Capabilities:

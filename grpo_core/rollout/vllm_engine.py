@@ -59,7 +59,7 @@ class VllmEngine:
 
     name = "vllm"
     capabilities = Capabilities(
-        seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": SLICES}
+        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True, why_not={"slices": SLICES}
     ).without(
         fingerprint="vLLM joins parameters and repacks them for its kernels, and drops the originals",
         sleep="vLLM's CPU builds only print a warning and keep their memory",

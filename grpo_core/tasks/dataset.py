@@ -9,7 +9,6 @@ import importlib
 import json
 import math
 import random
-from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +24,14 @@ class DataSet:
     """Tokenized rows of a file or a folder, within the length limit or cut to it.
 
     Attributes:
-        rows: Ids (4 bytes each), other columns, and the prompt as in the data set.
+        rows: Ids, other columns, and the prompt as in the data set.
         dropped: Rows over the limit that were left out.
         truncated: Rows over the limit that lost their first tokens.
     """
 
     def __init__(self, config: Config, tokenizer: Any, key: str, path: str, split: str) -> None:
         self._tokenizer, self._config, options = tokenizer, config, config.data
-        self.rows: list[tuple[array[int], dict[str, Any], Any]] = []
+        self.rows: list[tuple[tuple[int, ...], dict[str, Any], Any]] = []
         self.dropped = self.truncated = 0
         room = config.model.max_length - config.sampling.max_tokens
         limit = min(options.max_prompt_tokens or room, room)
@@ -49,7 +48,7 @@ class DataSet:
                 continue
             self.truncated += len(ids) > limit
             columns = {name: value for name, value in row.items() if name != options.prompt}
-            self.rows.append((array("i", ids[-limit:]), columns, _without_none(row[options.prompt])))
+            self.rows.append((tuple(ids[-limit:]), columns, _without_none(row[options.prompt])))
         if not self.rows:
             counts = f"{len(rows)} rows, {self.dropped} of them dropped for more than {limit} tokens"
             raise ConfigError(f"{key} = {path!r}: no prompts: {counts}")
@@ -66,10 +65,11 @@ class DataSet:
 
     def prompt(self, name: str, row: int) -> Prompt:
         """Return a row as a prompt with this id."""
-        packed, columns, source = self.rows[row]
-        ids = packed.tolist()
-        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return Prompt(name, text, tuple(ids), columns, source)
+        ids, columns, source = self.rows[row]
+        text = self._tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return Prompt(name, text, ids, columns, source)
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end in the next epoch

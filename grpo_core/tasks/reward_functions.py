@@ -1,15 +1,13 @@
-"""The reward functions of the trainer, the loading of others, and the texts of their errors."""
+"""The reward functions of the trainer, and the loading of others."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib.util
 import inspect
 import re
 import runpy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,6 @@ from grpo_core.config import ConfigError, RewardConfig
 from grpo_core.machine.resources import torch_device
 from grpo_core.tasks.mathematics import math_answers
 from grpo_core.tasks.model import load_pretrained
-from grpo_core.types import Completion, Prompt
-
-Columns = Mapping[str, list[Any]]
-Rows = Sequence[tuple[Prompt, Completion, str]]
 
 NGRAM = 3  # words, as in open-r1 and TRL
 
@@ -157,9 +151,8 @@ class RewardModel:
         self._model, info = load_pretrained(kind, folder, where, output_loading_info=True)
         config, pad = self._model.config, self._tokenizer.pad_token_id
         if config.num_labels != 1 or pad is None or info["missing_keys"]:
-            missing = (
-                ", ".join(sorted(info["missing_keys"])) or "none"
-            )  # transformers initialises these at random
+            # transformers initialises missing weights at random
+            missing = ", ".join(sorted(info["missing_keys"])) or "none"
             raise ConfigError(
                 f"{where} with 1 label, all its weights and a tokenizer with a pad token, found "
                 f"{config.num_labels} labels, pad token {pad}, missing weights: {missing}"
@@ -169,15 +162,19 @@ class RewardModel:
         longest = getattr(config, "max_position_embeddings", self._tokenizer.model_max_length)
         self._limit = min(longest, self._tokenizer.model_max_length)
 
-    def __call__(self, prompts: list[str], completions: list[str]) -> list[float]:
-        """Return one score per completion.
+    def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
+        """Return one score per completion; lists of messages become text by the reward model's own template.
 
         Raises:
             ValueError: A text is longer than the model's limit; it is not cut.
         """
         import torch
 
-        texts = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
+        template = self._tokenizer.apply_chat_template
+        texts = [
+            prompt + completion if isinstance(prompt, str) else template(prompt + completion, tokenize=False)
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
         scores: list[float] = []
         bos = self._tokenizer.bos_token  # a chat template writes it into the prompt itself
         special = not (bos and texts[0].startswith(bos))
@@ -192,84 +189,3 @@ class RewardModel:
                 ids_BT = rows["input_ids"].to(self._model.device)
                 scores += self._model(input_ids=ids_BT, attention_mask=mask_BT).logits[:, 0].tolist()
         return scores
-
-
-def call_function(function: Callable[..., Any], columns: Columns) -> list[Any] | None:
-    """Call a reward function with copies of the columns; await an async one."""
-    returned = function(**{key: list(values) for key, values in columns.items()})
-    if inspect.isawaitable(returned):
-        returned = _run_async(returned)
-    return None if returned is None else list(returned)
-
-
-def _run_async(returned: Awaitable[Any]) -> Any:
-    async def wait() -> Any:
-        return await returned
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as pool:  # a notebook runs its loop in this thread
-        return pool.submit(asyncio.run, wait()).result()
-
-
-def describe_sample(rows: Rows, place: int) -> str:
-    """Return a sample's number, request, completion and prompt for an error message."""
-    prompt, completion, text = rows[place]
-    return (
-        f"sample {place} (request {completion.request_id}), the completion {_quote(text)} to the prompt "
-        f"{_quote(prompt.text)}"
-    )
-
-
-def describe_error(
-    name: str, function: Callable[..., Any], columns: Columns, rows: Rows, error: BaseException
-) -> str:
-    """Describe what a function raised, and on which sample."""
-    place = _failing_sample(function, columns, len(rows))
-    where = f"a batch of {len(rows)}, but on none of them alone"
-    if place is not None:
-        where = describe_sample(rows, place)
-    return f"reward function {name} raised {type(error).__name__}: {error}, on {where}"
-
-
-def describe_bad_return(
-    name: str, returned: Sequence[Any] | None, rows: Rows, is_reward: Callable[[Any], bool]
-) -> str:
-    """Describe a wrong number of rewards, or the first value that is not a reward."""
-    count = None if returned is None else len(returned)
-    if returned is None or count != len(rows):
-        return (
-            f"reward function {name} returned {count} rewards for {len(rows)} completions; "
-            "it must return one each, in their order"
-        )
-    place = [is_reward(value) for value in returned].index(False)
-    return (
-        f"reward function {name} returned {returned[place]!r} for {describe_sample(rows, place)}; "
-        "a reward is a finite number below 1e100, or None"
-    )
-
-
-def _failing_sample(function: Callable[..., Any], columns: Columns, count: int) -> int | None:
-    """Find a sample on which alone the function raises, by halving: few calls, as they may be expensive."""
-    places: Sequence[int] = range(count)
-    while len(places) > 1:
-        half = len(places) // 2
-        places = places[:half] if _raises(function, columns, places[:half]) else places[half:]
-    return places[0] if _raises(function, columns, places) else None
-
-
-def _raises(function: Callable[..., Any], columns: Columns, places: Sequence[int]) -> bool:
-    """Return whether a call with these samples alone fails, too."""
-    try:
-        call_function(function, {key: [values[place] for place in places] for key, values in columns.items()})
-    except ConfigError:
-        raise
-    except (Exception, SystemExit):  # noqa: BLE001 - any error counts
-        return True
-    return False
-
-
-def _quote(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -2,35 +2,29 @@
 
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`: texts in, one number per completion
 out, or None for no opinion. It is called by keyword with the values it has parameters for; columns are the other fields
-of the prompts' rows, one list each, aligned with the completions.
+of the prompts' rows, one list each, aligned with the completions. Functions written for TRL: docs/rewards.md.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.world import World
-from grpo_core.tasks.reward_functions import (
-    call_function,
-    describe_bad_return,
-    describe_error,
-    describe_sample,
-    letters_in_place,
-    load_functions,
-    soft_overlong,
-)
+from grpo_core.metrics import mean
+from grpo_core.tasks.reward_functions import letters_in_place, load_functions, soft_overlong
 from grpo_core.types import Completion, Group, Prompt, RunError, Sample, Scored
 
 Function = Callable[..., Any]
-Columns = dict[str, list[Any]]
-Row = tuple[Prompt, Completion, str]
 
 
 class RewardError(RunError):
@@ -57,18 +51,18 @@ class RewardSet:
     Attributes:
         functions: Called with texts and columns.
         weights: One per function.
-        threads: Functions called at the same time; this changes only the time.
         overlong: Number of tokens -> penalty added to the sum; None: no penalty.
         convention: `text` or `trl`, see `RewardConfig`.
         steps: Steps of the whole run, for `trainer_state`.
+        logged: Numbers that functions passed to TRL's `log_metric`, by name.
     """
 
     functions: Mapping[str, Function]
     weights: Sequence[float]
-    threads: int = 1
     overlong: Callable[[int], float] | None = None
     convention: str = "text"
     steps: int = 0
+    logged: dict[str, list[float]] = field(default_factory=dict)
 
     def score(
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str], *, step: int = 0
@@ -86,42 +80,68 @@ class RewardSet:
         """
         if not completions:
             return []
-        keys = dict.fromkeys(key for prompt in prompts for key in prompt.columns)
-        columns = {key: [prompt.columns.get(key) for prompt in prompts] for key in keys}
-        columns |= _trl_texts(prompts, texts) if self.convention == "trl" else {
-            "prompts": [prompt.text for prompt in prompts], "completions": list(texts),
-        }  # fmt: skip
-        columns["completion_ids"] = [list(completion.ids) for completion in completions]
-        rows = list(zip(prompts, completions, texts, strict=True))
-        by_function = self._call_functions(columns, rows, TrainerState(step, self.steps))
+        columns, extra = self._arguments(prompts, completions, texts, step)
+        calls = {
+            name: functools.partial(function, **self._select(name, function, columns, extra))
+            for name, function in self.functions.items()
+        }
+        samples = [
+            f"sample {index} (request {completion.request_id}), the completion {_quote(text)} to the prompt "
+            f"{_quote(prompt.text)}"
+            for index, (prompt, completion, text) in enumerate(zip(prompts, completions, texts, strict=True))
+        ]
+        by_function = {name: _checked(name, values, samples) for name, values in _call_all(calls).items()}
         scored = []
-        for place, values in enumerate(zip(*by_function.values(), strict=True)):
+        for index, values in enumerate(zip(*by_function.values(), strict=True)):
             weighed = [w * v for w, v in zip(self.weights, values, strict=True) if v is not None]
             if not weighed:
-                raise RewardError(
-                    f"{', '.join(by_function)}: None has a reward for {describe_sample(rows, place)}"
-                )
+                raise RewardError(f"{', '.join(by_function)}: None has a reward for {samples[index]}")
             total, scores = sum(weighed), dict(zip(by_function, values, strict=True))
             if self.overlong is not None:
-                scores["overlong"] = penalty = self.overlong(len(completions[place].ids))
+                scores["overlong"] = penalty = self.overlong(len(completions[index].ids))
                 total += penalty
             scored.append((total, scores))
         return scored
 
-    def _call_functions(
-        self, columns: Columns, rows: Sequence[Row], state: TrainerState
-    ) -> dict[str, list[float | None]]:
-        """Call all functions; raise the error of the first that failed, in their order."""
+    def _arguments(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str], step: int
+    ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+        """Return the lists for every function, and what only functions that name it get."""
+        keys = dict.fromkeys(key for prompt in prompts for key in prompt.columns)
+        columns: dict[str, list[Any]] = {key: [prompt.columns.get(key) for prompt in prompts] for key in keys}
+        extra: dict[str, Any] = {
+            "completion_ids": [list(completion.ids) for completion in completions],
+            "trainer_state": TrainerState(step, self.steps),
+        }
+        columns |= {"prompts": [prompt.text for prompt in prompts], "completions": list(texts)}
+        if self.convention == "trl":  # prompts as in the data set, and completions of the same kind
+            columns["prompts"] = [p.text if p.source is None else p.source for p in prompts]
+            columns["completions"] = [
+                text if isinstance(source, str) else [{"role": "assistant", "content": text}]
+                for source, text in zip(columns["prompts"], texts, strict=True)
+            ]
+            columns.pop("completion", None)  # of a data set for SFT: TRL's functions don't get it
+            extra |= {"log_metric": self._log_metric, "log_extra": lambda *_, **__: None}
+        return columns, extra
 
-        def call(name: str) -> list[float | None]:
-            trl = self.convention == "trl"
-            function = _with_state(self.functions[name], state, trl=trl)
-            return _call_checked(name, function, columns, rows, trl=trl)
+    def _log_metric(self, name: str, value: float) -> None:
+        self.logged.setdefault(name, []).append(float(value))
 
-        if self.threads == 1:
-            return {name: call(name) for name in self.functions}
-        with ThreadPoolExecutor(self.threads, "reward") as pool:
-            return dict(zip(self.functions, pool.map(call, self.functions), strict=True))
+    def _select(
+        self, name: str, function: Function, columns: Mapping[str, list[Any]], extra: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of a function, with lists of its own."""
+        parameters = inspect.signature(function).parameters.values()
+        named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        required = [p.name for p in parameters if p.default is p.empty and p.name in named]
+        if missing := [key for key in required if key not in columns and key not in extra]:
+            raise ConfigError(
+                f"reward function {name} needs a column {' and '.join(missing)}, found {', '.join(columns)}"
+            )
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            named |= {*columns, *extra} if self.convention == "trl" else set(columns)
+        arguments = {key: value for key, value in {**columns, **extra}.items() if key in named}
+        return {key: list(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
 
 def build_rewards(config: Config) -> RewardSet:
@@ -141,66 +161,63 @@ def build_rewards(config: Config) -> RewardSet:
             buffer=options.overlong_buffer, penalty=options.overlong_penalty,
         )  # fmt: skip
     weights = options.weights or (1.0,) * len(functions)
-    return RewardSet(
-        functions, weights, options.threads, overlong, options.convention, steps=config.train.steps
-    )
+    return RewardSet(functions, weights, overlong, options.convention, config.train.steps)
 
 
-def _trl_texts(prompts: Sequence[Prompt], texts: Sequence[str]) -> Columns:
-    """Return prompts as in the data set, and completions of the same kind: texts, or lists of messages.
-
-    As in TRL, an assistant message that ends a prompt is the beginning of the completion.
-    """
-    columns: Columns = {"prompts": [], "completions": []}
-    for prompt, text in zip(prompts, texts, strict=True):
-        source = prompt.text if prompt.source is None else prompt.source
-        completion: Any = text
-        if not isinstance(source, str):
-            beginning = ""
-            if source[-1]["role"] == "assistant":
-                source, beginning = source[:-1], source[-1]["content"] or ""
-            completion = [{"role": "assistant", "content": f"{beginning}{text}"}]
-        columns["prompts"].append(source)
-        columns["completions"].append(completion)
-    return columns
+def _call_all(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Call the functions in their order, then wait for all async ones together."""
+    returned: dict[str, Any] = {}
+    for name, call in calls.items():
+        with _named_errors(name):
+            returned[name] = call()
+    pending = {name: value for name, value in returned.items() if inspect.isawaitable(value)}
+    if pending:
+        # In a thread of its own: a notebook runs its loop in this one.
+        with ThreadPoolExecutor(1) as pool:
+            returned |= pool.submit(asyncio.run, _wait_for_all(pending)).result()
+    return returned
 
 
-def _with_state(function: Function, state: TrainerState, *, trl: bool) -> Function:
-    parameters = inspect.signature(function).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if "trainer_state" in parameters or (trl and open_ended):
-        return functools.partial(function, trainer_state=state)
-    return function
+async def _wait_for_all(pending: Mapping[str, Awaitable[Any]]) -> dict[str, Any]:
+    async def wait(name: str, value: Awaitable[Any]) -> Any:
+        with _named_errors(name):
+            return await value
+
+    values = await asyncio.gather(*(wait(name, value) for name, value in pending.items()))
+    return dict(zip(pending, values, strict=True))
 
 
-def _call_checked(
-    name: str, function: Function, columns: Columns, rows: Sequence[Row], *, trl: bool
-) -> list[float | None]:
-    """Call the function and check that it returns a finite number or None for each sample."""
-    arguments = _arguments(name, function, columns, trl=trl)
+@contextlib.contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    """Turn what a reward function raises into a `RewardError` that names it and the line."""
     try:
-        returned = call_function(function, arguments)
+        yield
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # exit() in a function must not end the run silently
-        raise RewardError(describe_error(name, function, arguments, rows, error)) from error
-    if returned is None or len(returned) != len(rows) or not all(map(_is_reward, returned)):
-        raise RewardError(describe_bad_return(name, returned, rows, _is_reward))
-    return [None if value is None else float(value) for value in returned]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise RewardError(
+            f"reward function {name} raised {type(error).__name__}: {error} "
+            f"({frame.filename}, line {frame.lineno})"
+        ) from error
 
 
-def _arguments(name: str, function: Function, columns: Columns, *, trl: bool) -> Columns:
-    """Select the columns that the function has parameters for; ** takes ids only by TRL's convention."""
-    parameters = inspect.signature(function).parameters.values()
-    open_ended = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    needed = [p.name for p in parameters if p.default is p.empty and p not in open_ended]
-    if missing := [key for key in needed if key not in columns]:
-        existing = ", ".join(key for key in columns if key != "completion_ids")
-        raise ConfigError(f"reward function {name} needs a column {' and '.join(missing)}, found {existing}")
-    names = {p.name for p in parameters}
-    if any(p.kind is p.VAR_KEYWORD for p in open_ended):
-        names |= set(columns) - (set() if trl else {"completion_ids"})
-    return {key: values for key, values in columns.items() if key in names}
+def _checked(name: str, returned: Any, samples: Sequence[str]) -> list[float | None]:
+    """Return the rewards of a function as floats, one per sample."""
+    with _named_errors(name):
+        values = None if returned is None else list(returned)
+    if values is None or len(values) != len(samples):
+        raise RewardError(
+            f"reward function {name} returned {'None' if values is None else len(values)} rewards for {len(samples)} "
+            "completions; it must return one each, in their order"
+        )
+    for value, sample in zip(values, samples, strict=True):
+        if not _is_reward(value):
+            raise RewardError(
+                f"reward function {name} returned {value!r} for {sample}; a reward is a finite number below 1e100, "
+                "or None"
+            )
+    return [None if value is None else float(value) for value in values]
 
 
 def _is_reward(value: Any) -> bool:
@@ -213,6 +230,10 @@ def _is_reward(value: Any) -> bool:
         return value is None or (hasattr(value, "__float__") and abs(float(value)) < 1e100)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # an array of several numbers, for example
         return False
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 class Scorer:
@@ -252,6 +273,17 @@ class Scorer:
             for prompt, c, text, (total, scores) in zip(repeated, completions, texts, scored, strict=True)
         )
         return [Group(prompt, tuple(itertools.islice(samples, group_size))) for prompt in prompts]
+
+    def logged(self) -> dict[str, float]:
+        """Return the means of what reward functions logged since the last call, over all processes."""
+        if self._rewards.convention != "trl":
+            return {}
+        values: dict[str, list[float]] = {}
+        for logged in self._world.gather(dict(self._rewards.logged)):
+            for name, numbers in logged.items():
+                values.setdefault(name, []).extend(numbers)
+        self._rewards.logged.clear()
+        return {f"reward/logged/{name}": mean(numbers) for name, numbers in sorted(values.items())}
 
     def _decode(self, completion: Completion) -> str:
         """Return the completion as text, without the stop id that ended it.

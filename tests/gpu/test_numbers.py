@@ -116,13 +116,13 @@ def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
     logits[:, ::3] = -torch.inf
     draw = torch.rand(64, generator=generator, dtype=torch.float64)
     draw[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    expected, logprobs = sample_tokens(logits, draw, 0.9)
-    found, there = sample_tokens(logits.to(device), draw.to(device), 0.9)
+    expected, logprobs = sample_tokens(logits / 0.9, draw)
+    found, there = sample_tokens(logits.to(device) / 0.9, draw.to(device))
     assert torch.equal(found.cpu(), expected)
     assert torch.isfinite(there).all()
     torch.testing.assert_close(there.cpu(), logprobs, rtol=1e-4, atol=1e-5)
     for row in (0, 1, 40):
-        one, _ = sample_tokens(logits[row : row + 1].to(device), draw[row : row + 1].to(device), 0.9)
+        one, _ = sample_tokens(logits[row : row + 1].to(device) / 0.9, draw[row : row + 1].to(device))
         assert one.item() == expected[row].item()
 
 

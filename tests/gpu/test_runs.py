@@ -10,9 +10,9 @@ import pytest
 from grpo_core import run
 from tests.gpu.devices import DEVICES, ROUNDING
 
-TYPES = ("float32", "bfloat16", "float16")
+TYPES = ("float32", "bfloat16")
 # The largest difference of a log-prob between trainer and engine, and what a proof of a sync allows for.
-FLOORS = {"float32": 1e-4, "bfloat16": 0.2, "float16": 0.05}
+FLOORS = {"float32": 1e-4, "bfloat16": 0.2}
 # Switches that each take another way through the loss, the batch or the policy.
 SWITCHES = {
     "plain": {},
@@ -20,8 +20,6 @@ SWITCHES = {
     "cispo": {"loss.surrogate": "cispo"},
     "sapo": {"loss.surrogate": "sapo"},
     "kl in the loss": {"loss.kl_coefficient": 0.1},
-    "kl in the reward": {"loss.kl_coefficient": 0.1, "loss.kl_placement": "reward"},
-    "entropy mask": {"loss.entropy_quantile": 0.5},
     "sequence means": {"loss.aggregation": "sequence"},
     "leave one out": {"loss.advantage_baseline": "leave_one_out"},
     "masked correction": {"loss.correction": "mask", "loss.correction_level": "sequence"},

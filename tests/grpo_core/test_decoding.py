@@ -22,7 +22,7 @@ REQUESTS = [Request(f"r{place}", (1, 2, 3, place // 2), seed=place) for place in
 PARAMS = SamplingParams(max_tokens=5)
 
 
-def other(model):
+def other_weights(model):
     """Other weights and biases of the same names, none of them zero."""
     generator = torch.Generator().manual_seed(1)
     return [
@@ -45,15 +45,15 @@ def test_what_is_written_into_the_parts_decodes(kind, settings):
     with torch.inference_mode():
         before = decoded(model)
     with torch.no_grad():
-        for each in (model, fresh):
-            for name, value in other(each):
-                each.get_parameter(name).copy_(value)
-        found = decoded(model)
-        assert not torch.equal(found, before)
-        assert torch.equal(found, decoded(fresh))
+        for changed in (model, fresh):
+            for name, value in other_weights(changed):
+                changed.get_parameter(name).copy_(value)
+        logits_after = decoded(model)
+        assert not torch.equal(logits_after, before)
+        assert torch.equal(logits_after, decoded(fresh))
         for row, prompt in enumerate(PROMPTS):
             logits = fresh(torch.tensor([[*prompt, 4, 5, 6]])).logits[0, -1]
-            torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-4)
+            torch.testing.assert_close(logits_after[row], logits, rtol=0, atol=1e-4)
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def folder(tmp_path):
 def test_an_engine_samples_what_one_that_never_held_older_weights_does(folder):
     """Behind a sync between two calls, one behind sleeping, and one whose tensors lie otherwise in memory."""
     engine, fresh = (TransformersEngine(folder, max_model_len=32) for _ in range(2))
-    sent = other(engine._model)
+    sent = other_weights(engine._model)
     fresh.update_weights(sent, 1)
     expected = fresh.generate(REQUESTS, PARAMS)
     engine.update_weights([(name, value * 2) for name, value in sent], 0)
     older = engine.generate(REQUESTS, PARAMS)
-    assert [each.logprobs for each in older] != [each.logprobs for each in expected]
+    assert [completion.logprobs for completion in older] != [completion.logprobs for completion in expected]
     engine.update_weights([(name, value.t().contiguous().t()) for name, value in sent], 1)
     assert engine.generate(REQUESTS, PARAMS) == expected
     engine.sleep()
@@ -85,7 +85,7 @@ def test_an_engine_samples_what_one_that_never_held_older_weights_does(folder):
 def test_a_partial_sync_changes_nothing(folder):
     """Without the keys' weight, or with one of another shape, what was sampled is sampled again."""
     engine = TransformersEngine(folder, max_model_len=32)
-    sent = dict(other(engine._model))
+    sent = dict(other_weights(engine._model))
     engine.update_weights(sent.items(), 0)
     expected, key = engine.generate(REQUESTS, PARAMS), "model.layers.0.self_attn.k_proj.weight"
     for wrong in ({key: None}, {key: sent[key][:1]}):

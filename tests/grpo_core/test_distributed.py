@@ -22,7 +22,6 @@ SETTINGS = {"train.steps": 5, "sampling.dynamic": "true", "loss.kl_coefficient":
 # Each as settings of its own, all to be compared with one process in colocate mode.
 CASES = {
     "replicate": {"train.micro_batch": 3},
-    "fsdp2": {"train.sharding": "fsdp2"},
     "fsdp2, async": {"train.sharding": "fsdp2", "rollout.mode": "async", "rollout.max_staleness": 0},
     "replicate, server": {"rollout.mode": "server"},
 }

@@ -8,7 +8,6 @@ import pytest
 MODULES = (
     "grpo_core.learn.advantages",
     "grpo_core.learn.logprobs",
-    "grpo_core.learn.losses",
     "grpo_core.learn.dialects",
     "grpo_core.rollout.engine",
     "repro.cell_programs.server_start",
@@ -18,6 +17,7 @@ MODULES = (
     "grpo_core.errors",
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",
+    "grpo_core.tasks.rewards",
     "grpo_core.rollout.weights.digest",
     "grpo_core.tasks.task",
     "grpo_core.types",

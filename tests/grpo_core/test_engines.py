@@ -80,7 +80,7 @@ def test_samples_follow_the_distribution():
     """Inverse CDF: each token's share of the unit interval is its probability at the temperature."""
     logits = torch.tensor([2.0, 0.0, -1.0, float("-inf")])
     draws = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
-    ids, logprobs = sample_tokens(logits.expand(4000, 4), draws, temperature=1.5)
+    ids, logprobs = sample_tokens(logits.expand(4000, 4) / 1.5, draws)
     expected = torch.softmax(logits / 1.5, -1)
     shares = torch.bincount(ids, minlength=4) / 4000
     torch.testing.assert_close(shares, expected, rtol=0, atol=5e-4)
@@ -90,7 +90,7 @@ def test_samples_follow_the_distribution():
 def test_the_extremes_of_a_draw_never_hit_an_impossible_token():
     """0 and the last float below 1, with impossible tokens at both ends."""
     logits = torch.tensor([[float("-inf"), 0.0, 0.0, float("-inf")]]).expand(2, 4)
-    ids, _ = sample_tokens(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), temperature=1.0)
+    ids, _ = sample_tokens(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64))
     assert ids.tolist() == [1, 2]
 
 
@@ -229,7 +229,7 @@ def test_other_parameters_are_refused_by_name():
         assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
-ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
 
 
 def test_capabilities_go_over_the_wire():
@@ -242,7 +242,7 @@ def test_an_older_or_newer_side_is_understood():
     """Fields that the other side does not send have defaults; unknown fields are ignored."""
     found = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
     unsaid = "the other side does not say that it can"
-    assert found == ABLE.without(abort=unsaid)
+    assert found == ABLE.without(abort=unsaid, truncation=unsaid)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,6 @@ import pytest
 
 from tests.cells import ROOT, run_in_cell
 
-BENCHMARK = ROOT / "evaluation" / "trainer" / "learning.py"
 PROGRAM = ROOT / "evaluation" / "trainer" / "trl_learning.py"
 SEEDS = range(5)
 STEPS = 80
@@ -85,41 +83,3 @@ def test_trl_learns_the_same_task_within_our_range(tmp_path):
     assert result["learning_rates"] == pytest.approx(warm_up)
     assert fmean(result["curve"][-STEPS // 10 :]) >= REACHED
     assert MEAN_OF_ALL_STEPS[0] <= fmean(result["curve"]) <= MEAN_OF_ALL_STEPS[1]
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    """The benchmark's functions."""
-    return runpy.run_path(str(BENCHMARK))
-
-
-@pytest.mark.parametrize(("freedom", "bound"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (30, 2.0423)])
-def test_students_bound_is_that_of_the_tables(benchmark, freedom, bound):
-    """Two-sided, 95 %."""
-    assert benchmark["student_t"](freedom) == pytest.approx(bound, abs=1e-4)
-
-
-def test_intervals_of_known_samples(benchmark):
-    """The mean's interval by hand, and Welch's: equal samples of n give 2 (n - 1) degrees of freedom."""
-    sample = [1.0, 2.0, 3.0, 4.0, 5.0]
-    half = 2.7764 * 2.5**0.5 / 5**0.5
-    assert benchmark["interval"](sample) == pytest.approx((3 - half, 3 + half), abs=1e-3)
-    half = 2.3060 * (2 * 2.5 / 5) ** 0.5
-    later = [value + 1 for value in sample]
-    assert benchmark["difference"](later, sample) == pytest.approx((1 - half, 1 + half), abs=1e-3)
-
-
-def test_a_finished_run_is_not_run_again(benchmark, tmp_path, monkeypatch):
-    """A result made with the same settings is taken as it is; one made with others is not."""
-    options = benchmark["parsed"]([f"--results={tmp_path}", "--arms=colocate", "--steps=7"])
-    settings = benchmark["settings"]("colocate", 3, 7)
-    entry = {"arm": "colocate", "seed": 3, "settings": settings, "curve": [0.5] * 7, "weights": "x"}
-    (tmp_path / "colocate-3.json").write_text(json.dumps(entry))
-    assert benchmark["one_run"]("colocate", 3, options) == entry
-    entry["settings"] = benchmark["settings"]("colocate", 3, 8)
-    (tmp_path / "colocate-3.json").write_text(json.dumps(entry))
-    one_run = benchmark["one_run"]
-    changed = {"curve": [1.0] * 7, "weights": "y"}
-    monkeypatch.setitem(one_run.__globals__, "_ours", lambda *_: changed)
-    assert one_run("colocate", 3, options)["weights"] == "y"
-    assert json.loads((tmp_path / "colocate-3.json").read_text())["settings"] == settings

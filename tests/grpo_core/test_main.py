@@ -19,13 +19,6 @@ from grpo_core.probe import probe
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.settings import load
 
-
-def program(*arguments, cwd=None) -> subprocess.CompletedProcess:
-    """Run `python -m grpo_core ...` in a separate process."""
-    command = [sys.executable, "-m", "grpo_core", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=cwd, check=False)
-
-
 TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")
 
 
@@ -75,12 +68,12 @@ def test_train_prints_a_summary_without_json(tmp_path, monkeypatch, capfd):
         (["serve"], "a server needs the folder of the model"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments, says, tmp_path):
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, says, capfd):
     """No traceback, nothing on stdout."""
-    done = program(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert says in err
 
 
 def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
@@ -92,9 +85,8 @@ def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
     )
 
 
-@pytest.mark.parametrize("key", ["model.path", "reward.model"])
-@pytest.mark.parametrize("command", ["train", "probe"])
-def test_a_folder_that_is_not_there_is_told_before_torch_is_imported(key, command):
+@pytest.mark.parametrize(("command", "key"), [("train", "model.path"), ("probe", "reward.model")])
+def test_a_missing_folder_is_named_before_torch_is_imported(command, key):
     """The error comes at once, not after the seconds that importing torch and transformers takes."""
     say = f"print(main([{command!r}, '--{key}', 'nowhere']), 'torch' in sys.modules)"
     done = subprocess.run(

@@ -97,7 +97,7 @@ def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, pr
     [
         ({}, "float32", 1e-3),
         ({"model.dtype": "bfloat16"}, "bfloat16", 0.2),
-        ({"model.dtype": "float16", "rollout.mode": "server"}, "float16", 0.05),
+        ({"rollout.dtype": "float16", "rollout.mode": "server"}, "float16", 0.05),
         ({"model.dtype": "bfloat16", "rollout.mode": "server", "rollout.port": 80}, "float32", 0.2),
         ({"rollout.dtype": "bfloat16"}, "bfloat16", 0.2),
         ({"model.dtype": "bfloat16", "rollout.sync_tolerance": 0.01}, "bfloat16", 0.01),

@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -123,30 +123,10 @@ def test_mathematics_is_compared_by_value():
 
 
 @needs_math_verify
-def test_a_worker_thread_finds_what_the_main_thread_finds():
-    """math-verify's own time limit works in a main thread alone; some versions then silently find all wrong."""
-    scores = []
-    thread = threading.Thread(target=lambda: scores.append(math_answers(GIVEN, answer=["1/2"] * 6)))
-    thread.start()
-    thread.join()
-    assert scores == [math_answers(GIVEN, answer=["1/2"] * 6)]
-    assert scores[0][:4] == [1.0, 1.0, 0.0, 0.0]
-
-
-@needs_math_verify
-def test_two_threads_do_not_get_each_others_verdicts():
-    """A user's function may call it while the built-in one runs."""
-    right, wrong = [], []
-    math_answers(["1"], answer=["1"])  # both use the process that now runs
-    calls = [
-        threading.Thread(target=lambda: right.extend(math_answers(["1"] * 300, answer=["1"] * 300))),
-        threading.Thread(target=lambda: wrong.extend(math_answers(["1"] * 300, answer=["2"] * 300))),
-    ]
-    for call in calls:
-        call.start()
-    for call in calls:
-        call.join()
-    assert (right, wrong) == ([1.0] * 300, [0.0] * 300)
+def test_a_worker_thread_is_refused():
+    """The time limit works in the main thread only; without one, some answers take forever."""
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="works in the main thread only"):
+        pool.submit(math_answers, GIVEN, answer=["1/2"] * 6).result()
 
 
 @needs_math_verify
@@ -168,18 +148,10 @@ def test_an_expected_answer_is_read_whole(gold, right, wrong):
 
 
 @needs_math_verify
-def test_an_expected_answer_that_can_not_be_read_names_its_sample():
+def test_an_expected_answer_that_can_not_be_read_is_named():
     """Nothing could ever be right there: that is no zero."""
-    prompts = [
-        Prompt(str(place), "2+2?", (1,), {"answer": gold}) for place, gold in enumerate(["4", "", "4"])
-    ]
-    completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
-    math_set = build_rewards(Config(reward=RewardConfig(functions=("math",))))
-    with pytest.raises(
-        RewardError, match=r"math raised ValueError: math-verify .* expected answer ''"
-    ) as caught:
-        math_set.score(prompts, completions, ["4"] * 3)
-    assert "on sample 1 (request 1.0), the completion '4' to the prompt '2+2?'" in str(caught.value)
+    with pytest.raises(ValueError, match=r"math-verify .* can't read the expected answer ''"):
+        math_answers(["4"] * 3, answer=["4", "", "4"])
 
 
 @needs_math_verify
@@ -190,19 +162,6 @@ def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
         scores = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
     assert scores == [0.0, 1.0]
-
-
-@needs_math_verify
-def test_the_death_of_the_checking_process_is_an_error_and_not_a_zero():
-    """The next call starts another."""
-    assert math_answers(["1"], answer=["1"]) == [1.0]
-    child = mathematics._checker()
-    child.kill()
-    child.wait()
-    with pytest.raises((ChildProcessError, BrokenPipeError)):
-        math_answers(["1"], answer=["1"])
-    assert math_answers(["1"], answer=["1"]) == [1.0]
-    assert mathematics._checker().pid != child.pid
 
 
 def test_mathematics_needs_its_column():
@@ -292,8 +251,16 @@ def test_the_reward_model_is_one_more_function(reward_model):
     rewards = both.score(prompts, completions, ["abc", "ab", "a"])
     assert [list(scores) for _, scores in rewards] == [["exact", "model"]] * len(rewards)
     assert [total for total, _ in rewards] == [by["exact"] + 0.5 * by["model"] for _, by in rewards]
-    with pytest.raises(RewardError, match=r"model raised ValueError: 25 tokens, .* takes 24, on sample 1"):
+    with pytest.raises(RewardError, match=r"model raised ValueError: 25 tokens, .* takes 24 "):
         both.score(prompts, completions, ["abc", "a" * 21, "a"])
+
+
+def test_the_reward_model_reads_messages_by_its_own_template(reward_model):
+    """As TRL does: under its convention prompts and completions are lists of messages."""
+    adapter = RewardModel(str(reward_model), "cpu")
+    adapter._tokenizer.chat_template = "{% for m in messages %}{{ m.content }}>{% endfor %}"
+    messages = [[{"role": "user", "content": "abc"}]], [[{"role": "assistant", "content": "cab"}]]
+    assert adapter(*messages) == adapter(["abc>"], ["cab>"])
 
 
 def test_a_reward_model_alone_is_the_reward(reward_model):

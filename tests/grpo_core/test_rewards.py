@@ -1,7 +1,8 @@
 """Reward functions are found, called right and summed up, and wrong ones are named."""
 
+import asyncio
 import sys
-import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from grpo_core import run
 from grpo_core.config import Config, ConfigError, DataConfig, RewardConfig, SamplingConfig
+from grpo_core.metrics import read_metrics
 from grpo_core.tasks.rewards import RewardError, RewardSet, build_rewards
 from grpo_core.types import Completion, Prompt
 
@@ -29,14 +31,14 @@ def scored(function, texts, **columns):
     return by_function(RewardSet({"it": function}, (1.0,)).score(*batch(texts, **columns)))["it"]
 
 
-def totals(found):
+def totals(scores):
     """The rewards."""
-    return [total for total, _ in found]
+    return [total for total, _ in scores]
 
 
-def by_function(found):
+def by_function(rewards):
     """Return rewards by function, one list each."""
-    return {name: [scores[name] for _, scores in found] for name in found[0][1]}
+    return {name: [scores[name] for _, scores in rewards] for name in rewards[0][1]}
 
 
 def settings(tokens=8, data="", **reward):
@@ -144,40 +146,8 @@ def test_a_batch_of_none_is_scored_without_a_call():
     assert rewards == []
 
 
-@pytest.fixture
-def three_torch_threads():
-    """Use three torch threads: sums depend on the number, which new threads must inherit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_threads_change_nothing_but_who_calls(three_torch_threads):
-    """Same bits with torch inside, in the functions' order; at the same time, each in its own thread."""
-    together, callers = threading.Barrier(3, timeout=500), set()
-
-    def build(seed):
-        def function(completions):
-            if threading.current_thread() is not threading.main_thread():
-                together.wait()  # passes only when all three are inside
-                callers.add(threading.get_ident())
-            numbers = torch.randn(1_000_000, generator=torch.Generator().manual_seed(seed))
-            return [numbers.sum(), torch.get_num_threads()]
-
-        return function
-
-    functions = {f"f{seed}": build(seed) for seed in range(3)}
-    alone, threaded = (RewardSet(functions, (1.0, 0.1, 0.01), n).score(*batch(["a", "b"])) for n in (1, 3))
-    assert alone == threaded
-    assert [values[1] for values in by_function(threaded).values()] == [3.0] * 3
-    assert list(by_function(threaded)) == ["f0", "f1", "f2"]
-    assert len(callers) == 3
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_of_several_errors_the_first_functions_is_raised(threads):
-    """Whichever came first in time."""
+def test_of_several_errors_the_first_functions_is_raised():
+    """In the order of the settings."""
 
     def fails(name):
         def function(completions):
@@ -185,10 +155,9 @@ def test_of_several_errors_the_first_functions_is_raised(threads):
 
         return function
 
+    functions = {"a": lambda completions: [1.0], "b": fails("b"), "c": fails("c")}
     with pytest.raises(RewardError, match="function b raised ValueError: b"):
-        RewardSet(
-            {"a": lambda completions: [1.0], "b": fails("b"), "c": fails("c")}, (1,) * 3, threads
-        ).score(*batch(["x"]))
+        RewardSet(functions, (1,) * 3).score(*batch(["x"]))
 
 
 # Refusals.
@@ -220,34 +189,22 @@ def test_what_is_no_reward_is_refused_by_name(returned, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [0, 37, 63])
-def test_the_sample_on_which_a_function_raises_is_found_in_few_calls(wrong):
-    """Bisection: one call for the batch, and log2(n) + 1 to find the sample."""
-    calls = []
+def test_an_error_names_function_file_and_line():
+    """Also `sys.exit`: it is a fault of the reward, not an end without a word."""
 
     def careless(completions):
-        calls.append(len(completions))
         return [1 / float(text) for text in completions]
 
-    texts = ["1"] * 64
-    texts[wrong] = "0"
-    with pytest.raises(RewardError, match=r"it raised ZeroDivisionError: .*division by zero") as caught:
-        scored(careless, texts)
-    assert f"on sample {wrong} (request r{wrong}), the completion '0'" in str(caught.value)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert calls == [64, 32, 16, 8, 4, 2, 1, 1]
-
-
-def test_a_function_that_exits_ends_the_run_by_name():
-    """`sys.exit` in a reward is a fault of the reward, not an end without a word."""
-
     def leaves(completions):
-        if "c" in completions:
-            sys.exit("no key")
-        return [0.0] * len(completions)
+        sys.exit("no key")
 
-    with pytest.raises(RewardError, match=r"reward function it raised SystemExit: no key, on sample 2 "):
-        scored(leaves, list("abcd"))
+    line = careless.__code__.co_firstlineno + 1
+    with pytest.raises(RewardError, match=r"it raised ZeroDivisionError: .*division by zero") as caught:
+        scored(careless, ["1", "0"])
+    assert f"({__file__}, line {line})" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(RewardError, match=r"reward function it raised SystemExit: no key"):
+        scored(leaves, ["a"])
 
 
 def test_a_file_of_functions_that_exits_is_a_setting_to_mend(tmp_path):
@@ -255,18 +212,6 @@ def test_a_file_of_functions_that_exits_is_a_setting_to_mend(tmp_path):
     (tmp_path / "own.py").write_text("raise SystemExit(3)")
     with pytest.raises(ConfigError, match=r"running .*own.py raised SystemExit: 3"):
         build_rewards(settings(functions=(f"{tmp_path / 'own.py'}:own",)))
-
-
-def test_a_function_that_raises_only_on_the_batch_blames_no_sample():
-    """No sample is named that is not at fault."""
-
-    def impatient(completions):
-        if len(completions) > 1:
-            raise TimeoutError("too much")
-        return [0.0]
-
-    with pytest.raises(RewardError, match="raised TimeoutError: too much, on a batch of 4, but on none"):
-        scored(impatient, list("abcd"))
 
 
 # Settings.
@@ -381,15 +326,29 @@ def test_a_function_of_trl_gets_messages_ids_and_state():
     assert (received["trainer_state"].global_step, received["trainer_state"].max_steps) == (4, 9)
 
 
-def test_an_assistant_message_at_the_end_of_a_prompt_begins_the_completion():
-    """TRL does the same: its functions don't find the assistant message in the prompt."""
+def test_an_assistant_message_at_the_end_of_a_prompt_stays_there():
+    """As in TRL 1.16: the completion is a message of its own."""
 
-    def length(prompts, completions):
-        assert len(prompts[0]) == 1
-        return [len(completions[0][0]["content"])]
+    def check(prompts, completions):
+        assert [message["content"] for message in prompts[0] + completions[0]] == ["hi", "So: ", "yes"]
+        return [1.0]
 
     messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "So: "})
-    assert conversation("yes", *messages, function=length) == len("So: yes")
+    assert conversation("yes", *messages, function=check) == 1.0
+
+
+def test_log_metric_and_log_extra_of_trl_are_there():
+    """Metrics are kept under their name; columns of the completions' table are not."""
+
+    def logs(completions, log_metric, log_extra, **kwargs):
+        log_metric("length", len(completions[0]))
+        log_metric(name="length", value=0)
+        log_extra(column="notes", values=["x"])
+        return [1.0]
+
+    rewards = RewardSet({"logs": logs}, (1.0,), convention="trl")
+    rewards.score(*batch(["abcd"]))
+    assert rewards.logged == {"length": [4.0, 0.0]}
 
 
 def test_ids_and_state_go_to_functions_that_name_them_whatever_the_convention():
@@ -408,20 +367,25 @@ def test_ids_and_state_go_to_functions_that_name_them_whatever_the_convention():
     assert set(received) == {"prompts", "answer"}
 
 
-def test_async_functions_are_waited_for_and_their_errors_are_named():
-    """Also the sample on which one raises."""
+def test_async_functions_run_together_and_their_errors_are_named():
+    """As with TRL's `asyncio.gather`: each waits for the other here."""
+    together = asyncio.Barrier(2)
 
     async def waits(completions):
+        await asyncio.wait_for(together.wait(), 60)
         return [float(len(text)) for text in completions]
 
     async def fails(completions):
-        if "b" in completions:
-            raise LookupError("no b")
-        return [0.0] * len(completions)
+        raise LookupError("no b")
 
-    assert scored(waits, ["a", "bc"]) == [1.0, 2.0]
-    with pytest.raises(RewardError, match=r"raised LookupError: no b, on sample 1 \(request r1\)"):
-        scored(fails, ["a", "b", "c"])
+    def plain(completions):
+        return [0.5] * len(completions)
+
+    functions = {"first": waits, "plain": plain, "second": waits}
+    rewards = by_function(RewardSet(functions, (1.0,) * 3).score(*batch(["a", "bc"])))
+    assert rewards == {"first": [1.0, 2.0], "plain": [0.5, 0.5], "second": [1.0, 2.0]}
+    with pytest.raises(RewardError, match=r"it raised LookupError: no b \(.*test_rewards.py, line \d+\)"):
+        scored(fails, ["a"])
 
 
 def test_by_trls_convention_special_tokens_are_stripped(short_run, tmp_path):
@@ -430,8 +394,11 @@ def test_by_trls_convention_special_tokens_are_stripped(short_run, tmp_path):
         "def clean(completions, **kwargs):\n"
         "    assert kwargs['completion_ids'] and kwargs['trainer_state'].max_steps == 1\n"
         "    assert not any('<' in text for text in completions)\n"
+        "    kwargs['log_metric']('texts', len(completions))\n"
         "    return [float(len(text)) for text in completions]\n"
     )
     settings = {"reward.functions": f"{tmp_path}/own.py:clean", "reward.convention": "trl", "train.steps": 1}
     document = run.train(short_run(**settings), lambda _: None)
     assert (document["outcome"], document["error"]) == ("ok", None)
+    (entry,) = read_metrics(Path(document["metrics"]))
+    assert entry["reward/logged/texts"] > 1

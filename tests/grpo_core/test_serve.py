@@ -84,7 +84,9 @@ def test_it_says_what_its_engine_can_and_what_its_limits_are(server):
     """Every capability with true or false, the reasons of the false ones, the policy for updates."""
     info = call(server, "GET", "/info")[1]
     can = dict(info["capabilities"])
-    assert {"seeds", "fingerprint", "sleep", "abort", "partial", "update"} == set(can) - {"why_not"}
+    assert {"seeds", "fingerprint", "sleep", "abort", "partial", "update", "truncation"} == set(can) - {
+        "why_not"
+    }
     assert set(can["why_not"]) >= {name for name, able in can.items() if able is False}
     assert (info["on_update"], info["calls"], info["limits"]["call_s"]) == ("wait", 0, 500.0)
     assert call(server, "POST", "/reset_prefix_cache") == (200, {"reset": True})

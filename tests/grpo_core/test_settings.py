@@ -1,11 +1,13 @@
 """Settings are read, overridden and refused by name."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from grpo_core.config import Config, ConfigError
+from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.settings import describe_settings, load
 
 
@@ -46,8 +48,8 @@ def test_the_examples_are_valid(name, request):
         ("[train]\nlearning_rate = 0.0", "train.learning_rate = 0.0: expected more than 0"),
         ("[train]\nlearning_rate = nan", "train.learning_rate = nan: expected a finite number"),
         ('[rollout]\nmode = "both"', "rollout.mode = 'both': expected one of 'colocate', 'async', 'server'"),
-        ("[sampling]\ntop_p = 0.9", "sampling.top_p: the engine samples from the full distribution"),
-        ("[sampling]\nrepetition_penalty = 1.1", "whose log-probs the trainer computes; use temperature"),
+        ("[sampling]\ntop_p = 0.0", "sampling.top_p = 0.0: expected more than 0"),
+        ('[loss]\nreject = "token_k3"', "loss.reject was removed; 'none' is what remains"),
         ("[train]\nbeta1 = 1.0", "train.beta1 = 1.0: expected less than 1"),
         ("[train]\nfinal_rate = 2", "train.final_rate = 2: expected at most 1"),
         ('[model]\nfloat32_parts = ["head", "x"]', "expected one of 'head', 'norms'"),
@@ -90,6 +92,18 @@ def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, tex
             "data.path = '' (default): the shipped task has no last row; set train.steps",
         ),
         (["--task.min_length", "9"], "task.max_length = 3 (default): min_length must not be greater"),
+        (["--sampling.top_p=0.9", "--sampling.min_p=0.1"], "these two in different orders"),
+        (["--loss.surrogate=moved"], "set loss.correction = 'none'"),
+        (
+            ["--loss.surrogate=vespo", "--loss.correction_level=sequence"],
+            "set loss.correction_level = 'token'",
+        ),
+        (["--train.mini_batches=999"], "fewer completions in a step than mini-batches"),
+        (["--rollout.mode=async", "--train.mini_batches=2"], "set max_staleness to at least that"),
+        (["--loss.correction_floor=3"], "correction_cap = 2.0 (default): the lower bound"),
+        (["--model.dtype=bfloat16", "--loss.entropy_coefficient=0.1"], "is not tried with an entropy bonus"),
+        (["--rollout.dtype=bfloat16", "--rollout.mode=server", "--rollout.port=80"], "has its own dtype"),
+        (["--model.dtype=float16"], "expected one of 'float32', 'bfloat16'"),
         (["--sampling.max_tokens", "3"], "raise sampling.max_tokens"),
         (["--model.max_length", "5"], "need 10 tokens; raise model.max_length"),
         (
@@ -111,6 +125,40 @@ def test_a_bad_command_line_is_refused(arguments, says):
     with pytest.raises(ConfigError) as caught:
         load(None, arguments)
     assert says in str(caught.value)
+
+
+def test_a_removed_option_may_have_its_former_default():
+    """Settings of a run, or of a record, of an earlier release are read."""
+    assert load(None, ["--loss.reject=none", "--output.page=False", "--loss.gate_limit=0.1"]) == Config()
+
+
+@pytest.mark.parametrize(("value", "resumes"), [("none", True), ("token_k3", False)])
+def test_a_run_of_an_earlier_release_resumes_unless_it_used_a_removed_option(tmp_path, value, resumes):
+    """Its config.json has keys that are no longer there."""
+    config = load(None, [f"--output.dir={tmp_path}", "--output.name=run"])
+    settings = config.as_dict()
+    settings["loss"]["reject"] = value
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "config.json"
+    path.write_text(json.dumps(settings))
+    if resumes:
+        check_resumable(path, config)
+    else:
+        with pytest.raises(ConfigError, match=r"loss\.reject is not set, begun with 'token_k3'"):
+            check_resumable(path, config)
+
+
+@pytest.mark.parametrize(("correction", "consequence"), [("truncate", "weighs"), ("none", "does not weigh")])
+def test_sampling_from_another_distribution_than_the_trained_one_is_noted(correction, consequence):
+    """One warning names the settings and what follows."""
+    notes = []
+    options = ["--sampling.top_p=0.9", "--sampling.top_k=5", f"--loss.correction={correction}"]
+    assert load(None, options, notes.append).sampling.truncation == {"top_p": 0.9, "top_k": 5}
+    (note,) = notes
+    assert note.startswith(
+        "sampling.top_p = 0.9, sampling.top_k = 5: the engine's log-probs are of the distribution"
+    )
+    assert f"{consequence} them" in note
 
 
 def test_what_is_set_twice_is_told():
@@ -145,14 +193,6 @@ def test_settings_of_the_loss_without_effect_are_noted(settings, idle, why):
         assert why in note
     else:
         assert warnings == []
-
-
-def test_a_floor_above_the_cap_is_refused():
-    """No weight could be within."""
-    with pytest.raises(
-        ConfigError, match=r"correction_floor = 3.0 .*correction_cap = 2.0 \(default\): the lower bound"
-    ):
-        load(None, ["--loss.correction_floor=3"])
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,13 +1,16 @@
 """An optimizer step: one normaliser for the window, proximal log-probs, and no step on NaN."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+from grpo_core import run
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
-from grpo_core.learn.update import NotFiniteError, Updater, kl_sums
+from grpo_core.learn.update import NotFiniteError, Updater
 from grpo_core.machine.world import World
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Sample
@@ -76,29 +79,64 @@ def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
     assert policy.fingerprint() == before
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_the_entropy_threshold_is_the_steps_whatever_the_split(model_dir, size):
-    """Tokens of low entropy get no gradient, and which they are does not depend on the micro-batch."""
-    settings = {"train.warmup_updates": 0, "loss.entropy_quantile": 0.6}
-    full_batch, _ = updated(model_dir, **{"train.micro_batch": 5}, **settings)
-    split, _ = updated(model_dir, **{"train.micro_batch": size}, **settings)
-    every, _ = updated(model_dir, **{"train.micro_batch": 5, "train.warmup_updates": 0})
-    torch.testing.assert_close(split, full_batch, rtol=0, atol=1e-6)
-    assert not torch.allclose(full_batch, every, atol=1e-4)
+# Whole runs.
 
 
-def test_a_kl_in_the_reward_is_that_of_the_closed_form(model_dir):
-    """Summed over each completion's tokens, zero while the policy is the reference, and moved by an update."""
-    settings = {"loss.kl_coefficient": 0.1, "loss.kl_placement": "reward", "loss.kl_estimator": "k1"}
-    config = load(None, [f"--{key}={value}" for key, value in settings.items()])
-    policy = Policy(str(model_dir), config, World())
-    updater = Updater(policy, config, World())
-    assert kl_sums(batch(), policy, config, World()) == [0.0] * 5
-    before = policy.logprobs(batch(), 1.0)[0].detach()
-    updater.update(batch())
-    after = policy.logprobs(batch(), 1.0)[0].detach()
-    expected = (after - before).mul(batch().mask_BT).sum(1)
-    torch.testing.assert_close(
-        torch.tensor(kl_sums(batch(), policy, config, World())), expected, atol=1e-6, rtol=0
-    )
-    assert expected.abs().max() > 1e-4
+def trained(short_run, name: str, **settings):
+    """The parameters, and the metrics."""
+    document = run.train(short_run(**{"output.name": name, "train.steps": 2, **settings}), lambda _: None)
+    assert document["outcome"] == "ok", document["error"]
+    lines = Path(document["metrics"]).read_text().splitlines()
+    return document["parameters"], [json.loads(line) for line in lines]
+
+
+def test_mini_batches_update_one_after_the_other(short_run):
+    """Twice as many updates, whose ratios are to the policy before the first; and other parameters."""
+    parameters, metrics = trained(short_run, "two", **{"train.mini_batches": 2})
+    assert [entry["policy_version"] for entry in metrics] == [0, 2]
+    assert metrics[0]["ratio/mean"] != 1.0
+    assert trained(short_run, "one")[0] != parameters
+
+
+@pytest.mark.parametrize(("aggregation", "same"), [("sequence_sum", True), ("token", False)])
+def test_a_mini_batch_has_its_own_normaliser_or_the_rollouts(short_run, aggregation, same):
+    """With equal weights and equal parts, both normalisers give the same result."""
+    settings = {"train.mini_batches": 2, "loss.aggregation": aggregation}
+    results = [
+        trained(short_run, name, **settings, **{"train.mini_batch_normaliser": name})[0]
+        for name in ("mini_batch", "rollout")
+    ]
+    assert (results[0] == results[1]) is same
+
+
+@pytest.mark.parametrize("scheduler", ["linear", "cosine"])
+def test_a_schedule_is_that_of_transformers(short_run, scheduler):
+    """Its rate at every update, from the warm-up to the last."""
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-2)
+    theirs = get_scheduler(scheduler, optimizer, num_warmup_steps=2, num_training_steps=6)
+    expected = []
+    for _ in range(6):
+        optimizer.step()
+        theirs.step()
+        expected.append(theirs.get_last_lr()[0])
+    settings = {"train.warmup_updates": 2, "train.steps": 6, "train.learning_rate": 1e-2}
+    _, metrics = trained(short_run, scheduler, **{"train.scheduler": scheduler, **settings})
+    assert [entry["lr"] for entry in metrics] == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def test_a_resumed_run_with_mini_batches_and_a_schedule_is_the_same_run(short_run):
+    """Adam's constants and an entropy bonus, too: bit for bit, as of one that was never interrupted."""
+    settings = {"train.mini_batches": 2, "train.scheduler": "cosine", "train.beta2": 0.99}
+    settings |= {"train.warmup_updates": 1, "train.steps": 3, "loss.entropy_coefficient": 0.01}
+
+    def stop(entry: dict) -> None:
+        if entry["step"] == 2:
+            raise KeyboardInterrupt
+
+    uninterrupted, _ = trained(short_run, "whole", **settings)
+    config = short_run(**{"output.name": "parts", **settings})
+    assert run.train(config, stop)["outcome"] == "interrupted"
+    document = run.train(config, lambda _: None, resume=True)
+    assert (document["steps"], document["parameters"]) == (3, uninterrupted)

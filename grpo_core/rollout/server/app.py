@@ -88,11 +88,15 @@ class RequestBody(BaseModel):
 
 
 class ParamsBody(BaseModel):
-    """Sampling parameters; none has a default."""
+    """Sampling parameters; clients of earlier releases do not send those with a default."""
 
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
     stop_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=64)]
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
 class GenerateBody(BaseModel):

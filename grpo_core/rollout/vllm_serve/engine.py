@@ -265,7 +265,9 @@ def server_capabilities(server: VllmServer, refusal: str) -> Capabilities:
         lacks["abort"] = (
             f"vLLM {server.version} serves no /abort_requests; start it with VLLM_SERVER_DEV_MODE=1"
         )
-    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, why_not={"slices": SLICES})
+    able = Capabilities(
+        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True, why_not={"slices": SLICES}
+    )
     return able.without(**lacks)
 
 

@@ -142,7 +142,7 @@ def completion_body(
         "prompt": [*request.prompt_ids, *request.prefix],
         "request_id": call_id,
         **sampling_arguments(params, request),
-        "top_k": 0,  # as -1 elsewhere
+        "top_k": params.top_k,  # 0 is -1 elsewhere
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "echo": False,

@@ -20,19 +20,13 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 
-from grpo_core.config import LossConfig
-from grpo_core.learn.advantages import group_advantages, step_advantages
+from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
-from grpo_core.learn.update import entropy_mask
-
-sys.path.append(str(Path(__file__).parents[1] / "peer_programs"))
-from used import left_out, note_advantages, note_loss, told
 
 LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: cut off, and masked by mask_truncated_completions
 LONGEST = 12
@@ -43,7 +37,7 @@ SETTINGS = {  # GRPOConfig's default -> what it is with us
     "importance_sampling_level": lambda loss: loss.ratio,
     "sapo_temperature_pos": lambda loss: loss.sapo_temperature_positive,
     "sapo_temperature_neg": lambda loss: loss.sapo_temperature_negative,
-    "top_entropy_quantile": lambda loss: 1 - loss.entropy_quantile,
+    "top_entropy_quantile": lambda loss: 1.0,
     "use_bias_correction_kl": lambda loss: loss.kl_importance,
     "scale_rewards": lambda loss: loss.advantage_scale,
     "vllm_importance_sampling_mode": lambda loss: f"{loss.correction_level}_{loss.correction}",
@@ -51,14 +45,10 @@ SETTINGS = {  # GRPOConfig's default -> what it is with us
     "vllm_importance_sampling_clip_min": lambda loss: loss.correction_floor or None,
 }
 
-# Options of sapo and vespo other than the clip: TRL's name -> ours, and its default.
+# Temperatures of sapo: TRL's name -> ours, and its default.
 SHAPES = {
     "sapo_temperature_pos": ("sapo_temperature_positive", 1.0),
     "sapo_temperature_neg": ("sapo_temperature_negative", 1.05),
-    "vespo_k_pos": ("vespo_power_positive", 2.0),
-    "vespo_lambda_pos": ("vespo_rate_positive", 3.0),
-    "vespo_k_neg": ("vespo_power_negative", 3.0),
-    "vespo_lambda_neg": ("vespo_rate_negative", 2.0),
 }
 
 
@@ -77,7 +67,7 @@ def tensors(seed):
     }
     streams = {name: values.to(torch.get_default_dtype()) for name, values in streams.items()}
     mask = torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None]
-    return SimpleNamespace(mask=mask, tool=None, **streams)
+    return SimpleNamespace(mask=mask, **streams)
 
 
 class Accelerator:
@@ -129,7 +119,7 @@ def correction_weights(data, correction):
         "math": math,
         "torch": torch,
         "completion_mask": data.mask.to(torch.get_default_dtype()),
-        "tool_mask": data.tool,
+        "tool_mask": None,
         "old_per_token_logps": data.proximal,
         "sampling_per_token_logps": data.behaviour,
     }
@@ -137,9 +127,7 @@ def correction_weights(data, correction):
     return names["vllm_importance_sampling_ratio"]
 
 
-def theirs(
-    data, *, loss_type, level, beta, delta, bias, correction, entropy, off_policy=None, bonus=0.0, **shape
-):
+def theirs(data, *, loss_type, level, beta, delta, bias, correction, bonus=0.0, **shape):
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
@@ -148,6 +136,10 @@ def theirs(
         delta=delta,
         use_bias_correction_kl=bias,
         steps_per_generation=1,
+        vespo_k_pos=2.0,
+        vespo_lambda_pos=3.0,
+        vespo_k_neg=3.0,
+        vespo_lambda_neg=2.0,
         **{name: shape.get(ours_of, usual) for name, (ours_of, usual) in SHAPES.items()},
     )
     trainer = SimpleNamespace(
@@ -166,8 +158,8 @@ def theirs(
         loss_type=loss_type,
         max_completion_length=LONGEST,
         model=SimpleNamespace(training=True),
-        off_policy_mask_threshold=off_policy,
-        top_entropy_quantile=1.0 - entropy,
+        off_policy_mask_threshold=None,
+        top_entropy_quantile=1.0,
         use_adaptive_entropy=False,
         use_vllm=correction is not None,
         vllm_importance_sampling_correction=correction is not None,
@@ -185,10 +177,8 @@ def theirs(
         "old_per_token_logps": data.proximal,
         "ref_per_token_logps": data.reference,
         "sampling_per_token_logps": data.behaviour,
-        "num_items_in_batch": mask.sum() if data.tool is None else (mask * data.tool).sum(),
+        "num_items_in_batch": mask.sum(),
     }
-    if data.tool is not None:
-        inputs["tool_mask"] = data.tool
     if correction:
         inputs["importance_sampling_ratio"] = correction_weights(data, correction)
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
@@ -197,25 +187,15 @@ def theirs(
 
 
 def ours(data, options, bonus=None):
-    result = value_and_gradient(data, options, bonus)
-    spare = None if bonus is None else bonus.detach()
-    note_loss(options, result, lambda other: value_and_gradient(data, other, spare))
-    return result
-
-
-def value_and_gradient(data, options, bonus):
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
-    mask = data.mask if data.tool is None else data.mask & (data.tool > 0)
-    weights = token_weights(mask, options.aggregation, LONGEST)
-    learned = entropy_mask(data.entropy, mask, options.entropy_quantile)
-    arguments = (current, streams, data.advantages, mask, weights, options, learned)
-    loss = policy_loss(*arguments, bonus).value
+    weights = token_weights(data.mask, options.aggregation, LONGEST)
+    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options, bonus).value
     loss.backward()
     return loss.detach(), current.grad
 
 
-def options_for(*, loss_type, level, beta, delta, bias, correction, entropy):
+def options_for(*, loss_type, level, beta, delta, bias, correction):
     level_of_weight, mode = correction or ("token", "none")
     return replace(
         DIALECTS[f"trl-1.16.0/{loss_type}"].loss,
@@ -227,7 +207,6 @@ def options_for(*, loss_type, level, beta, delta, bias, correction, entropy):
         correction=mode,
         correction_level=level_of_weight,
         correction_floor=0.6,
-        entropy_quantile=entropy,
     )
 
 
@@ -247,17 +226,16 @@ def losses(types):
     for dtype, seeds in (("float64", 2), ("float32", 1)):
         torch.set_default_dtype(getattr(torch, dtype))
         worst[dtype] = dict.fromkeys(types, 0.0)
-        for loss_type, level, (beta, bias), delta, correction, entropy, seed in itertools.product(
+        for loss_type, level, (beta, bias), delta, correction, seed in itertools.product(
             types,
             ("token", "sequence"),
             ((0.0, False), (0.04, False), (0.04, True)),
             (None, 1.5),
             corrections,
-            (0.0, 0.2),
             range(seeds),
         ):
             case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": delta}
-            case |= {"bias": bias, "correction": correction, "entropy": entropy}
+            case |= {"bias": bias, "correction": correction}
             data = tensors(seed)
             actual = differences([(ours(data, options_for(**case)), theirs(data, **case))])
             worst[dtype][loss_type] = max(worst[dtype][loss_type], actual)
@@ -266,7 +244,7 @@ def losses(types):
 
 
 def side_effects():
-    """Return the largest differences of other options: off-policy masks, the entropy bonus, separate rewards."""
+    """Return the largest differences of other options: the entropy bonus, and the temperatures of sapo."""
     torch.set_default_dtype(torch.float64)
     usual = {
         "level": "token",
@@ -274,15 +252,8 @@ def side_effects():
         "delta": None,
         "bias": False,
         "correction": ("token", "truncate"),
-        "entropy": 0,
     }
     worst = {}
-    for loss_type, limit, seed in itertools.product(("grpo", "dapo", "sapo", "cispo"), (0.02, 0.1), range(3)):
-        case, data = {"loss_type": loss_type, **usual}, tensors(seed)
-        options = replace(options_for(**case), off_policy_limit=limit)
-        pair = (ours(data, options), theirs(data, **case, off_policy=limit))
-        name = f"off-policy {loss_type}"
-        worst[name] = max(worst.get(name, 0.0), differences([pair]))
     for loss_type, seed in itertools.product(("dapo", "vespo"), range(3)):
         case, data = {"loss_type": loss_type, **usual}, tensors(seed)
         options = replace(options_for(**case), entropy_coefficient=0.01)
@@ -295,59 +266,15 @@ def side_effects():
             relative(mine.grad, their_entropy.grad),
             worst.get(f"entropy {loss_type}", 0.0),
         )
-    for loss_type, seed in itertools.product(("sapo", "vespo"), range(3)):
-        case, data = {"loss_type": loss_type, **usual}, tensors(seed)
-        shape = {name: value * 1.25 for name, value in SHAPES.values() if name.startswith(loss_type)}
+    for seed in range(3):
+        case, data = {"loss_type": "sapo", **usual}, tensors(seed)
+        shape = {name: value * 1.25 for name, value in SHAPES.values()}
         pair = (ours(data, replace(options_for(**case), **shape)), theirs(data, **case, **shape))
-        name = f"shape of {loss_type}"
-        worst[name] = max(worst.get(name, 0.0), differences([pair]))
-    return {"beside": worst | {"normalize_then_sum": each_reward()}}
+        worst["temperatures"] = max(worst.get("temperatures", 0.0), differences([pair]))
+    return {"beside": worst}
 
 
-def make_data(types):
-    """Return the largest differences if a tool wrote part or all of a completion; advantages per sample and token."""
-    torch.set_default_dtype(torch.float64)
-    worst, cases = {}, 0
-    corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
-    for loss_type, level, beta, correction, entropy, by_token, off_policy, seed in itertools.product(
-        types,
-        ("token", "sequence"),
-        (0.0, 0.04),
-        corrections,
-        (0.0, 0.2),
-        (False, True),
-        (None, 0.1),
-        range(2),
-    ):
-        case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": None, "bias": False}
-        case |= {"correction": correction, "entropy": entropy}
-        data, generator = tensors(seed), torch.Generator().manual_seed(seed)
-        data.tool = torch.randint(0, 2, data.mask.shape, generator=generator).double()
-        if by_token:
-            data.advantages = torch.randn(data.mask.shape, generator=generator)
-        options = replace(options_for(**case), off_policy_limit=off_policy or 0.0)
-        if left_out("TRL's off-policy mask with an advantage a token", off_policy and by_token):
-            continue
-        actual = differences([(ours(data, options), theirs(data, **case, off_policy=off_policy))])
-        worst[loss_type] = max(worst.get(loss_type, 0.0), actual)
-        cases += 1
-    return {"spoken": worst, "spoken_cases": cases}
-
-
-def each_reward():
-    """GDPO as TRL has it: each reward over its group's deviation, then the sum over the batch's."""
-    rewards = torch.randn(12, 2, generator=torch.Generator().manual_seed(1))
-    rewards[4:8, 0] = 0.1
-    weights = (1.0, 0.5)
-    their = their_advantages(rewards, torch.tensor(weights), "group", 4, "normalize_then_sum")
-    scores = [(weight, rewards[:, place].view(-1, 4).tolist()) for place, weight in enumerate(weights)]
-    options = LossConfig(advantage_rewards="each")
-    note_advantages(options)
-    our = step_advantages([[0.0] * 4] * 3, [[1] * 4] * 3, options, scores)
-    return float((torch.tensor(our).flatten() - their).abs().max())
-
-
-def their_advantages(rewards, weights, scale, group, aggregated="sum_then_normalize"):
+def their_advantages(rewards, weights, scale, group):
     from trl import GRPOTrainer
     from trl.trainer.utils import nanstd
 
@@ -356,7 +283,7 @@ def their_advantages(rewards, weights, scale, group, aggregated="sum_then_normal
     )
     names = {
         "self": SimpleNamespace(
-            multi_objective_aggregation=aggregated,
+            multi_objective_aggregation="sum_then_normalize",
             scale_rewards=scale,
             reward_weights=weights,
             reward_funcs=(None,) * rewards.shape[1],
@@ -383,7 +310,6 @@ def advantages(scales, upstreams, groups):
     worst = {}
     for (scale, ours_scale), group in itertools.product(scales.items(), groups):
         options = replace(DIALECTS["trl-1.16.0/grpo"].loss, advantage_scale=ours_scale)
-        note_advantages(options)
         actual = group_advantages(
             summed.view(-1, group).tolist(),
             baseline=options.advantage_baseline,
@@ -423,10 +349,8 @@ def main() -> None:
     report = {
         **losses(types),
         **side_effects(),
-        **make_data(types),
         "advantages": advantages(scales, their_advantages, (4, 2, 1)),
         "defaults": defaults(),
-        "switches": told(),
     }
     json.dump({"trl": version("trl"), **report}, answer)
     answer.close()

@@ -57,7 +57,7 @@ class FakeEngine:
         """All but sleep."""
         able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
         few = "the fake engine holds a few kilobytes, which are not worth giving back"
-        return able.without(sleep=few)
+        return able.without(sleep=few, truncation="it samples from a table, at any temperature")
 
     @property
     def policy_version(self) -> int:

@@ -12,10 +12,9 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
-from used import note, note_loss, told
 
 from grpo_core.config import LossConfig
-from grpo_core.learn.advantages import advantage_options, group_advantages
+from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
@@ -42,32 +41,14 @@ def tensors(seed):
     )
 
 
-def make_data(seed, *, by_token):
-    """Make the tensors, with parts of each completion from an environment, whose log-probs are nonsense."""
-    data, generator = tensors(seed), torch.Generator().manual_seed(seed)
-    holes = torch.rand(data.mask.shape, generator=generator) < 0.4
-    holes[:, 0] = False
-    data.mask &= ~holes
-    data.behaviour = torch.where(holes, 5.0, data.behaviour)
-    if by_token:
-        data.advantages = torch.randn(data.mask.shape, generator=generator, dtype=torch.float64)
-    return data
-
-
 def of_tokens(data):
     """The advantages as peers have them: one a token."""
-    return (data.advantages if data.advantages.dim() > 1 else data.advantages[:, None]) * data.mask
+    return data.advantages[:, None] * data.mask
 
 
 def ours(data, settings, length_epsilon=0.0, parts=PARTS):
     """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
     options = LossConfig(**settings)
-    actual = value_and_gradient(data, options, length_epsilon, parts)
-    note_loss(options, actual, lambda other: value_and_gradient(data, other, length_epsilon, parts))
-    return actual
-
-
-def value_and_gradient(data, options, length_epsilon, parts):
     current = data.current.clone().requires_grad_()
     weights = token_weights(data.mask, options.aggregation, LONGEST)
     if options.aggregation == "sequence":
@@ -87,16 +68,18 @@ def value_and_gradient(data, options, length_epsilon, parts):
 
 
 def our_advantages(groups, **settings):
-    for name, value in settings.items():
-        note(f"advantage_{name}", value)
     return torch.tensor(group_advantages(groups, **settings)).flatten()
 
 
 def records(release, their_loss, their_advantages, length_epsilon=0.0):
     """Compare a release's dialects, unchanged, with `their_loss(data, form)` and `their_advantages(groups)`."""
     worst = Worst()
-    for record in (item for item in DIALECTS.values() if f"{item.project}-{item.version}" == release):
-        options = advantage_options(record.loss)
+    for record in (item for item in DIALECTS.values() if item.release == release):
+        options = {
+            name.removeprefix("advantage_"): value
+            for name, value in record.settings.items()
+            if name.startswith("advantage_")
+        }
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)
             our = ours(data, record.settings, length_epsilon)
@@ -144,5 +127,5 @@ def report(compare):
     os.dup2(2, 1)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    json.dump(compare() | {"switches": told()}, stream)
+    json.dump(compare(), stream)
     stream.close()

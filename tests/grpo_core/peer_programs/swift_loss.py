@@ -22,10 +22,6 @@ from common import (
     reward_groups,
     tensors,
 )
-from used import left_out, note_advantages
-
-from grpo_core.config import LossConfig
-from grpo_core.learn.advantages import step_advantages
 
 CAP = 1.6
 # ms-swift's loss types, as settings of ours.
@@ -48,9 +44,7 @@ class Accelerator:
         return values
 
 
-def theirs(
-    data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None, off_policy=None
-):
+def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None):
     from swift.rl_core.data import GRPOBatch
     from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
 
@@ -74,7 +68,7 @@ def theirs(
         max_completion_length=LONGEST,
         model=SimpleNamespace(training=True),
         model_accepts_loss_kwargs=False,
-        off_policy_sequence_mask_delta=off_policy,
+        off_policy_sequence_mask_delta=None,
         overlong_filter=False,
         rollout_importance_sampling_mode=correction,
         rollout_importance_sampling_threshold=CAP,
@@ -116,7 +110,7 @@ def losses():
         (None, 1.5),
         (None, "token_truncate", "token_mask"),
     ):
-        if left_out("ms-swift's KL beside a correction", beta and correction):
+        if beta and correction:  # it weighs the KL, too
             continue
         settings = {
             "ratio": level,
@@ -131,11 +125,6 @@ def losses():
             data = tensors(seed)
             their = theirs(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
             worst.add(loss, *zip(ours(data, settings), their, strict=True))
-    for loss, limit, seed in itertools.product(("grpo", "dapo", "sapo"), (0.02, 0.1), SEEDS):
-        data = tensors(seed)
-        settings = {"clip_high": 0.28, "correction": "none", "off_policy_limit": limit, **LOSSES[loss]}
-        their = theirs(data, loss=loss, beta=0.0, off_policy=limit)
-        worst.add(f"off-policy {loss}", *zip(ours(data, settings), their, strict=True))
     return worst
 
 
@@ -154,23 +143,6 @@ def advantages():
             ("rloo", differences, {"advantage_estimator": "rloo", "scale_rewards": "none"}),
         ):
             worst.add(name, (our, compute_advantages(rewards, torch.ones(1), 3, **options)[0]))
-        for scale in ("batch", "group", "none"):
-            options = LossConfig(advantage_deviation="differences", advantage_scale=scale)
-            their, _ = compute_advantages(
-                rewards, torch.ones(1), 3, advantage_estimator="reinforce_plus_plus", scale_rewards=scale
-            )
-            note_advantages(options)
-            our = torch.tensor(step_advantages(groups, [[1] * 3] * len(groups), options)).flatten()
-            worst.add(f"reinforce_plus_plus {scale}", (our, their))
-        second, weights = reward_groups(seed + 100), torch.tensor([1.0, 0.5])
-        both = torch.stack([rewards[:, 0], torch.tensor(second).flatten()], 1)
-        options = LossConfig(advantage_rewards="each", advantage_epsilon=1e-8)
-        note_advantages(options)
-        our = step_advantages(groups, [[1] * 3] * len(groups), options, [(1.0, groups), (0.5, second)])
-        worst.add(
-            "gdpo",
-            (torch.tensor(our).flatten(), compute_advantages(both, weights, 3, scale_rewards="gdpo")[0]),
-        )
     return worst
 
 

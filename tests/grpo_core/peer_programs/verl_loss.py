@@ -26,7 +26,6 @@ from common import (
     tensors,
 )
 from tensordict import TensorDict
-from used import left_out
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.utils import tensordict_utils
@@ -39,7 +38,6 @@ AGGREGATIONS = {
     "seq-mean-token-mean": "sequence",
     "seq-mean-token-sum": "sequence_sum",
     "seq-mean-token-sum-norm": "constant",
-    "token-sum": "token_sum",
 }
 # verl's policy losses, as settings of ours.
 LOSSES = {
@@ -116,7 +114,7 @@ def losses():
     for loss, aggregation, kl, correction, level in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
     ):
-        if left_out("verl's sapo", loss == "sapo" and aggregation != "seq-mean-token-mean"):
+        if loss == "sapo" and aggregation != "seq-mean-token-mean":
             continue
         settings = {
             "clip_high": 0.28,
@@ -133,7 +131,7 @@ def losses():
                 data, loss=loss, aggregation=aggregation, kl=kl, correction=correction, level=level
             )
             if loss == "gpg":  # no ratio: that of a policy that is its own proximal one
-                if left_out("verl's gpg with a correction", correction):
+                if correction:
                     continue
                 data.proximal = data.current
             our = ours(data, settings, length_epsilon=1e-8)

@@ -1,0 +1,85 @@
+"""Training in bfloat16: a copy of the model computes, while weights, gradients and optimizer stay in float32."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from grpo_core.config import ModelConfig
+
+
+class LoweredCopy:
+    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
+
+    Attributes:
+        module: The copy.
+        lost: Share of the last update's nonzero gradients that changed no weight of the copy; None before the first.
+    """
+
+    def __init__(self, trained: Any, options: ModelConfig) -> None:
+        """Copy and convert the module."""
+        self.lost: float | None = None
+        self.module = copy.deepcopy(trained)
+        _convert(self.module, getattr(torch, options.dtype), options.float32_parts)
+        masters = dict(trained.named_parameters(remove_duplicate=False))
+        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
+        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
+        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
+        self._copied = self._versions()
+
+    def connect(self) -> None:
+        """From now on send gradients to the trained weights; call it after the copy itself was copied."""
+        for trained, value in self._pairs:
+            value.register_post_accumulate_grad_hook(_adds_to(trained))
+
+    def refresh(self) -> None:
+        """Copy the weights if they were written to: a checkpoint, or an older version, was loaded."""
+        if self._copied != self._versions():
+            self.copy_weights()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def copy_weights(self, *, updated: bool = False) -> None:
+        """Copy the trained weights; right after an update, while its gradients exist, also compute `lost`."""
+        lost = moved = 0
+        for trained, value in self._pairs:
+            rounded = trained.detach().to(value.dtype)
+            if updated and trained.grad is not None and value.dtype != torch.float32:
+                nonzero = trained.grad != 0
+                moved += int(nonzero.sum())
+                lost += int((nonzero & (rounded == value)).sum())
+            value.copy_(rounded)
+        self.lost, self._copied = lost / moved if moved else self.lost, self._versions()
+
+    def _versions(self) -> list[int]:
+        """Return how often each trained weight was written to."""
+        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
+
+
+def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
+    """Convert a model except the parts that stay in float32, whose results are rounded."""
+    head = scorer.causal.get_output_embeddings()
+    if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
+        # Tied: the embedding is in the compute type.
+        head.weight = nn.Parameter(head.weight.detach().clone())
+    scorer.to(kind)
+    if "head" in float32_parts:
+        head.float()
+    if "norms" in float32_parts:
+        for name, module in scorer.causal.named_modules():
+            if "norm" in name.rpartition(".")[2]:
+                module.float()
+                module.register_forward_hook(lambda _, __, out: out.to(kind))
+
+
+def _adds_to(trained: torch.Tensor) -> Any:
+    """Return a hook that moves a gradient of the copy onto the trained weight's, in float32."""
+
+    def add(value: torch.Tensor) -> None:
+        assert value.grad is not None
+        grad, value.grad = value.grad.float(), None
+        trained.grad = grad if trained.grad is None else trained.grad.add_(grad)
+
+    return add

@@ -1,0 +1,154 @@
+"""top_p, top_k, min_p and repetition_penalty: what is sampled, and the log-probs of what was really sampled from."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_core import run
+from grpo_core.config import ConfigError
+from grpo_core.rollout.embedded import TransformersEngine
+from grpo_core.rollout.engine import check_answers
+from grpo_core.rollout.truncation import SamplingDistribution
+from grpo_core.rollout.vllm_requests import sampling_arguments
+from grpo_core.rollout.wire import decode_requests, encode_requests
+from grpo_core.tasks.model import load_model
+from grpo_core.types import Request, SamplingParams
+
+NONE = SamplingParams(max_tokens=8)
+# Probabilities 0.5, 0.25, 0.15, 0.1.
+LOGITS = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
+CHANGES = [
+    {"top_k": 3},
+    {"top_p": 0.7},
+    {"min_p": 0.3, "temperature": 0.3},
+    {"repetition_penalty": 1.7},
+    {"top_k": 5, "top_p": 0.6, "repetition_penalty": 0.8, "temperature": 0.7},
+    {"top_k": 4, "min_p": 0.8, "temperature": 1.5},
+]
+
+
+def probabilities(logits: torch.Tensor, prompts=((0,),), **changes) -> torch.Tensor:
+    return SamplingDistribution(replace(NONE, **changes), prompts).logits(logits).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [0.5, 0.25, 0.15, 0.1]),
+        ({"top_k": 2}, [2 / 3, 1 / 3, 0, 0]),
+        ({"top_k": 9}, [0.5, 0.25, 0.15, 0.1]),
+        ({"top_p": 0.8}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0]),
+        ({"top_p": 1e-9}, [1.0, 0, 0, 0]),
+        ({"min_p": 0.4}, [2 / 3, 1 / 3, 0, 0]),
+        ({"temperature": 0.5, "top_k": 2}, [0.8, 0.2, 0, 0]),
+        ({"top_k": 2, "top_p": 0.6}, [1.0, 0, 0, 0]),  # 2/3 of what top_k left
+    ],
+)
+def test_closed_forms(changes, expected):
+    """Truncate, then divide by what is left."""
+    torch.testing.assert_close(probabilities(LOGITS, **changes), torch.tensor([expected]), atol=1e-6, rtol=0)
+
+
+def test_a_repetition_penalty_applies_to_prompt_and_completion():
+    """A positive logit is divided and a negative one multiplied, once, however often the id was there."""
+    logits, params = torch.tensor([[1.0, -1.0, 2.0, -2.0]]), replace(NONE, repetition_penalty=2.0)
+    distribution = SamplingDistribution(params, [(0, 1, 1)])
+    assert distribution.logits(logits).tolist() == [[0.5, -2.0, 2.0, -2.0]]
+    distribution.append(torch.tensor([2]))
+    distribution.append(torch.tensor([2]))
+    assert distribution.logits(logits).tolist() == [[0.5, -2.0, 1.0, -2.0]]
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_the_distribution_is_that_of_transformers(changes):
+    """Its logits processors, in the order of `generate`."""
+    from transformers.generation import logits_process as peer
+
+    params = replace(NONE, **changes)
+    logits = torch.randn(6, 11, generator=torch.Generator().manual_seed(0)) * 2
+    ids = torch.randint(11, (6, 4), generator=torch.Generator().manual_seed(1))
+    expected = logits
+    for applies, processor in (
+        (
+            params.repetition_penalty != 1,
+            lambda: peer.RepetitionPenaltyLogitsProcessor(params.repetition_penalty),
+        ),
+        (True, lambda: peer.TemperatureLogitsWarper(params.temperature)),
+        (params.top_k, lambda: peer.TopKLogitsWarper(params.top_k)),
+        (params.top_p < 1, lambda: peer.TopPLogitsWarper(params.top_p)),
+        (params.min_p, lambda: peer.MinPLogitsWarper(params.min_p)),
+    ):
+        expected = processor()(ids, expected) if applies else expected
+    actual = SamplingDistribution(params, list(map(tuple, ids.tolist()))).logits(logits)
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_the_engine_reports_log_probs_of_the_distribution_it_samples_from(model_dir, changes):
+    """Each is recomputed from the model's logits after the tokens before it."""
+    engine, params = TransformersEngine(model_dir, max_model_len=32), replace(NONE, **changes)
+    requests = [Request(f"r{index}", (1, 2, index % 3), seed=index) for index in range(6)]
+    completions = check_answers(engine.generate(requests, params), requests, "transformers")
+    model, known = load_model(model_dir), engine._known_ids
+    for request, completion in zip(requests, completions, strict=True):
+        for index, (token, logprob) in enumerate(zip(completion.ids, completion.logprobs, strict=True)):
+            before = request.prompt_ids + completion.ids[:index]
+            with torch.no_grad():
+                logits = model(torch.tensor([before])).logits[:, -1, :known]
+            expected = SamplingDistribution(params, [before]).logits(logits).log_softmax(-1)[0, token]
+            assert logprob == pytest.approx(float(expected), abs=1e-5)
+    assert engine.generate(requests, NONE) != completions
+
+
+def test_a_prefix_continues_the_same_completion(model_dir):
+    """Ids of the prefix count as seen."""
+    engine, params = (
+        TransformersEngine(model_dir, max_model_len=32),
+        replace(NONE, repetition_penalty=2.0, top_k=6),
+    )
+    (uninterrupted,) = engine.generate([Request("r", (1, 2), seed=3)], params)
+    (rest,) = engine.generate([Request("r", (1, 2), seed=3, prefix=uninterrupted.ids[:3])], params)
+    assert uninterrupted.ids == uninterrupted.ids[:3] + rest.ids
+    assert rest.logprobs == pytest.approx(uninterrupted.logprobs[3:], abs=1e-5)
+
+
+def test_every_engine_gets_the_parameters():
+    """By vLLM's names, where -1 is no top_k; and over the wire to our own server."""
+    params, request = SamplingParams(4, 0.7, (3,), 0.9, 5, 0.0, 1.1), Request("r", (1,), seed=0)
+    names = ("top_p", "top_k", "min_p", "repetition_penalty")
+    arguments = sampling_arguments(params, request)
+    assert [arguments[name] for name in names] == [0.9, 5, 0.0, 1.1]
+    assert [sampling_arguments(NONE, request)[name] for name in names] == [1.0, -1, 0.0, 1.0]
+    body = json.loads(json.dumps(encode_requests([request], params)))
+    assert decode_requests(body) == ([request], params)
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_a_run_trains_on_the_log_probs_of_what_was_sampled_from(short_run, mode):
+    """Sampled tokens are likelier there than in the full distribution: ratios below 1 before the first update."""
+    document = run.train(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}), lambda _: None)
+    assert (document["outcome"], document["error"]) == ("ok", None)
+    entry = json.loads(Path(document["metrics"]).read_text())
+    assert entry["importance_ratio/max"] < 1
+    # Three of the thirteen about equally likely ids.
+    assert entry["importance_ratio/mean"] == pytest.approx(3 / 12, abs=0.1)
+    assert document["max_logprob_difference"] < 1e-3  # of the proofs
+    samples = [json.loads(line) for line in Path(document["completions"]).read_text().splitlines()]
+    assert min(value for sample in samples for value in sample["logprobs"]) > math.log(0.1)
+
+
+def test_an_engine_that_cannot_is_refused_by_name(short_run, monkeypatch):
+    """An older server would ignore the parameters."""
+    able = TransformersEngine.capabilities
+    monkeypatch.setattr(TransformersEngine, "capabilities", able.without(truncation="it is old"))
+    config = short_run(**{"sampling.min_p": 0.1})
+    with pytest.raises(
+        ConfigError, match=r"sampling.min_p = 0.1: the transformers engine samples at a temperature"
+    ):
+        run.train(config, lambda _: None)
