@@ -27,10 +27,9 @@ import torch  # noqa: E402
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
 from grpo_core.rollout.pipes import read_message, write_message  # noqa: E402
-from grpo_core.rollout.remote import Upload  # noqa: E402
-from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
+from grpo_core.rollout.weights.digest import checksum, fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
-from grpo_core.rollout.weights.sync import open_sender  # noqa: E402
+from grpo_core.rollout.weights.sync import Sender  # noqa: E402
 
 PIPED = ("shm",)
 GOALS = {"shm": 0.5, "http": 0.25}
@@ -79,8 +78,9 @@ class Side:
 
     def upload(self, tensors: list[tuple[str, torch.Tensor]], version: int) -> None:
         """A version in the body of a request."""
-        body = Upload(Flat(tensors, version))
-        self.request("POST", "/weights", body, {**body.headers, "X-Policy-Version": str(version)})
+        data = Flat(tensors, version).joined()
+        headers = {"X-Content-Blocks": checksum(data), "X-Policy-Version": str(version)}
+        self.request("POST", "/weights", memoryview(data.numpy()), headers)
 
     def close(self) -> None:
         """Ends it."""
@@ -105,7 +105,7 @@ def measured(mib: int, rounds: int) -> list[dict[str, dict[str, float]]]:
     copies = [torch.zeros_like(value) for _, value in tensors]
     found = []
     pipe, server = Side("pipe"), Side("http")
-    senders = {kind: open_sender(kind, pipe.call) for kind in PIPED}
+    senders = {kind: Sender(kind, pipe.call) for kind in PIPED}
     for version in range(rounds + WARM):
         began = now()
         for copy, (_, value) in zip(copies, tensors, strict=True):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from grpo_core.learn.pool import StalenessError
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import engine_spec
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.http_client import LOST
 from grpo_core.rollout.remote import check_trainable, engine_for
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.server.token import client_token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from grpo_core.rollout.engine import Engine
-    from grpo_core.trainer import Trainer
-    from grpo_core.types import Completion, Rollout
+from grpo_core.trainer import Trainer
+from grpo_core.types import Completion, Rollout
 
 T = TypeVar("T")
 
@@ -109,10 +105,9 @@ class Connection:
         self._engine.close()
 
     def _connect(self) -> Engine:
-        trainer = self._trainer
+        trainer, options, host, port = self._trainer, self._trainer.config.rollout, self._host, self._port
         engine: Engine | None = None
         if trainer.world.first:
-            options, host, port = trainer.config.rollout, self._host, self._port
             # Read each time: a server that was started again may have made another one.
             token = self._token or client_token(options.token_file, host, port)
             engine = engine_for(options, host, port, trainer.folder / "weights", token=token)
@@ -125,9 +120,9 @@ class Connection:
         if not options.reconnect_s or not options.port or self._trainer.world.size > 1:
             raise error
         print(f"grpo_core: {error}; looking for {options.reconnect_s:g} s", file=sys.stderr)
+        self._engine.close()
         while True:
             try:
-                self._engine.close()
                 self._engine = self._connect()
                 break
             except (EngineUnreachableError, EngineTimeoutError):

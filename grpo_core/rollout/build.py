@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from grpo_core.config import Config
 from grpo_core.machine.resources import resolve, shared_gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from grpo_core.config import Config
-    from grpo_core.rollout.engine import Engine
+from grpo_core.rollout.engine import Engine
 
 
 @dataclass(frozen=True)

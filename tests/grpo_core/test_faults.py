@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def program(*arguments: str) -> list[dict]:
     """The program's results, each case's as a dictionary."""
-    command = [sys.executable, "-m", "tests.grpo_core.faults", "--json", *arguments]
+    command = [sys.executable, "-m", "tests.grpo_core.faults", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

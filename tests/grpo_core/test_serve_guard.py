@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grpo_core.rollout.pipes import end_child, start_child
-from grpo_core.rollout.server.app import AccessControl, GenerateBody, Limits, create_app, shorten
+from grpo_core.rollout.server.access import AccessControl, Limits
+from grpo_core.rollout.server.app import GenerateBody, create_app, shorten
 
 TOKEN = "of the test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

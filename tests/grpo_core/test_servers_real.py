@@ -19,14 +19,13 @@ from grpo_core.config import RolloutConfig
 from grpo_core.modes import connection
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
 from grpo_core.rollout.remote import engine_for
-from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
 from tests.servers import (
     PARAMS,
-    RECEIVER_ARGUMENTS,
     REQUESTS,
     ROOT,
     check,
@@ -46,24 +45,19 @@ TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A real `vllm serve` of 0.31.0 with our receiver in it, and the model it was started on: (port, model)."""
+    """A real `vllm serve` of 0.31.0, and the model it was started on: (port, model)."""
     folder, port = tmp_path_factory.mktemp("vllm-serve"), free_port()
     make_model(folder / "model")
-    command = vllm_command(cell_python(CELL), folder / "model", port, *RECEIVER_ARGUMENTS)
+    command = vllm_command(cell_python(CELL), folder / "model", port)
     with serving(command, folder / "log"):
         yield port, folder / "model"
 
 
-@pytest.fixture(params=["files", "shm"])
-def sync(request):
-    return request.param
-
-
 @pytest.fixture
-def engine(served, sync, tmp_path):
+def engine(served, tmp_path):
     """A client, with the weights it was started on in the server again."""
     port, model_dir = served
-    built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights", sync=sync)
+    built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights")
     with closing(built):
         built.update_weights(load_model(model_dir).named_parameters(), 0)
         yield built
@@ -108,15 +102,9 @@ def test_it_passes_the_conformance_suite(served):
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_trainer_takes_steps_against_it(short_run, served, sync):
+def test_the_trainer_takes_steps_against_it(short_run, served):
     """Every sync is proven by log-probs, and the run is whole."""
-    settings = {
-        "model.path": served[1],
-        "rollout.server": "vllm",
-        "rollout.port": served[0],
-        "rollout.sync": sync,
-        "output.name": sync,
-    }
+    settings = {"model.path": served[1], "rollout.server": "vllm", "rollout.port": served[0]}
     document = run.train(short_run("server", **settings), lambda _: None)
     assert document["outcome"] == "ok", document["error"]
     assert (document["steps"], document["syncs_proven"], document["syncs"]) == (4, 4, 4)
@@ -128,7 +116,7 @@ def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_ru
     """The trainer reconnects, sends the weights again and repeats the request; every step and sync succeeds."""
     make_model(tmp_path / "model")
     port = free_port()
-    command = vllm_command(cell_python(CELL), tmp_path / "model", port, *RECEIVER_ARGUMENTS)
+    command = vllm_command(cell_python(CELL), tmp_path / "model", port)
     original, calls, threads = connection.Connection.generate, [], []
     with ExitStack() as servers:
         first = servers.enter_context(serving(command, tmp_path / "first.log"))

@@ -26,8 +26,8 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights import sync
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.rollout.weights.flat import PIECE, Flat, parse_tensors
-from grpo_core.rollout.weights.sync import Receiver, SetUpError, TornError, open_sender
+from grpo_core.rollout.weights.flat import Flat, parse_tensors
+from grpo_core.rollout.weights.sync import Receiver, Sender, SetUpError, TornError
 from grpo_core.tasks.model import load_model
 
 KINDS = ("inline", "shm")
@@ -63,14 +63,13 @@ class Pair:
     def __init__(self, kind):
         self.engine, self.receiver = StoringEngine(), Receiver()
         self.before = {}  # method -> what happens before it is called
-        self.sender = open_sender(kind, self.call)
+        self.sender = Sender(kind, self.call)
 
     def call(self, method, arguments, payload=None):
         arguments = json.loads(json.dumps(arguments))  # what a channel would do
         self.before.get(method, lambda _: None)(arguments)
         if payload is not None:  # as an upload's body
-            body = bytearray(b"".join(map(bytes, payload.pieces())))[: arguments["size"]]
-            tensors = parse_tensors(torch.frombuffer(body, dtype=torch.uint8), "weight sync inline")
+            tensors = parse_tensors(payload.joined()[: arguments["size"]], "weight sync inline")
             self.engine.update_weights(tensors.items(), arguments["version"])
             return {"version": self.engine.policy_version}
         if method == "sync_load":
@@ -250,9 +249,9 @@ def test_what_is_not_open_can_not_be_loaded(pair):
     with pytest.raises(EngineError, match="not open; open them first"):
         both.call("sync_load", {"version": 0, "size": 1, "generation": 1})
     with pytest.raises(EngineError, match=r"rollout.sync = 'smoke': there are auto, inline"):
-        open_sender("smoke", both.call)
+        Sender("smoke", both.call)
     with pytest.raises(EngineError, match=r"rollout.sync = 'files': there are auto, inline"):
-        open_sender("files", both.call)
+        Sender("files", both.call)
 
 
 @settings(max_examples=60, deadline=None)
@@ -265,15 +264,11 @@ def test_what_is_sent_is_safetensors(shapes, kinds, large):
     """The library reads it, and we read what the library writes."""
     sent = {f"t{i}": (torch.rand(shape) * 9).to(kinds[i]) for i, shape in enumerate(shapes)}
     if large:
-        sent["large"] = torch.rand(PIECE // 4 + 1024)
-    flat = Flat(sent.items(), 3)
-    memory = torch.empty(flat.size, dtype=torch.uint8)
-    flat.fill(memory)
-    joined = b"".join(map(bytes, flat.pieces()))
-    assert joined == memory.numpy().tobytes()
+        sent["large"] = torch.rand(2**18 + 1024)
+    memory = Flat(sent.items(), 3).joined()
     theirs = torch.frombuffer(bytearray(safetensors.torch.save(sent)), dtype=torch.uint8)
     for found in (
-        safetensors.torch.load(joined),
+        safetensors.torch.load(memory.numpy().tobytes()),
         parse_tensors(memory, "here"),
         parse_tensors(theirs, "here"),
     ):
@@ -318,7 +313,7 @@ def process(model_dir):
 def test_every_transport_reaches_another_process(process, model_dir, kind):
     """The child's digest equals that of the sent weights."""
     model = load_model(model_dir)
-    process._sender = open_sender(kind, process._call_receiver)
+    process._sender = Sender(kind, process._call_receiver)
     for version in range(2):
         with torch.no_grad():
             for parameter in model.parameters():
@@ -358,10 +353,6 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[3] == "writing":
     Flat.fill = die
-    def pieces(self):
-        yield memoryview(bytearray(4096))
-        die()
-    Flat.pieces = pieces
 else:
     call = engine._call_receiver
     engine._sender._call = lambda method, *rest: die() if method == "sync_open" else call(method, *rest)
@@ -393,7 +384,7 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
 def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
     """The engine's client still reports the previous version."""
     sent = list(load_model(model_dir).named_parameters())
-    process._sender = open_sender("shm", process._call_receiver)
+    process._sender = Sender("shm", process._call_receiver)
     process.update_weights(sent, 3)
     with pytest.raises(EngineError, match=r"nothing was loaded: .* is missing"):
         process.update_weights(sent[1:], 4)
@@ -402,7 +393,7 @@ def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
 
 def test_an_abort_reaches_a_process_that_is_sampling_nothing(process, model_dir):
     """It comes between two calls, from another thread, and disturbs neither."""
-    process._sender = open_sender("auto", process._call_receiver)
+    process._sender = Sender("auto", process._call_receiver)
     stopper = threading.Thread(target=process.abort)
     stopper.start()
     stopper.join()

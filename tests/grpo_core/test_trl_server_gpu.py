@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
 from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference, serving, shaken, trl_command

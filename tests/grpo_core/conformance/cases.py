@@ -214,7 +214,7 @@ def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | 
         return RemoteEngine(host, port, **options)
     folder = Path(stack.enter_context(TemporaryDirectory()))
     if where in ("vllm-serve", "trl-vllm-serve"):
-        from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+        from grpo_core.rollout.vllm_server import VllmServerEngine
 
         return VllmServerEngine(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")

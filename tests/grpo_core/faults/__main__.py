@@ -3,7 +3,6 @@
     python -m tests.grpo_core.faults                     all of it
     python -m tests.grpo_core.faults --quick             one case of each kind
     python -m tests.grpo_core.faults --only garbage/probe
-    python -m tests.grpo_core.faults --markdown build/faults.md
 
 Each case is one run of three steps in server mode, against a real server over a real socket, with the proxy of this
 package between. It ends well in one of two ways: as if nothing had happened, bit for bit (`retried`), or with an
@@ -15,8 +14,6 @@ did not sample for this prompt from the weights that the trainer says. Exit code
 from __future__ import annotations
 
 import argparse
-import contextlib
-import datetime
 import itertools
 import json
 import os
@@ -41,7 +38,7 @@ from grpo_core.settings import load
 from grpo_core.tasks import model
 from tests.grpo_core.faults import judge
 from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, Draw, Kind
-from tests.grpo_core.faults.proxy import PHASES, Proxy
+from tests.grpo_core.faults.proxy import Proxy
 from tests.grpo_core.faults.servers import Servers
 
 STEPS = 3
@@ -260,7 +257,7 @@ class Bench:
         self.servers.close()
 
 
-def share(wanted: list[Case], pipe: int) -> None:
+def run_share(selected: list[Case], pipe: int) -> None:
     """Run one worker: a separate bench, and its share of the cases."""
 
     def hangs(*_: Any) -> None:
@@ -272,16 +269,14 @@ def share(wanted: list[Case], pipe: int) -> None:
         with (folder / "trainer.txt").open("w") as words:
             os.dup2(words.fileno(), 2)
         bench = Bench(folder)
-        for case in wanted:
+        for case in selected:
             os.write(pipe, (json.dumps(bench.judged(case)) + "\n").encode())
         bench.close()
-        crashes = bench.servers.errors.read_text().count("Traceback")
-        os.write(pipe, (json.dumps({"server_tracebacks": crashes}) + "\n").encode())
 
 
-def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
-    """All cases, by some workers at a time, each result as it comes."""
-    order = {case.name: place for place, case in enumerate(wanted)}
+def run_cases(selected: list[Case], workers: int) -> list[dict[str, Any]]:
+    """Return the results of all cases, run by some workers at a time."""
+    order = {case.name: place for place, case in enumerate(selected)}
     pipes = []
     for worker in range(workers):
         reader, writer = os.pipe()
@@ -289,7 +284,7 @@ def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
             os.close(reader)
             code = 1
             try:
-                share(wanted[worker::workers], writer)
+                run_share(selected[worker::workers], writer)
                 code = 0
             except BaseException:  # noqa: BLE001 - a fork must not go on where its parent does
                 traceback.print_exc(file=sys.stdout)
@@ -301,124 +296,28 @@ def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
         found = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
     for _ in pipes:
         os.wait()
-    return sorted(itertools.chain.from_iterable(found), key=lambda entry: order.get(entry.get("case"), -1))
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """Return the counts of outcomes by kind and phase, as Markdown."""
-    short = {"retried": "r", "named error": "n", "FAILURE": "**FAILURE**"}
-    rows = [f"| kind | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
-    for kind in KINDS:
-        cells = []
-        for phase in PHASES:
-            outcomes = Counter(
-                short[entry["outcome"]]
-                for entry in found
-                if (entry["kind"], entry["phase"]) == (kind.name, phase)
-            )
-            cells.append(
-                " ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items(), reverse=True))
-            )
-        if any(cells):
-            rows.append(f"| {kind.name} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def page(found: list[dict[str, Any]]) -> str:
-    """Return the page: what was done, the table, what each kind is."""
-    counts = Counter(entry["outcome"] for entry in found)
-    kinds = {entry["kind"] for entry in found}
-    longest = max(entry["seconds"] for entry in found)
-    described = "\n".join(f"- **{kind.name}**: {kind.what}." for kind in KINDS if kind.name in kinds)
-    return _PAGE.format(
-        day=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        count=len(found),
-        kinds=len(kinds),
-        retried=counts["retried"],
-        named=counts["named error"],
-        failed=counts["FAILURE"],
-        longest=longest,
-        timeout=TIMEOUT_S,
-        slack=SLACK_S,
-        table=table(found),
-        described=described,
-    )
-
-
-_PAGE = """\
-# Faults between trainer and server
-
-Made by `python -m tests.grpo_core.faults --markdown build/faults.md` on {day},
-which repeats all of this and writes this page. `--only garbage/probe` does some of it, `--json` prints each case with
-its error.
-
-Every case is a training run of its own, three steps in server mode, against a real `python -m grpo_core serve` on a
-real socket. Between them stands a proxy (`tests/grpo_core/faults/proxy.py`) that injects one fault at one call, the
-n-th of a phase, drawn from the case's seed. Servers are killed with SIGKILL and started again at the same port with
-the weights of their model's folder. In every second case the trainer may look for a server that went away
-(`rollout.reconnect_s`), in the others it may not.
-
-A case ends well in one of two ways:
-
-- **r**, retried: the run ends as if nothing had happened. Its parameters, metrics and completions are those of an
-  undisturbed run, bit for bit.
-- **n**, named error: the run ends with an error that names the server, the call and what to do; and with `--resume` it
-  gives the parameters, metrics and completions of an undisturbed run, bit for bit.
-
-Anything else is a failure: a traceback, another number anywhere, or a hang. Where the server says nothing, or a byte
-now and then, the call must be over {slack:g} s after its time-out (`rollout.timeout_s`, here {timeout:g} s).
-
-Whatever the trainer says of itself is compared to a log that the server's engine writes: each completion that was
-trained on must have been sampled for this request and this prompt, with these ids and log-probs, from weights whose
-bits are those of the checkpoint of the version that the trainer's record names. Before it judges, the program alters
-that log in five ways and must find fault with each.
-
-{count} faults of {kinds} kinds: {retried} retried, {named} named errors, {failed} failures. Longest: {longest:.0f} s.
-
-{table}
-
-## The phases
-
-`connect`: the connection, before a byte is sent. `handshake`: GET /info. `upload`: POST /weights. `fingerprint`: GET
-/fingerprint, which proves an upload. `probe`: the short completion that proves it a second time. `generate`: a
-rollout. `evaluation`: the evaluation's completions.
-
-## The kinds
-
-{described}
-"""
+    return sorted(itertools.chain.from_iterable(found), key=lambda entry: order[entry["case"]])
 
 
 def main() -> int:
-    """Run the requested cases and print their outcomes."""
+    """Run the requested cases, and print each as a line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.grpo_core.faults", description="The fault table.")
     parser.add_argument("--quick", action="store_true", help="one case of each kind")
     parser.add_argument("--only", default="", help="the beginning of the names of cases, as in garbage/probe")
     parser.add_argument("--workers", type=int, default=2, help="cases at one time")
-    parser.add_argument("--markdown", type=Path, help="a file to write the table to")
-    parser.add_argument(
-        "--json", action="store_true", help="print every case as a line of JSON, and no table"
-    )
     options = parser.parse_args()
     make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
-    wanted = cases(quick=options.quick, only=options.only)
-    found = done(wanted, options.workers)
-    entries = [entry for entry in found if "case" in entry]
-    failures = [entry for entry in entries if entry["outcome"] == "FAILURE"]
-    if options.json:
-        print("\n".join(map(json.dumps, found)))
-    else:
-        print(table(entries))
-        for entry in failures:
-            print(f"\n{entry['case']} (call {entry['number']} of the phase):", *entry["why"], sep="\n  ")
-        counts = Counter(entry["outcome"] for entry in entries)
-        print(f"\n{len(entries)} faults of {len({e['kind'] for e in entries})} kinds: {dict(counts)}")
-    if options.markdown:
-        options.markdown.write_text(page(entries), encoding="utf-8")
-    return 0 if len(entries) == len(wanted) and not failures else 1
+    selected = cases(quick=options.quick, only=options.only)
+    entries = run_cases(selected, options.workers)
+    print("\n".join(map(json.dumps, entries)))
+    counts = Counter(entry["outcome"] for entry in entries)
+    print(
+        f"{len(entries)} faults of {len({entry['kind'] for entry in entries})} kinds: {dict(counts)}",
+        file=sys.stderr,
+    )
+    return 0 if len(entries) == len(selected) and not counts["FAILURE"] else 1
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        sys.exit(main())
+    sys.exit(main())
