@@ -45,15 +45,15 @@ def test_what_is_written_into_the_parts_decodes(kind, settings):
     with torch.inference_mode():
         before = decoded(model)
     with torch.no_grad():
-        for each in (model, fresh):
-            for name, value in other(each):
-                each.get_parameter(name).copy_(value)
-        found = decoded(model)
-        assert not torch.equal(found, before)
-        assert torch.equal(found, decoded(fresh))
+        for item in (model, fresh):
+            for name, value in other(item):
+                item.get_parameter(name).copy_(value)
+        actual = decoded(model)
+        assert not torch.equal(actual, before)
+        assert torch.equal(actual, decoded(fresh))
         for row, prompt in enumerate(PROMPTS):
             logits = fresh(torch.tensor([[*prompt, 4, 5, 6]])).logits[0, -1]
-            torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-4)
+            torch.testing.assert_close(actual[row], logits, rtol=0, atol=1e-4)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_an_engine_samples_what_one_that_never_held_older_weights_does(folder):
     expected = fresh.generate(REQUESTS, PARAMS)
     engine.update_weights([(name, value * 2) for name, value in sent], 0)
     older = engine.generate(REQUESTS, PARAMS)
-    assert [each.logprobs for each in older] != [each.logprobs for each in expected]
+    assert [item.logprobs for item in older] != [item.logprobs for item in expected]
     engine.update_weights([(name, value.t().contiguous().t()) for name, value in sent], 1)
     assert engine.generate(REQUESTS, PARAMS) == expected
     engine.sleep()

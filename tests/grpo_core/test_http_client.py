@@ -295,13 +295,13 @@ class SimulatedOwn:
         if call.path == "/generate":
             answer["completions"] = [
                 {
-                    "request_id": one["id"],
+                    "request_id": entry["id"],
                     "ids": [1],
                     "logprobs": [-1.0],
                     "versions": [self.version],
                     "finish_reason": "length",
                 }
-                for one in call.document()["requests"]
+                for entry in call.document()["requests"]
             ]
             assert hashlib.sha256(call.body).hexdigest() == call.headers["x-content-sha256"]
         call.answer(answer)
@@ -310,25 +310,25 @@ class SimulatedOwn:
 @pytest.mark.parametrize("stamps", [True, False])
 def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_server_stamps_them(stamps):
     """For a server without stamps only the version is compared."""
-    asked, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
-    own = SimulatedOwn(stamps=stamps)
-    with simulated(own) as server:
+    batch, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
+    simulation = SimulatedOwn(stamps=stamps)
+    with simulated(simulation) as server:
         engine = RemoteEngine("127.0.0.1", server.port, timeout_s=500)
         engine.update_weights([("a", torch.ones(1))], 4)
-        assert engine.generate(asked, params)[0].versions == (4,)
+        assert engine.generate(batch, params)[0].versions == (4,)
         assert engine.fingerprint() == "f"
-        own.stamp = "somebody's"
+        simulation.stamp = "somebody's"
         if stamps:
-            for call in (engine.fingerprint, lambda: engine.generate(asked, params)):
+            for call in (engine.fingerprint, lambda: engine.generate(batch, params)):
                 with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
                     call()
         engine.update_weights([("a", torch.ones(1))], 5)
-        own.version = 6
+        simulation.version = 6
         with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
-            engine.generate(asked, params)
+            engine.generate(batch, params)
         engine.close()
         with pytest.raises(EngineError, match="generate: the engine is closed"):
-            engine.generate(asked, params)
+            engine.generate(batch, params)
 
 
 def test_a_server_of_an_older_trl_is_refused(tmp_path):

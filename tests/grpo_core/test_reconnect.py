@@ -33,7 +33,7 @@ def start(model_dir, port: int = 0) -> tuple[subprocess.Popen, int]:
 @pytest.mark.parametrize("when", [pytest.param("publish", marks=pytest.mark.long), "generate"])
 def test_a_server_killed_and_started_again_changes_no_number(short_run, model_dir, monkeypatch, when):
     """The trainer reconnects, sends the weights again and repeats the request: every completion is the same."""
-    whole = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
+    undisturbed = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
     process, port = start(model_dir)
     servers = [process]
     original = getattr(connection.Connection, when)
@@ -61,7 +61,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
             server.stdout.close()
     assert document["outcome"] == "ok", document["error"]
     assert len(servers) == 2
-    assert document["parameters"] == whole["parameters"]
+    assert document["parameters"] == undisturbed["parameters"]
 
 
 @pytest.mark.long

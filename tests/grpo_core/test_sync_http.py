@@ -50,9 +50,9 @@ class StoringEngine:
         self.tensors = {name: tensor.clone() for name, tensor in tensors}
         self.policy_version = version
 
-    def holds(self, tensors) -> bool:
-        held = self.tensors
-        return held.keys() == tensors.keys() and all(torch.equal(held[n], v) for n, v in tensors.items())
+    def has_weights(self, tensors) -> bool:
+        stored = self.tensors
+        return stored.keys() == tensors.keys() and all(torch.equal(stored[n], v) for n, v in tensors.items())
 
 
 class Server:
@@ -109,7 +109,7 @@ def test_an_upload_arrives_bit_for_bit(server, large):
     for seed in range(2):
         sent = weights(seed, large)
         assert server.upload(sent)[0] == 200
-        assert server.engine.holds(sent)
+        assert server.engine.has_weights(sent)
 
 
 def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
@@ -121,7 +121,7 @@ def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
             connection.request("POST", "/weights", body, headers)
             answer = connection.getresponse()
             assert (answer.status, bool(answer.read())) == (200, True)
-            assert server.engine.holds(weights(seed))
+            assert server.engine.has_weights(weights(seed))
 
 
 def test_any_client_can_announce_the_sha256_of_a_body(server):
@@ -129,7 +129,7 @@ def test_any_client_can_announce_the_sha256_of_a_body(server):
     body = safetensors.torch.save(weights(4))
     digest = hashlib.sha256(body).hexdigest()
     assert server.request("/weights", body, {"X-Content-SHA256": digest, "Connection": "close"})[0] == 200
-    assert server.engine.holds(weights(4))
+    assert server.engine.has_weights(weights(4))
     status, answer = server.request("/weights", body, {"X-Content-SHA256": "0" * 64})
     assert (status, "checksum" in answer["detail"]) == (400, True)
 
@@ -146,7 +146,7 @@ def test_a_damaged_upload_is_refused_and_the_old_weights_kept(server, fault):
         del headers["X-Content-Blocks"]
     status, answer = server.request("/weights", body, headers)
     assert (status, "checksum" in answer["detail"]) == (400, True)
-    assert server.engine.holds(weights(5))
+    assert server.engine.has_weights(weights(5))
 
 
 def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
@@ -158,9 +158,9 @@ def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
                 b"POST /weights HTTP/1.1\r\nHost: localhost\r\nX-Policy-Version: 1\r\n"
                 b"Content-Length: 9000000\r\nConnection: close\r\n\r\n" + b"x" * 200_000
             )
-    assert server.engine.holds(weights(7))
+    assert server.engine.has_weights(weights(7))
     assert server.upload(weights(8))[0] == 200
-    assert server.engine.holds(weights(8))
+    assert server.engine.has_weights(weights(8))
 
 
 def test_a_client_beside_the_server_sends_through_shared_memory(server):
@@ -169,7 +169,7 @@ def test_a_client_beside_the_server_sends_through_shared_memory(server):
         for version in (50, 51):
             sent = weights(version)
             assert sender.send(sent.items(), version) == version
-            assert server.engine.holds(sent)
+            assert server.engine.has_weights(sent)
 
 
 @pytest.mark.parametrize(
@@ -187,5 +187,5 @@ def test_a_client_beside_the_server_sends_through_shared_memory(server):
 )
 def test_what_a_client_may_not_ask_for(server, path, body, status, says):
     """Each is refused with its reason, and the server continues."""
-    found, answer = server.request(f"/sync/{path}", json.dumps(body), {"Content-Type": "application/json"})
-    assert (found, says in json.dumps(answer)) == (status, True), answer
+    actual, answer = server.request(f"/sync/{path}", json.dumps(body), {"Content-Type": "application/json"})
+    assert (actual, says in json.dumps(answer)) == (status, True), answer

@@ -80,8 +80,8 @@ class SimulatedVllm:
     def on_v1_completions(self, call) -> None:
         body = call.document()
         if body["logprobs"]:  # what the log-probs mean is being found out
-            apart = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
-            top = {"token_id:1": -1.0, "token_id:2": -1.0 - apart}
+            spread = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
+            top = {"token_id:1": -1.0, "token_id:2": -1.0 - spread}
             return call.answer({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
         self.asked.append(body)
         self.arrived.release()

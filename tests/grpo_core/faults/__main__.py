@@ -81,18 +81,18 @@ class Case:
         return f"{self.kind.name}/{self.phase}/{self.seed}"
 
     @property
-    def looks(self) -> bool:
+    def may_reconnect(self) -> bool:
         """Whether the trainer may look for the server again."""
         return self.seed % 2 == 0
 
 
 def cases(*, quick: bool = False, only: str = "") -> list[Case]:
     """All of them, or one of each kind."""
-    found = []
+    results = []
     for place, kind in enumerate(KINDS):
         phases = [kind.phases[place % len(kind.phases)]] if quick else kind.phases
-        found += [Case(kind, phase, seed) for phase in phases for seed in range(1 if quick else kind.seeds)]
-    return [case for case in found if case.name.startswith(only)]
+        results += [Case(kind, phase, seed) for phase in phases for seed in range(1 if quick else kind.seeds)]
+    return [case for case in results if case.name.startswith(only)]
 
 
 class Bench:
@@ -103,17 +103,17 @@ class Bench:
         model.make_tiny(self.model_dir, ModelConfig(), TaskConfig().letters, seed=0)
         self.servers = Servers(folder, self.model_dir)
         self.proxy = Proxy(("127.0.0.1", self.servers.port))
-        whole, _ = self.train("whole")
-        assert whole["outcome"] == "ok", whole["error"]
+        complete, _ = self.train("whole")
+        assert complete["outcome"] == "ok", complete["error"]
         self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
         self._start, self._second, self._seconds = 0, False, 0
         self._check_the_judge()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
         """Return the command-line arguments of a run on this bench."""
-        own = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 100}
-        own |= {"output.dir": self.folder, "output.name": name}
-        return [*SETTINGS, *(f"--{key}={value}" for key, value in {**own, **settings}.items())]
+        defaults = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 100}
+        defaults |= {"output.dir": self.folder, "output.name": name}
+        return [*SETTINGS, *(f"--{key}={value}" for key, value in {**defaults, **settings}.items())]
 
     def train(self, name: str, *, resume: bool = False, **settings: Any) -> tuple[dict[str, Any], float]:
         """A run in this process, and how long it took; raises `Hang` where it does not end."""
@@ -134,7 +134,7 @@ class Bench:
         (self.folder / "second.json").unlink(missing_ok=True)
         self.servers.train(arguments, self.folder / "second.json")
 
-    def judged(self, case: Case) -> dict[str, Any]:
+    def run_case(self, case: Case) -> dict[str, Any]:
         """Run one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
         started = os.times()
         self._start = self.servers.log.stat().st_size
@@ -146,7 +146,7 @@ class Bench:
         )
         name = case.name.replace("/", "-").replace(" ", "-").replace(",", "")
         settings: dict[str, Any] = {}
-        if case.looks:
+        if case.may_reconnect:
             settings["rollout.reconnect_s"] = LASTING_S if case.kind.lasting else LOOKING_S
         if case.kind.waits:
             settings["rollout.timeout_s"] = TIMEOUT_S
@@ -156,14 +156,16 @@ class Bench:
             error = document["error"]
             outcome = "named error" if error else "retried"
             first = case.phase == "handshake" or (case.phase == "connect" and number == 1)
-            why = self._after(case, document, retriable=case.kind.retried and case.looks and not first)
-            why += self._resumed(name) if error else self._differences(name)
-            why += judge.misfits(self.folder / name, self.model_dir, self._log())
+            reasons = self._problems_after(
+                case, document, retriable=case.kind.retried and case.may_reconnect and not first
+            )
+            reasons += self._resumed(name) if error else self._differences(name)
+            reasons += judge.misfits(self.folder / name, self.model_dir, self._log())
         except Hang:
-            why = [f"it did not end in {BOUND_S:g} s"]
+            reasons = [f"it did not end in {BOUND_S:g} s"]
         except Exception as failure:  # noqa: BLE001 - continue with the next case
-            why = [f"{type(failure).__name__}: {failure}", traceback.format_exc()[-1500:]]
-        self._calm()
+            reasons = [f"{type(failure).__name__}: {failure}", traceback.format_exc()[-1500:]]
+        self._end_fault()
         shutil.rmtree(self.folder / name, ignore_errors=True)
         spent = os.times()
         return {
@@ -171,35 +173,37 @@ class Bench:
             "kind": case.kind.name,
             "phase": case.phase,
             "number": number,
-            "looks": case.looks,
-            "outcome": "FAILURE" if why else outcome,
-            "why": why,
+            "looks": case.may_reconnect,
+            "outcome": "FAILURE" if reasons else outcome,
+            "why": reasons,
             "error": error,
             "seconds": seconds,
             "cpu_s": spent.user + spent.system - started.user - started.system,
         }
 
-    def _after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
+    def _problems_after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
         """Return the problems that show right after the run with the fault."""
         error = document["error"]
         self.proxy.settle()
-        why = self.proxy.problems[:]
+        reasons = self.proxy.problems[:]
         if not self.proxy.injected:
-            why.append("the fault was not injected")
+            reasons.append("the fault was not injected")
         limit = TIMEOUT_S + SLACK_S
-        why += [
-            f"a call waited for {held:.1f} s, not {TIMEOUT_S:g}" for held in self.proxy.held_s if held > limit
+        reasons += [
+            f"a call waited for {stored:.1f} s, not {TIMEOUT_S:g}"
+            for stored in self.proxy.held_s
+            if stored > limit
         ]
         if error is not None:
-            why += judge.unnamed(error, self.proxy.port)
+            reasons += judge.unnamed(error, self.proxy.port)
         if error is not None and retriable:
-            why.append(f"this can be retried safely, and was not: {error}")
+            reasons.append(f"this can be retried safely, and was not: {error}")
         if case.kind.waits and document["outcome"] != "timeout":
-            why.append(f"its time-out did not end it: {document['outcome']}")
-        self._calm()
-        return why + (self._second_ended() if self._second else [])
+            reasons.append(f"its time-out did not end it: {document['outcome']}")
+        self._end_fault()
+        return reasons + (self._second_ended() if self._second else [])
 
-    def _calm(self) -> None:
+    def _end_fault(self) -> None:
         """From here on nothing is disturbed."""
         self.proxy.settle()
         self.proxy.disarm()
@@ -222,28 +226,28 @@ class Bench:
     def _second_ended(self) -> list[str]:
         self.servers.joined()
         document = json.loads((self.folder / "second.json").read_text())
-        why = judge.misfits(self.folder / "second", self.model_dir, self._log())
+        reasons = judge.misfits(self.folder / "second", self.model_dir, self._log())
         if document["error"]:
-            why += judge.unnamed(document["error"], self.proxy.port)
-        return why
+            reasons += judge.unnamed(document["error"], self.proxy.port)
+        return reasons
 
     def _check_the_judge(self) -> None:
         """It must find nothing in the undisturbed run, and something in each log that is not of this run."""
-        whole, log = self.folder / "whole", self._log()
-        found = judge.misfits(whole, self.model_dir, log)
-        assert not found, found[:3]
-        recorded = {key[0] for _, _, key, _ in judge.trained_on(whole)}
+        complete, log = self.folder / "whole", self._log()
+        results = judge.misfits(complete, self.model_dir, log)
+        assert not results, results[:3]
+        recorded = {key[0] for _, _, key, _ in judge.trained_on(complete)}
 
         def altered(change) -> list[str]:
-            other = json.loads(json.dumps(log))
-            for call in other:
+            second = json.loads(json.dumps(log))
+            for call in second:
                 if call["answers"][0][0] in recorded:
                     change(call)
-            return judge.misfits(whole, self.model_dir, other)
+            return judge.misfits(complete, self.model_dir, second)
 
         def swap(call) -> None:
-            one, other = call["answers"][0], call["answers"][-1]
-            one[0], other[0] = other[0], one[0]
+            first_one, second = call["answers"][0], call["answers"][-1]
+            first_one[0], second[0] = second[0], first_one[0]
 
         assert altered(swap)
         assert altered(lambda call: call["answers"][0][1].reverse())
@@ -270,7 +274,7 @@ def run_share(selected: list[Case], pipe: int) -> None:
             os.dup2(words.fileno(), 2)
         bench = Bench(folder)
         for case in selected:
-            os.write(pipe, (json.dumps(bench.judged(case)) + "\n").encode())
+            os.write(pipe, (json.dumps(bench.run_case(case)) + "\n").encode())
         bench.close()
 
 
@@ -293,10 +297,10 @@ def run_cases(selected: list[Case], workers: int) -> list[dict[str, Any]]:
         os.close(writer)
         pipes.append(os.fdopen(reader))
     with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
+        results = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
     for _ in pipes:
         os.wait()
-    return sorted(itertools.chain.from_iterable(found), key=lambda entry: order[entry["case"]])
+    return sorted(itertools.chain.from_iterable(results), key=lambda entry: order[entry["case"]])
 
 
 def main() -> int:

@@ -212,8 +212,8 @@ class Servers:
                     os.close(stdin)
                 pid = 0
                 if order["do"] == "start":
-                    pid, stdin, said = self._fork_server(channel, model_dir, order["port"])
-                    answer = json.loads(said)
+                    pid, stdin, message = self._fork_server(channel, model_dir, order["port"])
+                    answer = json.loads(message)
             stream.write(json.dumps(answer) + "\n")
             stream.flush()
 
@@ -233,8 +233,8 @@ class Servers:
             os._exit(cli.main(arguments))
         os.close(child_in)
         os.close(child_out)
-        with os.fdopen(stdout) as said:
-            return pid, stdin, said.readline()
+        with os.fdopen(stdout) as message:
+            return pid, stdin, message.readline()
 
     def _fork_trainer(self, channel: socket.socket, arguments: list[str], result: Path) -> int:
         pid = os.fork()
