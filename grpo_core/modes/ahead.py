@@ -45,9 +45,8 @@ class Ahead:
     def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:
         """Continue with the rollouts that were being sampled when the run was killed, if any."""
         self._trainer, self._engine, self._sync = trainer, engine, trainer.publisher(engine)
-        options = trainer.config
-        self._partial = options.rollout.partial_tokens
-        self._saves_weights = bool(options.rollout.max_staleness and options.checkpoint.every)
+        self._partial = trainer.config.rollout.partial_tokens
+        self._saves_weights = trainer.config.rollout.max_staleness > 0 and trainer.config.checkpoint.every > 0
         self._flight: list[InFlight] = []
         self._calls: deque[list[tuple[InFlight, list[Request]]]] = deque()
         # The weights that rollouts in flight are sampled with, once the policy has newer ones.
@@ -60,14 +59,11 @@ class Ahead:
     def fill(self) -> None:
         """Send the current policy and new requests to the engine, if it is idle."""
         trainer, flight = self._trainer, self._flight
-        if self._calls:
-            return
         train, before = trainer.config.train, int(trainer.ready())
         # A rollout is trained on after those in flight, and after the update that is due (`before`).
         young = trainer.config.rollout.max_staleness // train.updates + 1 - before
-        left = train.steps - trainer.step - before
-        fresh = max(0, min(young, left) - len(flight))
-        if not fresh and not flight:
+        fresh = max(0, min(young, train.steps - trainer.step - before) - len(flight))
+        if self._calls or not (fresh or flight):
             return
         if self._engine.policy_version != trainer.version:
             trainer.publish(self._sync)
@@ -85,15 +81,15 @@ class Ahead:
         answers = iter(self._engine.finish_generate())
         for waiting, requests in self._calls.popleft():
             for request in requests:
-                earlier = waiting.completions.get(request.id)
-                waiting.completions[request.id] = _join(earlier, next(answers))
+                waiting.completions[request.id] = _join(waiting.completions.get(request.id), next(answers))
         oldest = self._flight.pop(0)
         return oldest.rollout, [oldest.completions[request.id] for request in oldest.rollout.requests]
 
     def _request(self, rollouts: list[InFlight]) -> None:
         """Start sampling, one call per rollout; in partial mode one call with a slice of all, the first to its end."""
-        budgets = [0] + [self._partial] * (len(rollouts) - 1)
-        parts = [(each, _remaining(each, budget)) for each, budget in zip(rollouts, budgets, strict=True)]
+        parts = [
+            (each, _remaining(each, self._partial if place else 0)) for place, each in enumerate(rollouts)
+        ]
         for call in [parts] if self._partial else [[part] for part in parts]:
             together = [request for _, part in call for request in part]
             self._engine.start_generate(together, self._trainer.sampling)
@@ -113,13 +109,13 @@ class Ahead:
 
     def _resume(self, state: State) -> None:
         """Send the saved weights to the engine, and repeat the requests."""
+        trainer = self._trainer
         for number, entries in state.flight:
             completions = {entry["request_id"]: completion_from(entry) for entry in entries}
-            again = rollout(self._trainer.prompts, number, self._trainer.config)
-            self._flight.append(InFlight(again, completions))
+            self._flight.append(InFlight(rollout(trainer.prompts, number, trainer.config), completions))
         self._sampling_weights = state.tensors["sampling"]
         self._sync.last = None  # the saved probe is of the same weights: it would show no change
-        with temporary_state(self._trainer.policy, self._sampling_weights):
+        with temporary_state(trainer.policy, self._sampling_weights):
             self._sync.publish(state.flight_version)
         self._request(self._flight)
 
