@@ -113,16 +113,6 @@ def test_an_abort_ends_everything_behind_the_token_it_came_at(tmp_path, at):
     assert {len(entry.ids) for entry in engine.generate(REQUESTS[:3], params)} == {params.max_tokens}
 
 
-def test_the_fake_refuses_a_model_that_it_would_get_wrong(model_dir, tmp_path):
-    """It has tables for a model without layers, and for no other."""
-    with pytest.raises(
-        EngineError, match=r"fake engine, start: the model in .* is no Llama with num_hidden_layers = 0"
-    ):
-        FakeEngine(model_dir, max_model_len=64)
-    with pytest.raises(EngineError, match=r"fake engine, start: .* holds no checkpoint"):
-        FakeEngine(tmp_path, max_model_len=64)
-
-
 GOOD = [Completion("a", (1, 2), (-0.5, -0.1), (0, 0), "stop"), Completion("b", (3,), (-1.0,), (0,), "length")]
 ASKED = [Request("a", (0,), 1), Request("b", (0,), 2)]
 

@@ -259,13 +259,6 @@ def test_parameters_that_are_no_file_are_not_waited_for(run, tmp_path):
         replay(run, 1, tmp_path / "policy.safetensors")
 
 
-def test_a_device_that_is_not_here_is_a_refusal(run):
-    """torch's error about the device becomes one line."""
-    with pytest.raises(ConfigError) as caught:
-        replay(run, 1, run / "1.safetensors", ["--train.device=cuda:77"])
-    assert "\n" not in str(caught.value)
-
-
 def test_an_unknown_override_is_refused(run):
     """With the key that was meant."""
     with pytest.raises(ConfigError, match=r"loss\.clip_lo: unknown key; did you mean loss\.clip_low\?"):

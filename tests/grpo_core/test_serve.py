@@ -217,15 +217,6 @@ def upload_until_accepted(server, model_dir, version):
     return status, answer.get("policy_version")
 
 
-def test_an_upload_that_breaks_off_changes_nothing(server, model_dir):
-    """The client disconnects after half of it: the old weights are served, and the next upload is accepted."""
-    before = stored_weights(server)
-    connection, _ = begin_upload(server, model_dir)
-    connection.close()
-    assert stored_weights(server) == before
-    assert upload_until_accepted(server, model_dir, 9) == (200, 9)
-
-
 def test_two_uploads_at_once_are_one_too_many(server, model_dir):
     """The second gets a retry status, the first is accepted; meanwhile completions are sampled."""
     upload_until_accepted(server, model_dir, 7)
@@ -267,14 +258,6 @@ def test_clients_at_once_do_not_disturb_each_other(server):
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda batch: engine.generate(batch, params), batches))
     assert together == alone
-
-
-def test_a_server_that_is_not_there_is_named():
-    """With address and path."""
-    with pytest.raises(
-        EngineError, match=r"http://127.0.0.1:9/info: ConnectionRefusedError.*is the server up"
-    ):
-        RemoteEngine("127.0.0.1", 9, timeout_s=500)
 
 
 def test_a_refusal_reaches_the_client_with_its_reason(server):

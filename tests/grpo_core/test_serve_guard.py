@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grpo_core.rollout.pipes import end_child
-from grpo_core.rollout.server.access import AccessControl, Limits
+from grpo_core.rollout.server.access import AccessControl, HttpConnection, Limits
 from grpo_core.rollout.server.app import GenerateBody, create_app, shorten
 
 TOKEN = "of the test"
@@ -215,7 +215,7 @@ REFUSED = {
 def serve_app(app):
     """The address of a server of the application, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http="h11"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http=HttpConnection))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
@@ -278,6 +278,33 @@ def test_no_header_changes_what_is_called(guarded):
     more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /abort\r\nX-Forwarded-Host: evil.example\r\n"
     assert send_raw(guarded, GET + more + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /a HTTP/1.1\r\nHost: loc", GET + b"\r\nGET /a HTTP/1.1\r\n"])
+def test_a_head_must_arrive_in_time(guarded, monkeypatch, sent):
+    """A connection that sends nothing, or half of a head, is closed; a whole one before it is answered."""
+    monkeypatch.setattr(HttpConnection, "head_s", 0.2)
+    with socket.create_connection(guarded.address, timeout=500) as connection:
+        connection.sendall(sent)
+        received = connection.makefile("rb").read()
+    assert received.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
+
+
+def test_a_malformed_call_is_answered_once_and_ends_what_ran():
+    """The application's answer comes too late and is dropped; nothing is raised."""
+    ended = threading.Event()
+
+    async def application(_scope, receive, send):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        ended.set()
+
+    with serve_app(application) as address, socket.create_connection(address, timeout=500) as connection:
+        connection.sendall(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"no length of a chunk\r\n")
+        assert connection.makefile("rb").read().startswith(b"HTTP/1.1 400")
+        assert ended.wait(500)
 
 
 def test_a_body_must_arrive_in_time():

@@ -106,7 +106,7 @@ class Bench:
         complete, _ = self.train("whole")
         assert complete["outcome"] == "ok", complete["error"]
         self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
-        self._start, self._second, self._seconds = 0, False, 0
+        self._start = 0
         self._check_the_judge()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
@@ -125,22 +125,13 @@ class Bench:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def second_trainer(self) -> None:
-        """Start a second run with the same settings and another seed during the first."""
-        self._second, self._seconds = True, self._seconds + 1
-        arguments = self.arguments(
-            f"second {self._seconds}", **{"train.seed": 1, "rollout.reconnect_s": LOOKING_S}
-        )
-        (self.folder / "second.json").unlink(missing_ok=True)
-        self.servers.train(arguments, self.folder / "second.json")
-
     def run_case(self, case: Case) -> dict[str, Any]:
         """Run one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
         started = os.times()
         self._start = self.servers.log.stat().st_size
         draw = Draw(case.kind.name, case.phase, case.seed)
         number = 1 if case.kind.lasting else draw.randrange(self.counts[case.phase]) + 1
-        self.proxy.passed[:], self._second = self._passed, False
+        self.proxy.passed[:] = self._passed
         self.proxy.arm(
             lambda link: case.kind.do(link, self, draw), case.phase, number, lasting=case.kind.lasting
         )
@@ -201,7 +192,7 @@ class Bench:
         if case.kind.waits and document["outcome"] != "timeout":
             reasons.append(f"its time-out did not end it: {document['outcome']}")
         self._end_fault()
-        return reasons + (self._second_ended() if self._second else [])
+        return reasons
 
     def _end_fault(self) -> None:
         """From here on nothing is disturbed."""
@@ -222,14 +213,6 @@ class Bench:
         if document["outcome"] != "ok":
             return [f"it can't be resumed: {document['error']}"]
         return self._differences(name)
-
-    def _second_ended(self) -> list[str]:
-        self.servers.joined()
-        document = json.loads((self.folder / "second.json").read_text())
-        reasons = judge.misfits(self.folder / "second", self.model_dir, self._log())
-        if document["error"]:
-            reasons += judge.unnamed(document["error"], self.proxy.port)
-        return reasons
 
     def _check_the_judge(self) -> None:
         """It must find nothing in the undisturbed run, and something in each log that is not of this run."""

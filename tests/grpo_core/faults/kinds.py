@@ -42,9 +42,6 @@ class Bench(Protocol):
     proxy: Proxy
     model_dir: str
 
-    def second_trainer(self) -> None:
-        """Start another run on the same server."""
-
 
 class Draw(random.Random):
     """A case's own generator, and the number of the case among those of its kind and phase."""
@@ -304,12 +301,6 @@ def _other_client(link, bench, draw) -> None:
     link.reply(link.forward())
 
 
-def _second_trainer(link, bench, draw) -> None:
-    """A whole other run uses the same server from now on, at the same time."""
-    bench.second_trainer()
-    link.reply(link.forward())
-
-
 def _replayed_upload(link, bench, draw) -> None:
     """The first upload of this run arrives a second time, late."""
     link.forward(next(sent for which, sent, _ in bench.proxy.passed if which == "upload"))
@@ -379,11 +370,6 @@ KINDS = (
         ENGINE,
         seeds=4,
         retried=True,
-    ),
-    Kind(
-        "second trainer",
-        "another run on the same server, at the same time: who disturbs whom is left to the clock",
-        _second_trainer,
     ),
     Kind(
         "replayed upload",
