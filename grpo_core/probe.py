@@ -94,12 +94,9 @@ def _move(trained: Any, seed: int) -> None:
 
 
 def _largest_difference(
-    trained: Any,
-    requests: Sequence[Request],
-    completions: Sequence[Completion],
-    params: SamplingParams,
+    trained: Any, requests: Sequence[Request], completions: Sequence[Completion], params: SamplingParams,
     config: Config,
-) -> float:
+) -> float:  # fmt: skip
     """Return the largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 

@@ -55,14 +55,9 @@ class Publisher:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        engine: Engine,
-        probe_ids: tuple[int, ...],
-        *,
-        tolerance: float,
+        self, policy: Policy, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float,
         exact: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take both sides.
 
         Args:

@@ -112,5 +112,29 @@ def serve_requests(requests: socket.socket) -> None:
             os.close(descriptor)
 
 
+def prepare() -> None:
+    """Import all that a server needs, which for some of it means to use it."""
+    import tempfile
+    from concurrent.futures import ThreadPoolExecutor
+
+    from grpo_core.config import ModelConfig, TaskConfig
+    from grpo_core.machine.process import make_deterministic
+    from grpo_core.rollout.embedded import TransformersEngine
+    from grpo_core.rollout.server import process
+    from grpo_core.rollout.server.access import Limits
+    from grpo_core.rollout.server.app import create_app
+    from grpo_core.tasks.model import make_tiny
+    from grpo_core.types import Request, SamplingParams
+
+    assert process.serve
+    make_deterministic(1)
+    with tempfile.TemporaryDirectory() as folder:
+        make_tiny(Path(folder), ModelConfig(), TaskConfig().letters, seed=0)
+        engine = TransformersEngine(folder, max_model_len=64)
+    engine.generate([Request("r", (1, 2), seed=0)], SamplingParams(max_tokens=2))
+    create_app(engine, ThreadPoolExecutor(1), token=None, limits=Limits()).openapi()
+
+
 if __name__ == "__main__":
+    prepare()
     serve_requests(socket.socket(fileno=int(sys.argv[1])))

@@ -38,12 +38,9 @@ _BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(
-    config: Config,
-    announce: Callable[[str], None],
-    *,
-    exit_with_stdin: bool,
+    config: Config, announce: Callable[[str], None], *, exit_with_stdin: bool,
     allow_unauthenticated: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
@@ -60,12 +57,12 @@ def serve(
     """
     rollout = config.rollout
     token = _configured_token(config, allow_unauthenticated=allow_unauthenticated)
-    listener = _bind(rollout.host, rollout.port)
-    check_folders(config)
-    config = resolve(config)
-    if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
-        raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
     with ExitStack() as stack:
+        listener = stack.enter_context(_bind(rollout.host, rollout.port))
+        check_folders(config)
+        config = resolve(config)
+        if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
+            raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
         prepare = partial(make_deterministic, config.train.threads)
         thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))
         host, port = listener.getsockname()[:2]
