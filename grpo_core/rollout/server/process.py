@@ -148,14 +148,14 @@ def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except (OSError, OverflowError, UnicodeError) as error:
-        raise ConfigError(
-            f"rollout.host = {host!r}, rollout.port = {port}: can't listen there: {error}"
-        ) from error
+        listener.close()
+        message = f"rollout.host = {host!r}, rollout.port = {port}: can't listen there: {error}"
+        raise ConfigError(message) from error
     return listener
 
 
