@@ -119,7 +119,9 @@ class Trainer:
     def publisher(self, engine: Engine) -> Publisher:
         """Build the publisher of this policy to an engine."""
         ids = self.prompts.batch(0, 1)[0].ids
-        probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
+        # An engine that can't show its weights may keep keys, which it does for long prompts only.
+        room = self.config.model.max_length - PROBE_COMPLETION
+        probe = ids[-room:] if engine.capabilities.fingerprint else long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
         sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
         if (
